@@ -151,7 +151,7 @@ class HeartbeatMonitor:
             FindingsError: a notice cannot be stored. All limits start anew: the daemons share our drive.
             RunFolderError: the decisions of the conductor or the journals cannot be read.
         """
-        self._suspends.look()
+        self._suspends.update()
         now_ns = self.clock.mono_ns()
         elapsed_ns = 0 if self._polled_ns is None else now_ns - self._polled_ns
         if not self.sinks or (self._polled_ns is not None and elapsed_ns < HEARTBEAT_PERIOD_NS):
@@ -176,7 +176,7 @@ class HeartbeatMonitor:
 
         Without a service manager only daemons that have recorded count: others may be on other hosts.
         """
-        k = grid_of(self.folder, self.run, self.clock).k_at(now_ns)
+        k = grid_of(self.folder, self.run, self.clock).interval_index_at(now_ns)
         phases = self._phase_file.poll()
         if k < 0 or phases.end_k is not None:
             return {}

@@ -95,7 +95,7 @@ class Watcher:
         self._seconds = RunClock.on(self.grid, self.clock)
 
     def look(self) -> Snapshot:
-        k = self._seconds.k()
+        k = self._seconds.interval_index()
         phases = PhaseFile(self.folder.phases).poll()
         produced, consumed = self._newest("produce."), self._newest("consume.")
         end_to_end = _latency(consumed, "end_to_end_latency_seconds")

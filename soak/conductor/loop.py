@@ -63,7 +63,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, leaves_on_stop: b
         while True:
             is_stopped = stop.wait(POLL_SECONDS)
             manager.alive()
-            k = seconds.k()
+            k = seconds.interval_index()
             phases = phase_file.poll()
             if phases.end_k is not None and k >= phases.end_k:
                 return 0

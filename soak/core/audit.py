@@ -1,4 +1,24 @@
-"""One lane's books: what was sent, acknowledged and given up, and what each subscription received of it."""
+"""The audit: what became of every message, computed from the journals alone.
+
+For each producer stream (instance, epoch, partition) the acknowledged sequence numbers of all records are
+compared with those that each subscription received. When records come in order of time, memory holds only
+disorder and messages in flight, not the run: see docs/audit.md. Definitions:
+
+- lost: acknowledged, never received, and neither expired nor unknown;
+- expired: acknowledged, never received, and deleted by retention before the consumer reached it;
+- duplicated: the same message at two offsets;
+- reread: the same offset again, after a restart of the consumer or when its client went back in the log;
+- reordered: received after a later message of its stream;
+- unknown: a killed producer may have sent it, but its last interval was not recorded; or it was acknowledged
+  but still unread when the run ended; or written after the consumer last checked; or in an offset gap that
+  the broker does not explain; or a consumer may have received it in an interval whose record is missing or
+  damaged;
+- received_unacked: received although its send was recorded as failed or was never acknowledged;
+- received_unplanned: received by a consumer whose subscription is not in the plan.
+
+Every subscription should receive every message: received, lost, expired, duplicated, reordered, reread and
+the unknown messages of consumers are sums over the subscriptions; all other counts count a message once.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +38,7 @@ from soak.core.units import SECOND_NS
 
 
 class StreamDelivery:
-    """What one subscription received of one lane, and what it still owes."""
+    """The messages of one producer stream that one subscription received, and those still outstanding."""
 
     __slots__ = ("_expired", "_unsettled", "highest", "received")
 
@@ -47,42 +67,42 @@ class StreamDelivery:
         self.highest = max(self.highest, span[3])
         return self.received.add(span[0], span[1])
 
-    def expire(self, gone: IntervalSet) -> None:
-        """Settle what lies in deleted offsets for certain, so that it takes no more room."""
-        for first, last in self._unsettled.take_inside(gone):
+    def expire(self, deleted: IntervalSet) -> None:
+        """Count outstanding messages at offsets that are certainly deleted as expired."""
+        for first, last in self._unsettled.take_inside(deleted):
             self._expired.add(first, last)
 
-    def missing(self, gone: IntervalSet, hidden: IntervalSet) -> tuple[int, int, int]:
-        """Return how many were acknowledged and not received: expired, unknown, lost.
+    def missing(self, deleted: IntervalSet, unseen: IntervalSet) -> tuple[int, int, int]:
+        """Return how many messages were acknowledged and not received: expired, unknown, lost.
 
-        They expired in the offsets `gone`, and are unknown in those that are `hidden`. A message counts
-        as lost only where it can lie in neither.
+        A message counts as expired when it may be at a deleted offset, as unknown when it may be at an
+        offset that the consumer did not see, and as lost only when it can be at neither.
         """
         expired, unknown, lost = self._expired.minus(self.received).count, 0, 0
         for piece in self._unsettled:
             count = piece[1] - piece[0] + 1
-            may_be_gone, room_gone = possible_messages(piece, gone)
-            may_be_hidden, room_hidden = possible_messages(piece, hidden)
-            either = IntervalSet([*may_be_gone, *may_be_hidden]).count
-            piece_gone = min(may_be_gone.count, room_gone)
-            piece_hidden = min(may_be_hidden.count, room_hidden, either - piece_gone)
-            expired += piece_gone
-            unknown += piece_hidden
-            lost += count - piece_gone - piece_hidden
+            may_be_deleted, room_deleted = possible_messages(piece, deleted)
+            may_be_unseen, room_unseen = possible_messages(piece, unseen)
+            either = IntervalSet([*may_be_deleted, *may_be_unseen]).count
+            piece_expired = min(may_be_deleted.count, room_deleted)
+            piece_unknown = min(may_be_unseen.count, room_unseen, either - piece_expired)
+            expired += piece_expired
+            unknown += piece_unknown
+            lost += count - piece_expired - piece_unknown
         return expired, unknown, lost
 
 
 RECENT_NS = 2 * SECOND_NS
-"""Records come in order of their second: one may be older than one before it, by less than this."""
+"""Records come in order of their interval; a record may be older than its predecessor by less than this."""
 
 WrittenSpans = tuple[int, Sequence[Span]]
-"""When a record was written, and what it acknowledged."""
+"""The time at which a record was written, and the spans that it acknowledged."""
 
 
 class ProducerStream:
-    """Sequence numbers of one (instance, incarnation, partition)."""
+    """The sequence numbers of one producer instance, epoch and partition."""
 
-    __slots__ = ("acknowledged", "failed", "readings", "recent", "sent_next")
+    __slots__ = ("acknowledged", "deliveries", "failed", "recent", "sent_next")
 
     def __init__(self, subscriptions: int) -> None:
         self.acknowledged = IntervalSet()
@@ -90,54 +110,51 @@ class ProducerStream:
         self.sent_next = 0
         self.recent: list[
             WrittenSpans
-        ] = []  # they may be younger than a last word that comes after them
-        self.readings = [StreamDelivery() for _ in range(subscriptions)]
+        ] = []  # may be newer than a final position that comes after them
+        self.deliveries = [StreamDelivery() for _ in range(subscriptions)]
 
     @property
     def cost(self) -> int:
         """Return how many intervals are kept."""
         own = len(self.acknowledged) + len(self.failed)
-        return own + sum(reading.cost for reading in self.readings)
+        return own + sum(delivery.cost for delivery in self.deliveries)
 
     def note_written(self, at_ns: int, spans: Sequence[Span]) -> None:
-        """Remember what a record of `at_ns` acknowledged, for as long as an older last word may come."""
+        """Keep what a record acknowledged for as long as an older final position may come."""
         oldest_ns = max([at_ns, *(seen_ns for seen_ns, _ in self.recent)]) - RECENT_NS
         self.recent.append((at_ns, spans))
         self.recent = [one for one in self.recent if one[0] >= oldest_ns]
 
     def acknowledge(self, span: Span) -> None:
-        """Note an acknowledgement; one that comes twice counts once."""
+        """Add an acknowledged span; messages that are acknowledged twice count once."""
         piece, known = as_piece(span), self.acknowledged
         is_new = span[0] > known.maximum
         parts = [span[:2]] if is_new else list(known.missing(span[0], span[1]))
         for first, last in parts:
             known.add(first, last)
-            for reading in self.readings:
-                reading.acknowledge(part_of_piece(piece, first, last))
+            for delivery in self.deliveries:
+                delivery.acknowledge(part_of_piece(piece, first, last))
 
     def unacknowledged(self, *, is_ended: bool) -> tuple[int, int]:
-        """Return how many messages arrived unacknowledged, and of how many nobody can tell.
+        """Return how many messages arrived unacknowledged, and how many are unknown.
 
-        Of a producer that was killed, what no record settles may have been acknowledged in the second
-        that it did not live to record.
+        A producer that was killed may have received acknowledgements in its last interval, which it did not
+        record: messages that no record settles are unknown.
         """
-        received = self.readings[0].received
-        if len(self.readings) > 1:
-            received = IntervalSet(pair for one in self.readings for pair in one.received)
+        received = self.deliveries[0].received
+        if len(self.deliveries) > 1:
+            received = IntervalSet(pair for one in self.deliveries for pair in one.received)
         if is_ended:
             return received.minus(self.acknowledged).count, 0
         arrived = received.count - received.minus(self.failed).count
         recorded = IntervalSet([(0, self.sent_next - 1)] if self.sent_next else [])
         settled = IntervalSet([*self.acknowledged, *self.failed])
-        unsure = IntervalSet([*recorded.minus(settled), *received.minus(settled)])
-        return arrived, unsure.count
-
-
-# --- What one subscription's consumer told of one partition's log: what was deleted, where it ended.
+        unknown = IntervalSet([*recorded.minus(settled), *received.minus(settled)])
+        return arrived, unknown.count
 
 
 class PartitionLog:
-    """Offsets that are out of the reader's sight, and why."""
+    """The offsets of one partition that one subscription did not see, and why."""
 
     __slots__ = (
         "_final",
@@ -146,63 +163,63 @@ class PartitionLog:
         "_late",
         "_unrecorded",
         "deleted",
-        "explained",
-        "unexplained",
+        "gaps",
+        "resolved_gaps",
     )
 
     def __init__(self) -> None:
         self.deleted = IntervalSet()  # by retention, before they were read
-        self.unexplained = IntervalSet()  # did not come, when the broker could not say why
-        self.explained = IntervalSet()  # of these, it has by now
+        self.gaps = IntervalSet()  # not delivered, and the broker did not say why
+        self.resolved_gaps = IntervalSet()  # gaps that the broker explained later
         self._unrecorded = IntervalSet()
-        self._late = IntervalSet()  # written after the reader's last look
-        self._is_read_on = False  # beyond the last word: what is late after it tells nothing
+        self._late = IntervalSet()  # written after the final position was reported
+        self._is_read_on = False  # the consumer read beyond its final position, which is void then
         self._gap_begin: int | None = None
         self._final = (0, -1, 0)  # at_ns, position, log end
 
     @property
     def cost(self) -> int:
         """Return how many intervals are kept."""
-        told = len(self.deleted) + len(self.unexplained) + len(self.explained)
-        return told + len(self._unrecorded) + len(self._late)
+        reported = len(self.deleted) + len(self.gaps) + len(self.resolved_gaps)
+        return reported + len(self._unrecorded) + len(self._late)
 
     def end(self, at_ns: int, position: int, log_end: int) -> None:
-        """Note a last word of the consumer; the newest counts, and only what was written after it is late."""
-        word = at_ns, position, log_end
-        if word > self._final:
-            self._final, self._late, self._is_read_on = word, IntervalSet(), False
+        """Set the final position of the consumer; the newest one counts."""
+        final = at_ns, position, log_end
+        if final > self._final:
+            self._final, self._late, self._is_read_on = final, IntervalSet(), False
 
     def note_written(self, at_ns: int, first: int, last: int) -> None:
-        """Note offsets acknowledged by a record of `at_ns`: beyond the last look they may be out of sight."""
+        """Add offsets acknowledged by a record of `at_ns`; those after the final position may be unread."""
         seen_ns, _, log_end = self._final
         if not self._is_read_on and 0 < seen_ns < at_ns and last >= log_end:
             self._late.add(max(first, log_end), last)
 
     def note_received(self, highest: int) -> None:
-        """Note the highest offset received: a consumer that reads on has not said its last word."""
+        """Add the highest offset received; a consumer that reads on makes its final position void."""
         if highest >= self._final[1] and not self._is_read_on:
             self._is_read_on, self._late = True, IntervalSet()
 
     def open_gap(self, begin: int) -> None:
-        """Note that a record is missing: nobody knows what was received from offset `begin` on."""
+        """Start a gap of the records: it is unknown what was received from offset `begin` on."""
         if self._gap_begin is None:
             self._gap_begin = begin
 
     def close_gap(self, offset: int) -> None:
-        """Note that from this offset on it is known again."""
+        """End the gap of the records before this offset."""
         if self._gap_begin is not None and offset > self._gap_begin:
             self._unrecorded.add(self._gap_begin, offset - 1)
         self._gap_begin = None
 
     def unknown(self, above: int) -> IntervalSet:
-        """Return the offsets of which nobody can say whether they were received.
+        """Return the offsets for which it is unknown whether they were received.
 
-        They lie in gaps of the records or in holes that nobody explained, or the consumer had not come to
-        them when it ended, or when we looked: its own last word counts, unless it read on after it; without
-        one, all from `above` on, where what it received ends, is unread, not lost.
+        They are in gaps of the records, in unresolved offset gaps, or after the consumer's final position.
+        Without a valid final position, all offsets from `above` on, the first one after those received,
+        count as unread.
         """
         _, position, log_end = self._final
-        found = IntervalSet([*self._unrecorded, *self.unexplained.minus(self.explained)])
+        found = IntervalSet([*self._unrecorded, *self.gaps.minus(self.resolved_gaps)])
         if position < above:
             found.add(above, MAX_OFFSET)
             return found
@@ -215,24 +232,6 @@ class PartitionLog:
         return found
 
 
-# --- What became of every message, judged from the journals alone.
-# Per lane (instance, incarnation, partition) the acknowledged intervals of all records are settled against
-# those that each subscription received. Fed in order of time, what is kept is disorder and what is under
-# way, not the run: see docs/audit.md. Definitions:
-# - lost: acknowledged, never received, and neither expired nor unknown;
-# - expired: acknowledged, never received, and retention deleted it before the consumer came to it;
-# - duplicated: the same message at two offsets; reread: the same offset again, after a restart of the
-# consumer
-# or where its client went back in the log;
-# - reordered: received after a later message of its lane;
-# - unknown: what a killed producer may have sent or not, because its last second was not recorded, what
-# was acknowledged but lay unread in the log when the run ended or was written after the consumer's last
-# look at it, what lay in a hole of the offsets of which the broker did not say why, and what a consumer
-# may have received in a second whose record is missing or damaged;
-# - received_unacked: received although its send was recorded as failed or was never acknowledged.
-# Every subscription is owed every message: received, lost, expired, duplicated, reordered, reread and what
-# is unknown of reading are sums over the subscriptions; all else counts messages once.
-
 EXPIRED_EVENT = "expired"
 """A consumer's event: offsets [from_offset, to_offset) of `partition` were deleted before it read them."""
 
@@ -240,13 +239,13 @@ OFFSET_GAP_EVENT = "offset_gap"
 """A consumer's event: offsets [from_offset, to_offset) did not come, and the broker did not say why."""
 
 OFFSET_GAP_RESOLVED_EVENT = "offset_gap_resolved"
-"""A consumer's event: by now the broker has; what it deleted of them is an expired event of its own."""
+"""A consumer's event: the broker explained the gap; its deleted offsets are an expired event of their own."""
 
 FINAL_POSITION_EVENT = "final_position"
-"""A consumer's event: it ended before offset `position` of `partition`, whose log ended at `log_end`."""
+"""A consumer's event: it stopped before offset `position` of `partition`, whose log ended at `log_end`."""
 
 SEND_FAILED_EVENT = "send_failed"
-"""A producer's event: the client gave up on the messages `first` to `last` of `lane`."""
+"""A producer's event: the client gave up on messages `first` to `last` of the stream in field `lane`."""
 
 AUDIT_EVENTS = frozenset(
     {
@@ -270,16 +269,16 @@ _READING = {
 }
 
 MAX_COLUMNS = 256
-"""So many different columns are remembered at once; each file of a journal brings its own."""
+"""Maximum number of column lists whose counts are remembered; each journal file has its own list."""
 
 SubscriptionPartition = tuple[int, int]
 """Subscription and partition."""
 
 
 class Audit:
-    """Fed with every record once, in any order; in order of time it needs the least room.
+    """Takes every record once, in any order; it needs the least memory when records come in order of time.
 
-    Only a consumer's last word must not come more than `RECENT_NS` after a record that is younger than it.
+    A final position of a consumer must not come more than `RECENT_NS` after a record that is newer than it.
     """
 
     def __init__(self, subscriptions: int = 1) -> None:
@@ -292,13 +291,13 @@ class Audit:
         self._logs: dict[SubscriptionPartition, PartitionLog] = defaultdict(PartitionLog)
         self._with_gap: set[SubscriptionPartition] = set()
         self._ended: set[tuple[int, int]] = set()
-        self._has_end = False  # a consumer has said its last word
+        self._has_end = False  # a consumer has reported its final position
         self._unplanned = 0
 
     def add(self, record: Record, columns: tuple[Column, ...], subscription: int = 0) -> None:
-        """Take one record; the caller gives each (source, epoch, k) once.
+        """Take one record; the caller passes each (source, epoch, k) once.
 
-        `subscription` is the one that a consumer reads for; a producer's records concern them all.
+        `subscription` is that of the consumer; a producer's records concern all subscriptions.
         """
         if subscription not in self._subscriptions:
             self._unplanned += sum(
@@ -326,13 +325,13 @@ class Audit:
                 self._take(event, subscription)
 
     def ended(self, instance: int, epoch: int) -> None:
-        """Say that this incarnation of a producer closed its journal on purpose: nothing is unknown."""
+        """Mark this epoch of a producer as closed on purpose: none of its messages is unknown."""
         self._ended.add((instance, epoch))
 
     def missed(self, subscription: int, partitions: Iterable[int]) -> None:
-        """Say that a record of the consumer of these partitions is missing, before the next one is added.
+        """Mark a record of the consumer of these partitions as missing, before the next one is added.
 
-        What it received in that time is unknown, not lost.
+        The messages that it received in that time are unknown, not lost.
         """
         for partition in partitions if subscription in self._subscriptions else ():
             place = subscription, partition
@@ -342,12 +341,12 @@ class Audit:
     def verdict(self, *, is_loss_known: bool = True) -> dict[str, int | None]:
         """Return the counts under the names of `summary.json`; with acks=0 `lost` is None."""
         acked = sum(stream.acknowledged.count for stream in self._streams.values())
-        unacked, unsure = 0, 0
+        unacked, unknown = 0, 0
         for name, stream in self._streams.items():
             instance, epoch, _ = (int(number) for number in name.split("."))
-            arrived, unknown = stream.unacknowledged(is_ended=(instance, epoch) in self._ended)
+            arrived, unsure = stream.unacknowledged(is_ended=(instance, epoch) in self._ended)
             unacked += arrived
-            unsure += unknown
+            unknown += unsure
         each = [self._read(subscription) for subscription in self._subscriptions]
         total = {key: sum(counts[key] for counts in each) for key in each[0]}
         return {
@@ -360,7 +359,7 @@ class Audit:
             "reordered": total["reordered"],
             "expired": total["expired"],
             "reread": total["reread"],
-            "unknown": total["unknown"] + unsure,
+            "unknown": total["unknown"] + unknown,
             "received_unacked": unacked,
             "missed_sends": self._sums["missed_sends"],
             **({"received_unplanned": self._unplanned} if self._unplanned else {}),
@@ -369,7 +368,7 @@ class Audit:
     def by_subscription(
         self, *, is_loss_known: bool = True
     ) -> tuple[Mapping[str, int | None], ...]:
-        """Return what each subscription received and what it did not; see `verdict`."""
+        """Return the counts of each subscription; see `verdict`."""
         each = [self._read(subscription) for subscription in self._subscriptions]
         return tuple(
             {**counts, "lost": counts["lost"] if is_loss_known else None} for counts in each
@@ -383,11 +382,11 @@ class Audit:
 
     def _receive(self, record: Record, subscription: int) -> None:
         for name, spans in record.received.items():
-            reading = self._stream(name).readings[subscription]
+            delivery = self._stream(name).deliveries[subscription]
             for span in spans:
-                self._counts[subscription]["reread"] += reading.receive(span)
+                self._counts[subscription]["reread"] += delivery.receive(span)
             if self._has_end:
-                self._note_received((subscription, _partition(name)), reading.highest)
+                self._note_received((subscription, _partition(name)), delivery.highest)
 
     def _count(self, record: Record, columns: tuple[Column, ...], subscription: int) -> None:
         for at, count in self._count_columns.of(columns):
@@ -415,9 +414,9 @@ class Audit:
         if event.kind == EXPIRED_EVENT:
             log.deleted.add(*offsets)
             for stream in streams:
-                stream.readings[subscription].expire(log.deleted)
+                stream.deliveries[subscription].expire(log.deleted)
         else:
-            (log.unexplained if event.kind == OFFSET_GAP_EVENT else log.explained).add(*offsets)
+            (log.gaps if event.kind == OFFSET_GAP_EVENT else log.resolved_gaps).add(*offsets)
 
     def _note_written(
         self, place: SubscriptionPartition, at_ns: int, spans: Sequence[Span]
@@ -440,10 +439,10 @@ class Audit:
             self._with_gap.discard(place)
 
     def _above(self, place: SubscriptionPartition) -> int:
-        """Return the offset where what was received ends."""
+        """Return the first offset after those received."""
         subscription, partition = place
         streams = self._by_partition.get(partition, ())
-        return 1 + max((stream.readings[subscription].highest for stream in streams), default=-1)
+        return 1 + max((stream.deliveries[subscription].highest for stream in streams), default=-1)
 
     def _read(self, subscription: int) -> dict[str, int]:
         """Return the counts of one subscription."""
@@ -451,10 +450,10 @@ class Audit:
         for partition, streams in self._by_partition.items():
             place = subscription, partition
             log = self._logs[place]
-            out_of_sight = log.unknown(self._above(place))
-            for reading in (stream.readings[subscription] for stream in streams):
-                received += reading.received.count
-                missing = reading.missing(log.deleted, out_of_sight)
+            unseen = log.unknown(self._above(place))
+            for delivery in (stream.deliveries[subscription] for stream in streams):
+                received += delivery.received.count
+                missing = delivery.missing(log.deleted, unseen)
                 expired += missing[0]
                 unknown += missing[1]
                 lost += missing[2]
@@ -475,7 +474,7 @@ class Audit:
 
 
 class _CountColumns:
-    """Remembers where in a record the counts stand: columns are many, and change rarely."""
+    """Caches the positions of the counts in a record: there are many columns, and they rarely change."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[tuple[Column, ...], list[tuple[int, str]]]] = {}

@@ -32,10 +32,9 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Interval k covers [start + k s, start + (k + 1) s); anchored once a daemon, never again.
+    """The one-second intervals of a run: interval k covers [start + k s, start + (k + 1) s).
 
-    `start_mono_ns` is where the run's start lies on this boot's monotonic clock, as judged from the
-    wall clock when the daemon started.
+    A daemon anchors its grid once. `start_mono_ns` is the run's start on this boot's monotonic clock.
     """
 
     start_wall_ns: int
@@ -46,7 +45,7 @@ class Grid:
         elapsed_ns = clock.wall_ns() - start_wall_ns
         return cls(start_wall_ns, clock.mono_ns() - elapsed_ns)
 
-    def k_at(self, mono_ns: int) -> int:
+    def interval_index_at(self, mono_ns: int) -> int:
         """Return the interval that holds this instant; negative before the run's start."""
         return (mono_ns - self.start_mono_ns) // SECOND_NS
 
@@ -55,15 +54,15 @@ class Grid:
         return self.start_mono_ns + k * SECOND_NS
 
     def wall_of(self, k: int) -> int:
-        """Return the nominal wall time at which interval k begins: for people, not for arithmetic."""
+        """Return the nominal wall time at which interval k begins, for display only."""
         return self.start_wall_ns + k * SECOND_NS
 
 
 @dataclass(frozen=True, slots=True)
 class RunClock:
-    """Says which second of its run it is, also after a suspend: for who decides and watches.
+    """The current interval of a run, also after a suspend: for daemons that decide and watch.
 
-    Who measures must not go on over a suspend, and counts on the grid of an incarnation.
+    A daemon that measures ends its epoch at a suspend and uses the grid instead.
     """
 
     clock: Clock
@@ -71,30 +70,29 @@ class RunClock:
 
     @classmethod
     def on(cls, grid: Grid, clock: Clock) -> RunClock:
-        """Return it for a grid that was anchored since the last suspend."""
+        """Return the clock of a grid that was anchored after the last suspend."""
         return cls(clock, grid.start_mono_ns + clock.boot_ns() - clock.mono_ns())
 
-    def k(self) -> int:
+    def interval_index(self) -> int:
         """Return the interval that holds this instant; negative before the run's start."""
         return (self.clock.boot_ns() - self.start_boot_ns) // SECOND_NS
 
 
-# --- How long ago an instant of the monotonic clock was, with the time in which the host was asleep.
-
 MIN_SUSPEND_NS = SECOND_NS
 MAX_SUSPENDS = 1000
-"""Of more sleeps than this the oldest are forgotten."""
+"""The oldest suspends above this number are forgotten."""
 
 
 @dataclass(slots=True)
 class SuspendLog:
-    """Call `look` about once a second: a sleep is known from when it was seen."""
+    """The recent suspends of this host; call `update` about once a second, which notices them."""
 
     clock: Clock
-    _ahead_ns: int | None = None  # of the clock of the boot before the monotonic one
+    _ahead_ns: int | None = None  # CLOCK_BOOTTIME minus the monotonic clock
     _seen: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_SUSPENDS))
 
-    def look(self) -> None:
+    def update(self) -> None:
+        """Notice a suspend since the last call."""
         now_ns = self.clock.mono_ns()
         ahead_ns = self.clock.boot_ns() - now_ns
         if self._ahead_ns is None:
@@ -104,5 +102,5 @@ class SuspendLog:
             self._ahead_ns = ahead_ns
 
     def between(self, begin_ns: int, end_ns: int) -> int:
-        """Return what lay between two monotonic instants, of which the later one has been looked at."""
+        """Return the time between two monotonic instants, suspends included, up to the last `update`."""
         return end_ns - begin_ns + sum(ns for at, ns in self._seen if begin_ns < at <= end_ns)

@@ -12,15 +12,15 @@ class PlanError(SoakError):
 
 
 class NotNowError(PlanError):
-    """The plan is right, but what it needs cannot be had now: no cluster answers, or a drive is full."""
+    """The plan is valid, but cannot run now: the cluster does not answer, or a drive is full."""
 
 
 class NotAvailableError(SoakError):
-    """A feature is absent on this machine or cluster: said once, not counted as a failure."""
+    """A feature is missing on this machine or cluster: reported once, not counted as a failure."""
 
 
 class ProbeError(SoakError):
-    """A reading failed this time: counted, and the probe goes on."""
+    """A reading failed this time: it is counted, and the probe continues."""
 
 
 class BrokerError(SoakError):
@@ -40,15 +40,15 @@ class FindingsError(SoakError):
 
 
 class FindingsBusyError(FindingsError):
-    """Another process held the findings file for longer than we wait: try again later."""
+    """Another process held the findings file for longer than the timeout: try again later."""
 
 
 class LabError(SoakError):
-    """A lab broker, or what it needs, could not be fetched or started."""
+    """A lab broker or one of its files could not be downloaded or started."""
 
 
 class SettingError(BrokerError):
-    """One setting of a client is wrong; `place` is where it stands in its plug-in's section of a plan."""
+    """One setting of a client is wrong; `place` is its key path in the plug-in's section of a plan."""
 
     def __init__(self, place: tuple[str, ...], message: str) -> None:
         super().__init__(message)

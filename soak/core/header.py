@@ -1,7 +1,7 @@
-"""The first bytes of every payload: who sent it, where it stands in its lane, when it was due and sent.
+"""The header of every payload: its producer, its sequence number, and the times at which it was due and sent.
 
-Little-endian, 48 bytes. The delay (sent minus due) travels with it, so that a consumer can judge
-end-to-end latency from the intended time without the producer's record.
+Little-endian, 48 bytes. It carries the delay (sent minus due), so that a consumer can compute the end-to-end
+latency from the intended time without the producer's record.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ DTYPE = np.dtype(
 )
 SIZE = DTYPE.itemsize
 STAMPED = ("sequence", "intended_mono_ns", "delay_ns", "sent_wall_ns")
-"""The fields that differ from message to message, 8 bytes each; they are the last."""
+"""The fields that differ from message to message, 8 bytes each; they come last."""
 
 
 def instance_of(run_id: str, source: str, client: int = 0) -> int:
-    """Return the number that stands for a client of one run's source, such as `produce.0@host`."""
+    """Return the number of a client of a run's source, such as `produce.0@host`."""
     suffix = f"/{client}" if client else ""
     return zlib.crc32(f"{run_id}/{source}{suffix}".encode())
 
 
 def run_of(run_id: str) -> int:
-    """Return what tells the messages of two runs on one topic apart, 1 to 255: of 255 pairs, all but one."""
+    """Return a number of a run, 1 to 255; two runs on one topic share it in one of 255 cases."""
     return 1 + zlib.crc32(run_id.encode()) % 255
 
 
 def boot_of(boot_id: str) -> int:
-    """Return a hash of the kernel's boot id: equal on one boot of one host."""
+    """Return a hash of the kernel's boot id, the same for all processes of one boot."""
     return zlib.crc32(boot_id.strip().encode())
 
 
@@ -63,7 +63,7 @@ def headers(count: int, instance: int, epoch: int, boot: int, run: int = 0) -> N
 
 
 def parse(heads: Heads, run: int | None = None) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
-    """Return one row a head and a mask of those that are ours: of this run, or of any where none is named."""
+    """Return one row per payload, and a mask of the payloads of this run, or of any run without `run`."""
     block = (
         heads.view(DTYPE)
         if isinstance(heads, np.ndarray)
@@ -76,5 +76,5 @@ def parse(heads: Heads, run: int | None = None) -> tuple[NDArray[np.void], NDArr
 
 
 def stream_name(instance: int, epoch: int, partition: int) -> str:
-    """Return the name under which records keep a lane's sequence intervals."""
+    """Return the key under which records hold the spans of a producer stream."""
     return f"{instance}.{epoch}.{partition}"

@@ -23,7 +23,7 @@ _SUB = _HALF * 2
 THRESHOLDS_SECONDS: tuple[float, ...] = tuple(
     float(f"{10 ** (-4 + step / 8):.6g}") for step in range(6 * 8 + 1)
 )
-"""Fixed thresholds from 100 us to 100 s, eight a decade; counts above them travel beside the histogram."""
+"""Fixed thresholds from 100 us to 100 s, eight per decade; the counts above them are separate columns."""
 
 
 def _index(values_us: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -42,14 +42,12 @@ _THRESHOLD_CELL = np.searchsorted(_CELL_LOW, np.array(THRESHOLDS_SECONDS) * 1e6,
 
 
 class Histogram:
-    """Counts of latencies; one a source, subscription and leader broker."""
+    """Counts of latencies, one histogram per source, subscription and leader."""
 
     __slots__ = ("_counts", "max_ns", "negative", "overflow", "total")
 
     def __init__(self) -> None:
-        self._counts = np.zeros(
-            _SIZE, dtype=np.int64
-        )  # pages that nothing is counted in cost nothing
+        self._counts = np.zeros(_SIZE, dtype=np.int64)  # pages without counts use no memory
         self.total = 0
         self.overflow = 0
         self.negative = 0
@@ -73,10 +71,10 @@ class Histogram:
         np.add.at(self._counts, _index(values_us), 1)
 
     def quantiles_seconds(self, quantiles: tuple[float, ...]) -> list[float]:
-        """Return the value below or at which each share lies; NaN when nothing was counted.
+        """Return the quantiles in seconds; NaN when nothing was counted.
 
-        A rank that falls into the overflow gives the exact maximum. As in HdrHistogram, the answer is
-        the highest value that shares a cell with the true one (at most 0.1 % above), and at most the maximum.
+        A rank in the overflow returns the exact maximum. As in HdrHistogram, the result is the highest value
+        of the cell that holds the true one (at most 0.1 % above it), and at most the maximum.
         """
         if self.total == 0:
             return [float("nan")] * len(quantiles)
@@ -91,33 +89,33 @@ class Histogram:
         return answers
 
     def above(self) -> list[int]:
-        """Return how many values lie at or above each of `THRESHOLDS_SECONDS`, overflow included."""
+        """Return the number of values at or above each of `THRESHOLDS_SECONDS`, overflow included."""
         tail = np.concatenate([np.cumsum(self._counts[::-1])[::-1], [0]])
         return [int(count) + self.overflow for count in tail[_THRESHOLD_CELL]]
 
     def encode(self) -> str:
-        """Return HdrHistogram V2 base64, values in us. Overflow travels in a count of its own."""
-        twin = _twin()
+        """Return HdrHistogram V2 in base64, values in us, without the overflow, which is a separate count."""
+        library = _library_histogram()
         cells = np.flatnonzero(self._counts)
         slots = np.maximum(cells, LOWEST_US)  # a cell below it is counted in the lowest
-        counts = np.frombuffer(twin.counts, dtype=np.int64)
+        counts = np.frombuffer(library.counts, dtype=np.int64)
         counts[:] = 0
         np.add.at(counts, slots, self._counts[cells])
-        twin.total_count, twin.max_value = 0, 0  # all that encoding looks at beside the counts
+        library.total_count, library.max_value = 0, 0  # encoding reads only these and the counts
         if cells.size:
             total = int(self._counts.sum())
-            twin.set_internal_tacking_values(int(slots[0]), int(slots[-1]), total)
-        return str(twin.encode().decode("ascii"))
+            library.set_internal_tacking_values(int(slots[0]), int(slots[-1]), total)
+        return str(library.encode().decode("ascii"))
 
 
 @cache
-def _twin() -> HdrHistogram:
-    """Return the library's histogram whose cells are ours; one is enough, for it is filled anew each time."""
+def _library_histogram() -> HdrHistogram:
+    """Return the library's histogram with the same cells; one is enough, as each `encode` fills it anew."""
     return HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
 
 
 def decode(text: str) -> HdrHistogram:
-    """Return the library's own histogram, values in us.
+    """Return the library's histogram, values in us.
 
     Raises:
         ValueError: the text is not a V2 histogram.

@@ -28,7 +28,7 @@ RENAMED_EVENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """One `columns` line."""
+    """A `columns` line: the columns of the records that refer to its id."""
 
     id: str
     columns: tuple[Column, ...]
@@ -36,7 +36,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The line that closes a source: it ended on purpose. `epoch` is the incarnation that said so."""
+    """The line that closes a source when it ends on purpose; `epoch` is the one that ended."""
 
     epoch: int
 
@@ -45,7 +45,7 @@ Line = Columns | Record | End
 
 
 class DamagedLineError(ValueError):
-    """A line that is not what the writer wrote."""
+    """A line is not what the writer wrote."""
 
 
 def columns_line(columns: Sequence[Column]) -> Columns:
@@ -61,7 +61,7 @@ def encode(line: Line) -> bytes:
 
 
 def decode(raw: bytes) -> Line:
-    """Return what one line says; the newline may be there or not.
+    """Return the content of one line, with or without its newline.
 
     Raises:
         DamagedLineError: crc or shape are wrong.
@@ -73,7 +73,7 @@ def decode(raw: bytes) -> Line:
             raise DamagedLineError("crc does not match")
         found = json.loads(body, parse_constant=_refuse_constant)
         if _ESCAPE in body:
-            json.dumps(found, ensure_ascii=False).encode()  # half a character is no text
+            json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is not text
         return _parse(found)
     except _NOT_A_LINE as error:
         raise DamagedLineError(str(error)) from error
@@ -90,11 +90,11 @@ _NOT_A_LINE = (
     OverflowError,
     RecursionError,
 )
-"""What JSON that is not ours makes of a parser for ours, its checksum being right."""
+"""The errors that foreign JSON with a valid checksum raises in this parser."""
 
 
 def _refuse_constant(word: str) -> float:
-    raise ValueError(f"{word} is no number of a record")
+    raise ValueError(f"{word} is not a number of a record")
 
 
 def _line_json(line: Line) -> dict[str, object]:
@@ -190,9 +190,13 @@ def _parse_event(event: dict[str, object]) -> Event:
 
 
 def _plain(found: object) -> dict[str, str | int | float | bool]:
-    """Return words and finite numbers by their names; ValueError for anything else."""
+    """Return a mapping of texts and finite numbers.
+
+    Raises:
+        ValueError: it is something else.
+    """
     if not isinstance(found, dict) or not all(map(_is_plain, found.values())):
-        raise ValueError(f"{found!r:.100} are no words and numbers by name")
+        raise ValueError(f"{found!r:.100} is not a mapping of texts and numbers")
     return found
 
 
@@ -201,7 +205,11 @@ def _is_plain(one: object) -> bool:
 
 
 def _integer(value: object) -> int:
-    """Return a whole number that 64 bits hold; OverflowError for a larger one."""
+    """Return an integer of 64 bits.
+
+    Raises:
+        OverflowError: it is larger.
+    """
     number: int = int(value)  # type: ignore[call-overload]  # ValueError
     if abs(number) > _LARGEST:
         raise OverflowError(f"{number:.3g} is too large for a record")

@@ -18,9 +18,9 @@ Kind = Literal["step", "drift", "spikes", "tail"]
 
 
 class Column(NamedTuple):
-    """What a number in a record means. `lag_seconds`: how late the source may show a change.
+    """The meaning of one number in a record. `lag_seconds`: how late the source may show a change.
 
-    A tuple, for hundreds are made and looked up a second: a frozen dataclass takes about twice as long.
+    A named tuple, because hundreds are made and looked up per second: a frozen dataclass takes twice as long.
     """
 
     metric: str
@@ -58,7 +58,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened between two polls; `since_ns` and `at_ns` bound it on the wall clock."""
+    """Something that happened between two polls, at the wall times `since_ns` and `at_ns`."""
 
     kind: str
     at_ns: int
@@ -67,12 +67,17 @@ class Event:
 
 
 Span = tuple[int, int, int, int]
-"""First and last sequence number of a run of messages, and the offsets of these two."""
+"""First and last sequence number of consecutive messages, and the offsets of these two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One second of one source. `values` follow the order of the columns line `columns_id`."""
+    """One interval of one source. `values` are in the order of the columns with the id `columns_id`.
+
+    `acknowledged` and `received` map the name of a producer stream to spans, `sent_next` to its next
+    sequence number. `validity` holds facts about the client itself; its `reason` says why the interval says
+    nothing about the cluster.
+    """
 
     k: int
     epoch: int
@@ -89,13 +94,13 @@ class Record:
 
     @property
     def is_valid(self) -> bool:
-        """True unless the client itself was the bottleneck in this second."""
+        """True unless the client itself was the bottleneck in this interval."""
         return not self.validity.get("reason")
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a probe gives a second: (column, value) pairs, events, and its own cost."""
+    """The result of one reading of a probe: (column, value) pairs, events, and its own cost."""
 
     samples: tuple[tuple[Column, float], ...]
     events: tuple[Event, ...] = ()
@@ -104,7 +109,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One metric over whole seconds, without gaps filled: `k` ascending, `values` finite, equal length."""
+    """One metric by interval, gaps left out: `k` ascending, `values` finite, of equal length."""
 
     name: str
     k: NDArray[np.int64]
@@ -114,25 +119,29 @@ class Series:
         if self.k.shape != self.values.shape or self.k.ndim != 1:
             raise ValueError(f"{self.name}: k {self.k.shape} and values {self.values.shape} differ")
         if not (abs(self.values) < math.inf).all():
-            raise ValueError(f"{self.name}: a series holds no NaN; leave the row out instead")
+            raise ValueError(
+                f"{self.name}: a series must not hold NaN or infinity; leave the row out"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change in one series; `onset_k` is the first second of a level, of a drift or of spikes."""
+    """A change in one series; `onset_k` is the first interval of the new level, the drift or the spikes."""
 
     series: str  # "source|column name"
     raised_k: int
     onset_k: int
-    interval: tuple[int, int]  # seconds k that hold the true onset with 95 % confidence
+    interval: tuple[int, int]  # intervals that hold the true onset with 95 % confidence
     before: float
     after: float
-    state: Literal["warning", "confirmed", "gone", "withdrawn"]  # the last: a warning not confirmed
+    state: Literal[
+        "warning", "confirmed", "gone", "withdrawn"
+    ]  # withdrawn: a warning that was not confirmed
     confidence: float
     kind: Kind = "step"
-    resolved_k: int | None = None  # second in which it was found to be gone
-    period_seconds: float | None = None  # of spikes: from one to the next
-    burst_seconds: float | None = None  # of spikes: how long one lasts
+    resolved_k: int | None = None  # interval in which it was found to be over
+    period_seconds: float | None = None  # of spikes: distance between two
+    burst_seconds: float | None = None  # of spikes: length of one
 
     @property
     def direction(self) -> Direction:
@@ -158,7 +167,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One reason for a cause, as a sentence that stands alone in a mail, and its numbers."""
+    """One reason for a cause, as a sentence that can stand alone in a mail, and its numbers."""
 
     text: str
     numbers: Mapping[str, float | int | str] = field(default_factory=dict)
@@ -166,7 +175,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What one cause has to say about a change. `score` in 0..1; below the bar it does not count."""
+    """The explanation of a change by one cause; `score` is in 0..1, and low scores do not count."""
 
     cause: str
     score: float
@@ -175,11 +184,11 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One incident: changes whose onsets lie together, under a key minted once.
+    """One incident: changes with close onsets, under a key that never changes.
 
-    `series` is the headline (its values are `before` and `after`, in the series' unit); `changes` names the
-    other series that moved with it. `causes` are sorted, strongest first; never empty once attributed.
-    The first word on them is said soon; `is_settled` once all was seen that a cause looks at.
+    `series` is the headline; `before` and `after` are its levels, in its unit. `changes` names the other
+    series that changed with it. `causes` are sorted, strongest first, and not empty once attributed. They
+    may change until `is_settled`: then all data that causes look at has been seen.
     """
 
     key: str  # "<run id>-<raised_k of the first raise>", and "-2" and so on where that is taken
@@ -193,7 +202,7 @@ class Finding:
     after: float
     state: Literal["warning", "confirmed", "gone"]
     confidence: float
-    is_about_cluster: bool  # upward, in the soak phase, and not the client's fault
+    is_about_cluster: bool  # upward, in the soak phase, and not caused by the client
     causes: tuple[Explanation, ...] = ()
     changes: tuple[str, ...] = ()
     resolved_k: int | None = None

@@ -30,17 +30,17 @@ class Clock(Protocol):
 FAILED_OFFSET = -1
 """Offset of a message that the client gave up."""
 UNKNOWN_OFFSET = -2
-"""Offset of a message that was delivered, when the cluster did not say where it lies (acks=0)."""
+"""Offset of a delivered message whose offset the cluster did not return (acks=0)."""
 
 EARLIEST = -2
 """Position of a partition from which nothing has been received yet."""
 LATEST = -1
-"""Position of one who wants to know where the logs end; a reader's would be another one after each start."""
+"""Position at the end of a partition's log; it differs after each start of a consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Topics alike. Their partitions are numbered through: `at` = topic number x partitions + partition."""
+    """Topics of the same kind; partition indexes count through all: topic x partitions + partition."""
 
     names: tuple[str, ...]
     partitions: int  # of each
@@ -50,18 +50,22 @@ class Topics:
         return len(self.names) * self.partitions
 
     def split(self, at: int) -> tuple[str, int]:
-        """Return topic and partition of a running number."""
+        """Return topic and partition of a partition index."""
         topic, partition = divmod(at, self.partitions)
         return self.names[topic], partition
 
 
 @dataclass(frozen=True, slots=True)
 class TopicCreation:
-    """Whose topics are made, and who notes that they were."""
+    """How topics are marked when they are created, and where their creation is noted."""
 
-    mark: str = ""  # of who makes them: they bear it where the cluster lets them
-    begun: frozenset[str] = frozenset()  # there already, by the same hand: what they lack is done
-    note: Callable[[Mapping[str, str]], None] = lambda _identities: None  # as each is confirmed
+    mark: str = ""  # of the creator: set on the topics where the cluster supports it
+    begun: frozenset[str] = (
+        frozenset()
+    )  # created already by the same creator: only the missing steps are done
+    note: Callable[[Mapping[str, str]], None] = lambda _identities: (
+        None
+    )  # called as each topic is confirmed
 
 
 UNMARKED = TopicCreation()
@@ -69,12 +73,12 @@ UNMARKED = TopicCreation()
 Payload: TypeAlias = "bytes | NDArray[np.uint8]"
 """Bytes, or a row of a matrix of them."""
 Heads: TypeAlias = "Sequence[bytes] | NDArray[np.void]"
-"""The first bytes of each payload, or as many as a header has in an array, short ones with zeros behind."""
+"""The first bytes of each payload, or an array of headers, short ones padded with zeros."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where payloads lie that are rows of one matrix, which stays where it is: from row `first` on."""
+    """Payloads that are consecutive rows of one matrix, which is not moved: from row `first` on."""
 
     matrix: NDArray[np.uint8]
     first: int
@@ -82,10 +86,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """Messages in the order in which they are to be sent; sequences of one length n.
+    """Messages in the order in which they are sent; all sequences have the same length n.
 
-    `partition` holds running numbers; message i has the token `first_token + i`. A payload may be written
-    over as soon as `send` has returned: who keeps one copies it.
+    `partition` holds partition indexes; message i has the token `first_token + i`. A payload may be
+    overwritten as soon as `send` has returned: a client that keeps it must copy it.
     """
 
     partition: Sequence[int]
@@ -109,39 +113,39 @@ class Batch:
     """Received messages in order of arrival."""
 
     heads: Heads
-    partition: NDArray[np.int64]  # running numbers
+    partition: NDArray[np.int64]  # partition indexes
     offset: NDArray[np.int64]
     at_mono_ns: int
     at_wall_ns: int
-    redelivered: int = 0  # came once more, and were passed over
+    redelivered: int = 0  # delivered again and skipped
     came_mono_ns: NDArray[np.int64] | None = None
-    """When each came, up to `at_mono_ns`; None: all of them then."""
+    """When each message arrived, up to `at_mono_ns`; None: all of them at that time."""
 
 
 class WakeUp(Protocol):
     fd: int
-    """An eventfd: eight bytes that are the number 1 ring it."""
+    """An eventfd; writing the number 1 in eight bytes wakes the waiting thread."""
 
     def wait(self, mono_ns: int) -> None:
-        """Return at the first ring since the last call, or at this instant."""
+        """Return at the first wake-up since the last call, or at this instant."""
         ...
 
 
 class Producer(Protocol):
     @property
     def refused_by_partition(self) -> bool:
-        """True where what `send` refused last found its partition's own queue full: others may take more."""
+        """True if `send` last refused a message because its partition's queue was full."""
         ...
 
     def rings(self, bell: int) -> bool:
-        """Ring this descriptor from now on when a report has come; False where nobody would.
+        """Write to this eventfd when a delivery report arrives; return False if that is not supported.
 
-        A client that stamps reports by itself need not, and says True.
+        A client that timestamps reports itself does not write to it and returns True.
         """
         ...
 
     def send(self, messages: Outgoing) -> int:
-        """Hand over messages; return how many the client took before its queue was full.
+        """Pass messages to the client; return how many it accepted before its queue was full.
 
         Raises:
             BrokerError: the client refuses a message for good.
@@ -149,7 +153,7 @@ class Producer(Protocol):
         ...
 
     def serve(self) -> None:
-        """Let the client note, with its time, what has been acknowledged; returns at once."""
+        """Let the client process acknowledgements and record their times; return at once."""
         ...
 
     def take(self) -> Acks:
@@ -157,28 +161,28 @@ class Producer(Protocol):
         ...
 
     def close(self, timeout_seconds: float) -> Acks:
-        """Wait for outstanding messages; return the last reports, which may lack those still out."""
+        """Wait for outstanding messages; return the last reports, without those still outstanding."""
         ...
 
 
 class Consumer(Protocol):
     def receive(self, limit: int, timeout_seconds: float) -> Batch:
-        """Wait for the first message, then take what else comes; never longer than the timeout."""
+        """Wait for the first message, at most this long, and return it with those that follow."""
         ...
 
     def pause(self, *, is_paused: bool) -> None:
-        """Stop fetching, or go on; what was fetched already may still come."""
+        """Stop or resume fetching; messages fetched already may still be delivered."""
         ...
 
     def lag(self, positions: Mapping[int, int]) -> int | None:
-        """Return how many messages lie between the positions and the logs' ends, as far as was seen.
+        """Return the number of messages between the positions and the last known ends of the logs.
 
-        None where nothing is known yet. Asks no cluster: it is called every second.
+        Return None while nothing is known. It sends no request, as it is called every second.
         """
         ...
 
     def log_bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return of each partition the earliest offset still readable and the next one to be written.
+        """Return the earliest readable offset of each partition and the next one to be written.
 
         Raises:
             BrokerError: the cluster did not answer for all of them in time.
@@ -186,17 +190,17 @@ class Consumer(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave; what the cluster keeps for this consumer stays, so that the next one reads on."""
+        """Close; the cluster keeps the state of this subscription, so that the next consumer continues."""
         ...
 
     def close_for_good(self) -> None:
-        """Leave, and give up what the cluster keeps for this consumer: nobody will read on."""
+        """Close, and delete the state of this subscription: no consumer will continue."""
         ...
 
 
 class LeaderSource(Protocol):
     def leaders(self, topics: Topics) -> NDArray[np.int64]:
-        """Return the number of the broker that leads each partition, shape (total,), -1 where none does.
+        """Return the id of the broker that leads each partition, shape (total,); -1 without a leader.
 
         Raises:
             BrokerError: the cluster did not answer in time.
@@ -204,25 +208,25 @@ class LeaderSource(Protocol):
         ...
 
     def leader_name(self, number: int) -> str:
-        """Return the name of a broker that was among the leaders: the same in every process and host."""
+        """Return the name of a leading broker, the same in every process and on every host."""
         ...
 
     def leader_address(self, number: int) -> str:
-        """Return host and port where that broker serves clients; "" where its name says it, or nobody."""
+        """Return host and port of that broker for clients; "" when its name says so or it is unknown."""
         ...
 
     def broker_count(self) -> int:
-        """Return how many brokers the cluster has that can lead.
+        """Return the number of brokers that can lead partitions.
 
         Raises:
-            BrokerError: the cluster did not answer in time, or does not tell us.
+            BrokerError: the cluster did not answer in time, or does not say.
         """
         ...
 
 
 class Partitioner(Protocol):
     def partition_of(self, key: bytes, partitions: int) -> int:
-        """Return the partition that the client itself would choose for a key."""
+        """Return the partition that the client chooses for a key."""
         ...
 
 
@@ -259,14 +263,14 @@ class Guarantees(Protocol):
 class Broker(LeaderSource, Partitioner, Protocol):
     guarantees: Guarantees
     block_bits: int
-    """0: the offsets of a partition are dense. Else the bits of an offset from this one up name a block
-    that retention deletes as a whole (a ledger); offsets rise, with holes that mean nothing."""
+    """0: the offsets of a partition are dense. Otherwise the bits of an offset from this one up name a block
+    that retention deletes as a whole (a ledger); offsets rise, with gaps that mean nothing."""
     wait_ns: int
-    """So long a message waits for others that go to the client with it: the schedule lag is that and what a
-    wake-up is late."""
+    """How long a message waits for others that are passed to the client with it; the schedule lag is this wait
+    plus the delay of the wake-up."""
 
     def check_settings(self) -> None:
-        """Raise `BrokerError` when the client does not know its settings; asks no cluster."""
+        """Raise `BrokerError` when the client does not know its settings; it sends no request."""
         ...
 
     def check(self) -> None:
@@ -278,9 +282,9 @@ class Broker(LeaderSource, Partitioner, Protocol):
         ...
 
     def identities(self, names: Sequence[str]) -> dict[str, str]:
-        """Return of those that exist what tells each from a later topic of its name.
+        """Return an identity of each topic that exists, which a later topic of its name does not have.
 
-        "" where the cluster tells nothing of the kind, or its topic bears no mark.
+        "" when the cluster has no such identity, or the topic has no mark.
 
         Raises:
             BrokerError: the cluster did not answer in time.
@@ -297,12 +301,12 @@ class Broker(LeaderSource, Partitioner, Protocol):
         """Create topics and wait until every partition has a leader.
 
         Raises:
-            BrokerError: one exists, the settings are refused, or leaders are not there in time.
+            BrokerError: a topic exists, the settings are refused, or a partition has no leader in time.
         """
         ...
 
     def delete_topics(self, names: Sequence[str]) -> None:
-        """Delete topics with all that is in them; one that is not there is no error.
+        """Delete topics and their messages; a missing topic is no error.
 
         Raises:
             BrokerError: the cluster refuses, or did not answer in time.
@@ -312,7 +316,7 @@ class Broker(LeaderSource, Partitioner, Protocol):
     def producer(self, topics: Topics) -> Producer: ...
 
     def consumer(self, topics: Topics, subscription: str, positions: Mapping[int, int]) -> Consumer:
-        """Return a consumer of these partitions, from these offsets on (or EARLIEST, or LATEST)."""
+        """Return a consumer of these partitions that starts at these offsets (or EARLIEST, or LATEST)."""
         ...
 
     def client_facts(self) -> Mapping[str, str]:
@@ -322,10 +326,10 @@ class Broker(LeaderSource, Partitioner, Protocol):
 
 class Probe(Protocol):
     def read(self) -> Reading:
-        """Return at once; what may block has a thread of its own.
+        """Return at once; calls that may block run on a thread of their own.
 
         Raises:
-            NotAvailableError: this machine lacks what the probe reads; said once.
+            NotAvailableError: this machine lacks what the probe reads; reported once.
             ProbeError: this reading failed.
         """
         ...

@@ -1,5 +1,5 @@
-"""What every daemon of a run opens: its view of the run folder, the one-second grid, and the recorder of its journal.
+"""What every daemon of a run opens: the run folder, the one-second grid, and the recorder of its journal.
 
-Daemons (load, conductor, sampling, shipping, alerting, supervisor), the lab and the application import it. Open
-`context` first.
+Daemons (load, conductor, sampling, shipping, alerting, supervisor), the lab and the application import it.
+Open `context` first.
 """

@@ -19,14 +19,14 @@ from soak.store.journal.writer import BackgroundJournalWriter, JournalWriter
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run, reporting_damage
 
 RESTART_CODE = 75
-"""A daemon that exits with this asks for a new incarnation (sysexits: temporary failure)."""
+"""Exit code of a daemon that asks for a restart in a new epoch (sysexits: temporary failure)."""
 
 CLIENT_EVENT = "client"
 """Recorded when a daemon starts: the versions of its broker client, and whether batched calls are used."""
 
 
 def connect(plan: Plan, clock: Clock) -> Broker:
-    """Return the plan's broker; asks no cluster yet."""
+    """Return the plan's broker; it sends no request yet."""
     broker: Broker = plugins.load("soak.brokers", plan.broker_kind).connect(
         plan.broker_config, clock
     )
@@ -39,15 +39,15 @@ def topics_of(plan: Plan) -> Topics:
 
 @dataclass(slots=True)
 class PhaseFile:
-    """Follows `phases.jsonl` as `conduct` appends to it."""
+    """Reads `phases.jsonl` while the conductor appends to it."""
 
     path: Path
     phases: Phases = field(default_factory=Phases)
     _seen: tuple[int, int] = (-1, -1)
-    _text: str = ""  # whole lines that were read
+    _text: str = ""  # the whole lines read so far
 
     def poll(self) -> Phases:
-        """Return the decisions so far; reads the file only when it has changed, and parses what is new.
+        """Return the decisions so far; read the file only when it has changed, and parse only new lines.
 
         Raises:
             RunFolderError: it is damaged, or cannot be read.
@@ -76,7 +76,7 @@ class PhaseFile:
 
 @dataclass(frozen=True, slots=True)
 class OpenJournal:
-    """What a daemon that records writes with."""
+    """The open journal of a daemon that records."""
 
     run: Run
     source: str
@@ -84,12 +84,12 @@ class OpenJournal:
     writer: Journal
     recorder: Recorder
     phase_file: PhaseFile
-    end_page: Callable[[], None]  # a process that goes on after this daemon has to
+    end_page: Callable[[], None]  # to be called by a process that outlives this daemon
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The run as one daemon sees it."""
+    """The run, and the open journal of one daemon."""
 
     folder: RunFolder
     plan: Plan
@@ -115,7 +115,7 @@ def open_context(run_dir: Path, role: str, clock: Clock) -> Context:
 
 
 def _with_client_name(plan: Plan, name: str) -> Plan:
-    """Return the plan with a name for its broker's clients, where they can have one."""
+    """Return the plan with a name for its broker's clients, if they can have one."""
     with_client_id = getattr(plan.broker_config, "with_client_id", None)
     if with_client_id is None:
         return plan
@@ -123,7 +123,7 @@ def _with_client_name(plan: Plan, name: str) -> Plan:
 
 
 def open_journal(folder: RunFolder, plan: AnyPlan, role: str, clock: Clock) -> OpenJournal:
-    """Open the journal of `role`@host, anchor the grid, and serve the newest record where the plan says.
+    """Open the journal of `role`@host, anchor the grid, and serve the newest record if the plan says so.
 
     Raises:
         SoakError: no run folder, or another process has this source.
@@ -131,10 +131,10 @@ def open_journal(folder: RunFolder, plan: AnyPlan, role: str, clock: Clock) -> O
     run = read_run(folder)
     source = f"{role}@{host_name()}"
     grid = grid_of(folder, run, clock)
-    # A folder that was made anew in the middle of a run knows of no life before: its incarnation is to
-    # lie above all of them, or a host that has those takes the new records for old ones.
-    first_epoch = max(1, grid.k_at(clock.mono_ns()) + 1)
-    # Where there is a load, the conductor ends it at the floor, and what was sent is recorded still.
+    # A folder that is created again during a run does not know the earlier epochs: its first epoch must be
+    # larger than theirs, or a host that has them would take the new records for old ones.
+    first_epoch = max(1, grid.interval_index_at(clock.mono_ns()) + 1)
+    # With a load, the conductor ends it at the floor, and the journal still records what was sent.
     floor = plan.free_space_floor if isinstance(plan, ProbePlan) else 0
     journal = JournalWriter(folder.journal / source, clock, plan.journal.sync, floor_bytes=floor)
     writer = BackgroundJournalWriter(journal.open(first_epoch))
@@ -144,26 +144,26 @@ def open_journal(folder: RunFolder, plan: AnyPlan, role: str, clock: Clock) -> O
 
 
 def open_page(folder: RunFolder, plan: AnyPlan, run: Run, role: str, clock: Clock) -> MetricsPage:
-    """Return the daemon's page for Prometheus, served as long as the process lives if the plan wants it."""
+    """Return the daemon's page for Prometheus, served until the process ends if the plan has `metrics`."""
     return _published(folder, plan, run, role, clock)[0]
 
 
 def _published(
     folder: RunFolder, plan: AnyPlan, run: Run, role: str, clock: Clock
 ) -> tuple[MetricsPage, Callable[[], None]]:
-    """Return the daemon's page, and what ends the serving of it."""
+    """Return the daemon's page, and a function that stops serving it."""
     page = MetricsPage(clock, {"run": run.id, "plan": plan.name, "daemon": role})
     return page, publish(page, folder.path, plan.metrics, plan.daemons, role)
 
 
 def process_time() -> float:
-    """Return the CPU seconds that this process and all its threads have used."""
+    """Return the CPU seconds that this process has used with all its threads."""
     times = os.times()
     return times.user + times.system
 
 
 class CpuMeter:
-    """CPU in cores between two calls; of the process, or of what else `used` tells the seconds of."""
+    """CPU in cores between two calls, of this process or of what `used` measures in seconds."""
 
     def __init__(self, clock: Clock, used: Callable[[], float] = process_time) -> None:
         self._clock = clock

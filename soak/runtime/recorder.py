@@ -21,7 +21,7 @@ Samples = Sequence[tuple[Column, float]]
 
 
 class Journal(Protocol):
-    """Where records go: the writer itself, or the thread that it has in a daemon."""
+    """Takes records: a journal writer, or the thread of one."""
 
     @property
     def epoch(self) -> int: ...
@@ -35,7 +35,7 @@ class Journal(Protocol):
 
 
 class Recorder:
-    """Appends one record a second; `is_suspended` turns true when this incarnation must end."""
+    """Appends one record per interval; `is_suspended` becomes true when this epoch must end."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Recorder:
         events: Sequence[Event] = (),
         validity: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
-        """Write what was measured in second k; the columns may change from call to call."""
+        """Write the measurements of interval k; the columns may change from call to call."""
         now_ns = self._clock.mono_ns()
         columns = tuple(column for column, _ in samples)
         if columns != self._columns:
@@ -109,7 +109,7 @@ class Recorder:
         slept_ns = self._clock.boot_ns() - now_ns - self._boot_ahead_ns
         self._wall_ahead_ns += moved_ns
         self._boot_ahead_ns += slept_ns
-        since_ns = self._grid.wall_of(self._grid.k_at(self._last_ns))
+        since_ns = self._grid.wall_of(self._grid.interval_index_at(self._last_ns))
         if slept_ns > SUSPEND_NS:
             self.is_suspended = True
             return [Event("suspend", wall_ns, since_ns, {"seconds": slept_ns / SECOND_NS})]

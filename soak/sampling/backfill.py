@@ -117,7 +117,7 @@ def record_backfill(
     Returns the probes to read from now on: one whose query is still running fails until it has ended.
     """
     grid = to.grid
-    now_k = grid.k_at(clock.mono_ns())
+    now_k = grid.interval_index_at(clock.mono_ns())
     if now_k - begin_k < MIN_SECONDS:
         return dict(probes)
     span = grid.wall_of(begin_k), grid.wall_of(now_k)

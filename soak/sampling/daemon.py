@@ -92,11 +92,13 @@ def _each_second(
     to: OpenJournal, scheduler: Scheduler, wait_until: Callable[[int], bool], clock: Clock
 ) -> None:
     grid, recorder = to.grid, to.recorder
-    k = max(0, grid.k_at(clock.mono_ns()))
+    k = max(0, grid.interval_index_at(clock.mono_ns()))
     while to.phase_file.poll().at(k) != "end" and not recorder.is_suspended:
         due_ns = grid.start_of(k + 1)
         if not wait_until(due_ns):
             return
         samples, events = scheduler.read(k, due_ns)
         recorder.append(k, samples, events=events)
-        k = max(k + 1, grid.k_at(clock.mono_ns()))  # seconds that were missed are a gap
+        k = max(
+            k + 1, grid.interval_index_at(clock.mono_ns())
+        )  # seconds that were missed are a gap

@@ -59,7 +59,7 @@ class RunAnnouncer:
 
     def _announcement(self) -> Announcement:
         end_k = self._phase_file.poll().end_k
-        k = self._grid.k_at(self._clock.mono_ns())
+        k = self._grid.interval_index_at(self._clock.mono_ns())
         is_over = end_k is not None and k >= end_k
         run, now_ns = self._run, self._clock.wall_ns()
         return Announcement(run.name, run.id, run.start_wall_ns, end_k, is_over, now_ns)
@@ -186,11 +186,11 @@ class RunFollower:
             self._end_at(one.end_k, "announced")
 
     def _end_now(self, reason: str) -> None:
-        self._end_at(max(0, self._grid.k_at(self._clock.mono_ns())), reason)
+        self._end_at(max(0, self._grid.interval_index_at(self._clock.mono_ns())), reason)
 
     def _end_at(self, k: int, reason: str) -> None:
         """Write the end, unless it is past; the next announcement repeats a write that failed."""
-        is_past = self._end_k is not None and self._end_k <= self._grid.k_at(self._clock.mono_ns())
+        is_past = self._end_k is not None and self._end_k <= self._grid.interval_index_at(self._clock.mono_ns())
         if is_past or k == self._end_k:
             return
         try:

@@ -35,7 +35,7 @@ def run(folder: RunFolder, stop: threading.Event, clock: Clock) -> bool:
     manager.ready()
     while not stop.wait(POLL_SECONDS):
         manager.alive()
-        k = seconds.k()
+        k = seconds.interval_index()
         phase = run_end.phase_file.poll().at(k) or "not started"
         manager.status(f"run {known.id}: {phase}, second {k}")
         if run_end.is_over(k):

@@ -96,7 +96,7 @@ class Storm:
 
     @property
     def k(self) -> int:
-        return self.grid.k_at(self.clock.mono_ns())
+        return self.grid.interval_index_at(self.clock.mono_ns())
 
     def start(self) -> None:
         self._supervisor.start()

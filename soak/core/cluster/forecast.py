@@ -64,16 +64,6 @@ class Arrivals:
         return float(self._seconds[at] + (count - self._counts[at]) / rate)
 
 
-# --- When a run reaches the limit of what the cluster keeps, how much is held then, and what the run
-# sees of it.
-# A log is a row of segments (Kafka) or ledgers (Pulsar). One is closed when it is full or old enough.
-# From then
-# on it is deleted whole, at the next look, as soon as what is left still fills the limit in bytes, or
-# the last
-# message in it is older than the limit in time. Its space is free some time after that. Sources:
-# Kafka's UnifiedLog.deleteOldSegments and LogSegment.shouldRoll, Pulsar's ManagedLedgerImpl; measured in
-# docs/retention.md.
-
 NEVER = math.inf
 
 
@@ -257,9 +247,6 @@ def _seen(window: Window | None, scene: Scene) -> tuple[Seen, float]:
     return ("in the warm-up" if window.latest <= begin else "in the soak"), left
 
 
-# --- The retention forecast of a plan: its rates, partitions and phases against what the cluster keeps.
-
-
 def forecast_plan(
     plan: Plan, limits: Limits, stored: Stored, table: Sequence[Point] = ()
 ) -> Forecast:
@@ -307,8 +294,6 @@ def busiest_ratio(keys: Keys, partitions: int) -> float:
         top = 1 / sum(number**-keys.exponent for number in range(1, keys.count + 1))
     return partitions * top + 1 - top
 
-
-# --- The retention forecast in words, in JSON, and what there is to warn of.
 
 _LIMIT = {"bytes": "the limit in bytes", "time": "the limit in time"}
 _MAX_FILL_RATIO = 0.9

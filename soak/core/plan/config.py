@@ -1,4 +1,4 @@
-"""The base of every configuration section: strict dataclasses, and settings passed through by their real names."""
+"""The base of every configuration section: strict dataclasses, former keys, settings passed through."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STRICT = ConfigDict(extra="forbid")
 
 
 def _texts(value: object) -> object:
-    """Client and topic settings are text on the wire, while YAML reads numbers and booleans."""
+    """Return settings as text, which they are on the wire, while YAML reads numbers and booleans."""
     if not isinstance(value, Mapping):
         return value
     for key, item in value.items():
@@ -41,10 +41,10 @@ class FormerNameWarning(FutureWarning):
 
 
 PluginConfigs = dict[str, Any]
-"""Name of a plug-in to its `Config`; `plan_text` fills it from the plug-in's file."""
+"""Name of a plug-in to its `Config`; `soak.core.plan.text` loads it."""
 
 
 def check_between(section: object, key: str, low: float, high: float) -> None:
-    """Raise `ValueError` when a number of a section lies outside its bounds, which belong to it."""
+    """Raise `ValueError` when a number of a section lies outside its bounds (inclusive)."""
     if not low <= getattr(section, key) <= high:
         raise ValueError(f"{key} must lie between {low} and {high}")

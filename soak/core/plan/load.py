@@ -17,7 +17,7 @@ LARGEST_MESSAGE_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Step:
-    """From `after` the start of the soak on, the load has this rate."""
+    """The load has this rate from `after` on, counted from the start of the soak."""
 
     after: Duration
     rate: Rate
@@ -25,10 +25,10 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Profile:
-    """A rate that changes over the soak; at most one of the three. Without any the rate is `load.rate`."""
+    """A rate that changes during the soak: steps, a sine or a file; without any it is `load.rate`."""
 
     steps: tuple[Step, ...] = ()
-    sine_period: Duration = 0  # a full wave around `load.rate`; 0: none
+    sine_period: Duration = 0  # one wave around `load.rate`; 0: none
     sine_amplitude: float = 0.5  # of the rate, below 1
     file: str = ""  # CSV with a header, then `seconds,rate` a line, seconds from the soak's start
 
@@ -49,7 +49,7 @@ class Profile:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Keys:
-    """Which key a message has; the client's own hash of it says which partition it goes to."""
+    """The keys of messages; the client's own hash of a key chooses the partition."""
 
     kind: Literal["none", "round_robin", "random", "zipf"] = "none"
     count: int = 10_000  # different keys
@@ -71,14 +71,16 @@ class Load:
     rate: Rate = field(default_factory=lambda: rate_per_second("1k/s"))
     profile: Profile = field(default_factory=Profile)
     producers: int = 1  # processes that share the rate
-    clients_per_producer: int = 1  # connections of each, which share its part
+    clients_per_producer: int = 1  # connections of each process, which share its part
     message_size: Size = 1024
     message_sizes: tuple[SizeShare, ...] = ()  # a mixture instead of one size
     compressible: float = 0.0  # share of each message that is one repeated byte
     keys: Keys = field(default_factory=Keys)
-    # After a stall, missed sends go out at most at this multiple of the rate.
+    # After a stall, late messages are sent at most at this multiple of the rate.
     catch_up_ratio: float = 1.2
-    backlog: Duration = 10 * SECOND_NS  # sends later than this are counted as missed and skipped
+    backlog: Duration = (
+        10 * SECOND_NS
+    )  # messages later than this are skipped and counted as missed sends
 
     def __post_init__(self) -> None:
         if self.rate <= 0:
@@ -111,11 +113,11 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Consumers:
-    """Who reads: every subscription gets every message."""
+    """The consumers: every subscription receives every message."""
 
     subscriptions: int = 1
     per_subscription: int = 1  # processes that share a subscription's partitions
-    # So many subscriptions, the first ones, read on while the others pause and catch up.
+    # This many subscriptions, the first ones, continue while the others pause and catch up.
     live_subscriptions: Annotated[int, FormerName("tailing")] = 0
 
     def __post_init__(self) -> None:
@@ -123,7 +125,7 @@ class Consumers:
             check_between(self, key, 1, 100)
         if not 0 <= self.live_subscriptions < self.subscriptions:
             raise ValueError(
-                "live_subscriptions must be below subscriptions: some must be left to catch up"
+                "live_subscriptions must be below subscriptions: at least one must catch up"
             )
 
     @property

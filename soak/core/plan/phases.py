@@ -1,4 +1,4 @@
-"""The phases of a run: their lengths in the plan, the conductor's decisions, and what the plan implies of these."""
+"""The phases of a run: their lengths in the plan, and the conductor's decisions, planned and made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from soak.core.units import (
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Ramp:
-    """The search for the highest sustained rate: grow until the cluster no longer follows, then bisect."""
+    """The search for the highest sustained rate: grow until the cluster cannot follow, then bisect."""
 
     start: Rate = field(default_factory=lambda: rate_per_second("1k/s"))
     max_rate: Annotated[Rate, FormerName("most")] = field(
@@ -34,8 +34,8 @@ class Ramp:
     growth: float = 2.0  # from one step to the next
     step: Duration = 30 * SECOND_NS  # each rate is held this long
     precision: float = 0.05  # bisect until the bounds are this close, as a share of the rate
-    publish_p99: Duration = SECOND_NS  # a rate with a slower acknowledgement is not sustained
-    soak_share: float = 0.0  # of the rate found, for the soak; 0: the soak keeps `load.rate`
+    publish_p99: Duration = SECOND_NS  # a rate with slower acknowledgements is not sustained
+    soak_share: float = 0.0  # share of the rate found for the soak; 0: the soak has `load.rate`
 
     def __post_init__(self) -> None:
         if not 0 < self.start <= self.max_rate:
@@ -49,12 +49,14 @@ class Ramp:
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class CatchUp:
-    """Consumers pause until a backlog has grown, then read it while producers keep their rate."""
+    """Consumers pause until a backlog has grown, then read it while the producers keep their rate."""
 
-    backlog_size: Size = 0  # bytes not yet read; 0: by age alone
-    backlog_age: Duration = 0  # how long the consumers pause; 0: by size alone
-    drain_limit: Duration = duration_ns("30min")  # a backlog that is there longer never drains
-    settle: Duration = duration_ns("60s")  # cool-down after it, before the soak is judged again
+    backlog_size: Size = 0  # unread bytes; 0: by age only
+    backlog_age: Duration = 0  # how long the consumers pause; 0: by size only
+    drain_limit: Duration = duration_ns(
+        "30min"
+    )  # a backlog that takes longer counts as one that never drains
+    settle: Duration = duration_ns("60s")  # cool-down before the soak is judged again
 
     def __post_init__(self) -> None:
         if not self.backlog_size and not self.backlog_age:
@@ -68,7 +70,7 @@ class CatchUp:
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Window:
-    """A catch-up that comes again during the soak: every so often from its start, or by the calendar."""
+    """A catch-up that is repeated during the soak: at an interval from its start, or by cron."""
 
     catch_up: CatchUp
     every: Duration = 0
@@ -83,13 +85,13 @@ class Window:
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class PhaseLengths:
-    warm_up: Duration = duration_ns("60s")  # in the data, marked, and not judged
+    warm_up: Duration = duration_ns("60s")  # recorded and marked, not judged
     ramp: Ramp | None = None  # between warm-up and soak
     soak: Duration = duration_ns("24h")
     windows: tuple[Window, ...] = ()  # catch-ups during the soak
     catch_up: CatchUp | None = None  # one after the soak
-    cool_down: Duration = 0  # load goes on, not judged
-    drain: Duration = duration_ns("30s")  # longest wait for the consumer after the last send
+    cool_down: Duration = 0  # the load continues, not judged
+    drain: Duration = duration_ns("30s")  # maximum wait for the consumers after the last message
 
     def __post_init__(self) -> None:
         for key in ("warm_up", "soak", "cool_down", "drain"):
@@ -97,7 +99,7 @@ class PhaseLengths:
             if value % SECOND_NS or value < 0:
                 raise ValueError(f"{key} must be whole seconds")
         if self.soak < 20 * SECOND_NS:
-            raise ValueError("soak must be at least 20s: there is no level to judge before")
+            raise ValueError("soak must be at least 20s: there is no level to judge earlier")
 
 
 Phase = Literal["warm-up", "ramp", "soak", "catch-up", "cool-down", "drain", "end"]
@@ -110,9 +112,9 @@ LOAD_PHASES: frozenset[str] = frozenset({"warm-up", "ramp", "soak", "catch-up", 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """From second `from_k` on it is this phase. `reason` is for people, `fields` for the report.
+    """The phase from interval `from_k` on. `reason` is for people, `fields` for the report.
 
-    `rate` is what all producers together send from then on; None leaves it to the plan.
+    `rate` is the rate of all producers together from then on; None: the one of the plan.
     """
 
     phase: Phase
@@ -135,7 +137,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Decisions in ascending order of their first second; the seconds before the first have no phase."""
+    """Decisions in ascending order of `from_k`; intervals before the first have no phase."""
 
     decisions: tuple[Decision, ...] = ()
 
@@ -152,42 +154,42 @@ class Phases:
         return self.first_k("end")
 
     def at(self, k: int) -> str:
-        """Return the phase of second k, or "" where none is known."""
+        """Return the phase of interval k, or "" before the first decision."""
         found = self.decision_at(k)
         return "" if found is None else found.phase
 
     def decision_at(self, k: int) -> Decision | None:
-        """Return what holds in second k, or None where nothing is known."""
+        """Return the decision that holds in interval k, or None before the first."""
         index = bisect_right(self.decisions, k, key=_from_k) - 1
         return self.decisions[index] if index >= 0 else None
 
     def is_building(self, k: int) -> bool:
-        """True in the seconds in which consumers pause, so that a backlog grows."""
+        """True in intervals in which consumers pause, so that a backlog grows."""
         found = self.decision_at(k)
         return found is not None and (found.phase, found.part) == ("catch-up", "build")
 
     def first_k(self, name: Phase) -> int | None:
-        """Return the first second of a phase, or None while it is not decided."""
+        """Return the first interval of a phase, or None while it is not decided."""
         return next((one.from_k for one in self.decisions if one.phase == name), None)
 
     def after(self, k: int) -> tuple[Decision, ...]:
-        """Return the decisions that take effect after second k."""
+        """Return the decisions that take effect after interval k."""
         return self.decisions[bisect_right(self.decisions, k, key=_from_k) :]
 
     def held(self, end_k: int) -> list[tuple[Decision, int]]:
-        """Return what held for a second at least before `end_k`, each with the first second after it."""
+        """Return the decisions that held for an interval or more before `end_k`, each with the first after it."""
         edges = [*self.from_k[1:], end_k]
         found = [(one, min(edge, end_k)) for one, edge in zip(self.decisions, edges, strict=False)]
         return [(one, edge) for one, edge in found if one.from_k < edge]
 
     def spans(self, name: Phase, end_k: int) -> list[tuple[int, int]]:
-        """Return first second and first second after it of every stretch of a phase before `end_k`."""
+        """Return the first interval and the first one after it of every stretch of a phase before `end_k`."""
         return [(one.from_k, edge) for one, edge in self.held(end_k) if one.phase == name]
 
     def outcome(self, held: Decision, edge_k: int) -> Mapping[str, str | int | float]:
-        """Return what a ramp's step or a drain that ended before second `edge_k` came to, or nothing.
+        """Return the outcome of a ramp step or a drain that ended before interval `edge_k`, or nothing.
 
-        It stands in the line that follows.
+        The decision that follows holds it.
         """
         following = self.decision_at(edge_k)
         if following is None or following is held:
@@ -196,12 +198,12 @@ class Phases:
 
 
 def decision_line(name: Phase, from_k: int, reason: str = "planned") -> str:
-    """Return one decision of a plain phase as a line."""
+    """Return the line of a decision with phase, first interval and reason only."""
     return Decision(name, from_k, reason).to_line()
 
 
 def apply_decisions(known: Sequence[Decision], later: Sequence[Decision]) -> tuple[Decision, ...]:
-    """Return what holds once `later` is decided: each of them ends what was to come from its `from_k` on."""
+    """Return the decisions after `later`: each of these replaces all decisions from its `from_k` on."""
     kept = list(known)
     for decision in later:
         while kept and kept[-1].from_k >= decision.from_k:
@@ -211,19 +213,19 @@ def apply_decisions(known: Sequence[Decision], later: Sequence[Decision]) -> tup
 
 
 def parse_phases(text: str, known: Phases | None = None) -> Phases:
-    """Return the decisions of a file that may be growing: a torn last line is not there yet.
+    """Return the decisions of a file that may be growing; an unfinished last line is ignored.
 
-    A later line overrules earlier ones from its `from_k` on (a run that is stopped early). `known` is what
-    stood before `text`.
+    A later line replaces earlier ones from its `from_k` on (a run that is stopped early). `known` holds the
+    decisions before `text`.
 
     Raises:
-        ValueError: a whole line is of a phase or rate that this program does not know.
+        ValueError: a line has a phase or rate that this program does not know.
     """
     found = []
     for line in text.split("\n")[:-1]:
         try:
             body = json.loads(line)
-        except ValueError:  # torn by a crash, and written on behind it
+        except ValueError:  # torn by a crash, and continued after it
             continue
         found.append(_decision(body))
     return Phases(apply_decisions(() if known is None else known.decisions, found))
@@ -248,9 +250,9 @@ def _from_k(decision: Decision) -> int:
 
 
 def planned_phases(lengths: PhaseLengths) -> Phases:
-    """Return what is known before the first second: all up to a ramp, or else all but the end.
+    """Return the decisions that are known before the run: up to a ramp, or all but the end.
 
-    How long a ramp lasts depends on what it finds, and the drain decides the end.
+    The length of a ramp depends on its results, and the drain decides the end.
     """
     warm_up = lengths.warm_up // SECOND_NS
     first = (Decision("warm-up", 0),) if warm_up else ()
@@ -263,13 +265,13 @@ def planned_phases(lengths: PhaseLengths) -> Phases:
 def decisions_from_soak(
     lengths: PhaseLengths, soak_k: int, reason: str = "planned", rate: Fraction | None = None
 ) -> tuple[Decision, ...]:
-    """Return the soak from second `soak_k` on and all that follows it."""
+    """Return the soak from interval `soak_k` on, and all later decisions."""
     soak = Decision("soak", soak_k, reason, rate=rate)
     return (soak, *decisions_after_soak(lengths, soak_k + lengths.soak // SECOND_NS))
 
 
 def decisions_after_soak(lengths: PhaseLengths, end_k: int) -> tuple[Decision, ...]:
-    """Return what follows a soak that ends before second `end_k`."""
+    """Return the decisions after a soak that ends before interval `end_k`."""
     if lengths.catch_up is None:
         return decisions_after_catch_up(lengths, end_k)
     build = Decision("catch-up", end_k, part="build")
@@ -280,7 +282,7 @@ def decisions_after_soak(lengths: PhaseLengths, end_k: int) -> tuple[Decision, .
 
 
 def decisions_after_build(catch_up: CatchUp, drain_k: int) -> tuple[int, tuple[Decision, ...]]:
-    """Return draining at its longest, what settles after it, and the first second after that."""
+    """Return the first interval after a drain of maximum length and its cool-down, and both decisions."""
     drain = Decision("catch-up", drain_k, part="drain")
     settled_k, settle = decisions_after_drain(catch_up, drain_k + catch_up.drain_limit // SECOND_NS)
     return settled_k, (drain, *settle)
@@ -289,25 +291,25 @@ def decisions_after_build(catch_up: CatchUp, drain_k: int) -> tuple[int, tuple[D
 def decisions_after_drain(
     catch_up: CatchUp, settle_k: int, reason: str = "planned"
 ) -> tuple[int, tuple[Decision, ...]]:
-    """Return the cool-down that follows a drained backlog, and the first second after it."""
+    """Return the first interval after the cool-down of a drained backlog, and its decision."""
     seconds = catch_up.settle // SECOND_NS
     return settle_k + seconds, (Decision("cool-down", settle_k, reason),) if seconds else ()
 
 
 def decisions_after_catch_up(lengths: PhaseLengths, end_k: int) -> tuple[Decision, ...]:
-    """Return the last phases: cool-down, then the drain."""
+    """Return the last decisions: cool-down, then drain."""
     cool_down = lengths.cool_down // SECOND_NS
     first = (Decision("cool-down", end_k),) if cool_down else ()
     return (*first, Decision("drain", end_k + cool_down))
 
 
 def build_seconds(catch_up: CatchUp) -> int:
-    """Return how long a backlog may grow: to its age; one that has none, as long as it may drain."""
+    """Return the maximum time in which a backlog grows: its age, or without one its drain limit."""
     return (catch_up.backlog_age or catch_up.drain_limit) // SECOND_NS
 
 
 def drain_k(phases: Phases, lengths: PhaseLengths) -> int:
-    """Return the second from which on nothing is sent, as far as it is foreseen: a ramp counts as over."""
+    """Return the first interval in which nothing is sent, as far as it is planned; a ramp counts as over."""
     known = phases if phases.names else planned_phases(lengths)
     decided = known.first_k("drain")
     if decided is None:
@@ -318,6 +320,6 @@ def drain_k(phases: Phases, lengths: PhaseLengths) -> int:
 
 
 def latest_end_k(phases: Phases, lengths: PhaseLengths, backlog_ns: int) -> int:
-    """Return the second by which a run should have ended; a ramp counts as if its current step were its last."""
+    """Return the interval by which a run should have ended, as if the ramp's current step were its last."""
     open_ns = lengths.ramp.step + backlog_ns if lengths.ramp else 0
     return drain_k(phases, lengths) + (lengths.drain + open_ns) // SECOND_NS

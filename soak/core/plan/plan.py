@@ -39,8 +39,6 @@ class Limits:
                 raise ValueError(f"{key} must not be below 0")
 
 
-# --- What a plan says of its records: how often probes are read, who may look on, and where records go.
-
 MINUTE_NS = 60 * SECOND_NS
 MAX_SHIP_TIMEOUT_NS = 12 * SECOND_NS
 """Four such waits in a row fit into the 60 s after which systemd takes the shipping for hung."""
@@ -95,9 +93,6 @@ class Ship:
             raise ValueError("buffer must be at least 1MiB")
 
 
-# --- What a plan says of telling people: how much an hour, when not, and when a digest.
-
-
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Maintenance:
     """A window in which no message is sent; pending messages wait for its end."""
@@ -129,8 +124,6 @@ class AlertingPlan:
     sinks: PluginConfigs = field(default_factory=dict)
     alerts: Alerts = field(default_factory=Alerts)
 
-
-# --- The plan of a run: frozen, with every default in it. Plug-in sections hold the plug-in's own `Config`.
 
 MAX_PARTITIONS = 100_000
 MIN_DIRTY_BYTES = 2**20  # a write or two of a broker
@@ -301,9 +294,6 @@ STREAM_DETECTOR = "level_shift"
 """What detects in every run: a loaded plan has its configuration, whether it was named or not."""
 
 
-# --- The small plan of a host that only probes: no broker, no load, no phases.
-
-
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ProbePlan:
     """Sections mean what they mean in a `Plan`."""
@@ -332,9 +322,6 @@ class ProbePlan:
 
 AnyPlan = Plan | ProbePlan
 """What the probe daemon reads: it needs no more than both have."""
-
-
-# --- Fills what a plan leaves to the run: the broker's address, its folder, the run's topic, the mail server.
 
 
 def with_plugin_values(plan: Plan, section: str, values: Mapping[str, object]) -> Plan:

@@ -117,9 +117,6 @@ def _shown(lines: Sequence[str]) -> str:
     return repr(lines[0][:60]) if lines else "nothing"
 
 
-# --- Which rate all producers together have when: the phases say it, or the plan and its profile do.
-
-
 def rates_between(
     load: Load, phases: Phases, table: Sequence[Point], first_k: int, last_k: int
 ) -> Iterator[tuple[int, Fraction]]:
@@ -146,8 +143,6 @@ def _soak_rate(phases: Phases, soak_k: int) -> Fraction | None:
     decision = phases.decision_at(soak_k)
     return None if decision is None else decision.rate
 
-
-# --- What a plan may ask of the lab: one made for a large cluster is not started on this machine by accident.
 
 MAX_LAB_BYTES_PER_SECOND = 128 * 2**20
 
@@ -205,8 +200,6 @@ def planned_rates(plan: Plan, table: Sequence[Point] = ()) -> list[tuple[KeyPath
     return found
 
 
-# --- What of a plan is beyond its limits: a run of it begins only when a person has said so.
-
 DAY_SECONDS = 86_400
 
 
@@ -246,9 +239,6 @@ def _highest_rate(plan: Plan, table: Sequence[Point]) -> tuple[KeyPath, Fraction
 
 def _exceeds(key: str, asked: str, most: str) -> str:
     return f"{asked} is more than limits.{key}, {most}: set that higher"
-
-
-# --- What a load is in words: how many messages a second, and how large they are.
 
 
 def rate_text(found: Iterable[Fraction]) -> str:

@@ -140,8 +140,6 @@ def _mapping(
     return found
 
 
-# --- Finds in a plan's text what pydantic would guess a number or a truth from: `producers: yes` would be 1.
-
 _SCALAR_NAMES: Mapping[type[Any], str] = {
     int: "a whole number",
     float: "a number",
@@ -231,8 +229,6 @@ def _items(hint: Any, value: object) -> Iterator[tuple[KeyPath, object]]:  # noq
     elif get_origin(hint) not in {tuple, dict}:
         yield (), value
 
-
-# --- Plan text to `Plan` and back: every error names file, line and key, and lists the known keys.
 
 _NO_PLAN = "a plan is a mapping of keys, such as `name: my-soak`"
 _MISSING = "is missing and has no default"

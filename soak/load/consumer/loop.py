@@ -55,7 +55,7 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     consumer = broker.consumer(topics, subscription, tracker.positions)
     leaders = Leaders(broker, topics)
     leaders.start()
-    is_late = context.grid.k_at(clock.mono_ns()) >= 0  # the load has begun
+    is_late = context.grid.interval_index_at(clock.mono_ns()) >= 0  # the load has begun
     boot = header.boot_of(boot_id())
     interval = ConsumerInterval(boot, leaders, is_behind=is_restart or is_late)
     loop = ConsumerLoop(context, consumer, tracker, interval, clock)
@@ -96,7 +96,7 @@ class ConsumerLoop:
         self._uncounted: list[Batch] = []
         self._uncounted_messages = 0
         self._received_ns = self._count_ns = clock.mono_ns()  # when `receive` last returned
-        self._k = context.grid.k_at(self._received_ns)
+        self._k = context.grid.interval_index_at(self._received_ns)
         self._table = rate_table(context.plan, context.folder)
         self._share = len(tracker.positions) / topics_of(context.plan).total
         self._is_paused = False
@@ -122,7 +122,7 @@ class ConsumerLoop:
             timeout = MIN_RECEIVE_SECONDS
         batch = self._consumer.receive(BATCH_MESSAGES, timeout)
         self._received_ns = batch.at_mono_ns
-        k = self._context.grid.k_at(batch.at_mono_ns)
+        k = self._context.grid.interval_index_at(batch.at_mono_ns)
         if k != self._k:  # `receive` returned in the next second; most messages arrived before it
             before, batch = split_batch(batch, self._context.grid.start_of(self._k + 1))
             self._keep(before)

@@ -139,13 +139,13 @@ class ProducerLoop:
         now_ns = clock.mono_ns()
         load, table = context.plan.load, rate_table(context.plan, context.folder)
         self._rate_plan = RatePlan(load, table, context.grid, index, load.producers)
-        self._rate_plan.follow(context.phase_file.poll(), context.grid.k_at(now_ns))
+        self._rate_plan.follow(context.phase_file.poll(), context.grid.interval_index_at(now_ns))
         self._client_count = len(producers)
         self._clients = [
             ProducerClient(client, producer, self._paced(client, now_ns), messages, interval, clock)
             for client, producer in enumerate(producers)
         ]
-        self._enter(context.grid.k_at(now_ns))
+        self._enter(context.grid.interval_index_at(now_ns))
         self._recorded = np.zeros_like(messages.next_sequences)
         self._uncounted = 0  # messages sent since acknowledgements were last counted
         self._cpu, self._cpu_wait = CpuMeter(clock), CpuWaitMeter(clock)
@@ -201,7 +201,7 @@ class ProducerLoop:
             self._interval.note_settled(settled, self._leaders)
             failed = client.in_flight.fail_all(self._clock.mono_ns())
             self._interval.note_settled(failed, self._leaders)
-        self._write(max(0, self._context.grid.k_at(self._clock.mono_ns())))
+        self._write(max(0, self._context.grid.interval_index_at(self._clock.mono_ns())))
         self._finish_writing()
 
     def _sleep_until(self, mono_ns: int) -> None:
@@ -222,7 +222,7 @@ class ProducerLoop:
 
     def _roll(self, now_ns: int) -> None:
         """End a second and begin the current one."""
-        k, was_loaded = self._context.grid.k_at(now_ns), self._phase in LOAD_PHASES
+        k, was_loaded = self._context.grid.interval_index_at(now_ns), self._phase in LOAD_PHASES
         phases = self._context.phase_file.poll()
         self._rate_plan.follow(phases, k)
         for client in self._clients:

@@ -24,7 +24,7 @@ def test_a_daemon_that_starts_after_a_clock_step_counts_the_same_seconds(tmp_pat
     again = anchored_grid(tmp_path / "a.json", "boot", START, clock)
 
     assert again == first
-    assert again.k_at(clock.mono_ns()) == 60
+    assert again.interval_index_at(clock.mono_ns()) == 60
 
 
 def test_a_suspend_is_time_of_the_run(tmp_path: Path) -> None:
@@ -34,7 +34,10 @@ def test_a_suspend_is_time_of_the_run(tmp_path: Path) -> None:
     clock.advance(10)
     clock.suspend(300)
 
-    assert anchored_grid(tmp_path / "a.json", "boot", START, clock).k_at(clock.mono_ns()) == 310
+    assert (
+        anchored_grid(tmp_path / "a.json", "boot", START, clock).interval_index_at(clock.mono_ns())
+        == 310
+    )
 
 
 def test_who_decides_counts_on_over_a_suspend_and_a_clock_step() -> None:
@@ -44,7 +47,7 @@ def test_who_decides_counts_on_over_a_suspend_and_a_clock_step() -> None:
     clock.step_wall(3600)
     clock.suspend(300)
 
-    assert seconds.k() == 310
+    assert seconds.interval_index() == 310
 
 
 @pytest.mark.parametrize(
@@ -68,7 +71,7 @@ def test_another_boot_goes_by_the_wall_clock(
     grid = anchored_grid(path, boot, start_ns, clock)
     clock.step_wall(-3600)
 
-    assert grid.k_at(clock.mono_ns()) == 90 - (start_ns - START) // SECOND_NS
+    assert grid.interval_index_at(clock.mono_ns()) == 90 - (start_ns - START) // SECOND_NS
     assert anchored_grid(path, boot, start_ns, clock) == grid
 
 
@@ -78,7 +81,10 @@ def test_a_full_drive_keeps_no_daemon_from_starting(tmp_path: Path) -> None:
     clock = FakeClock(wall_ns=START + 20 * SECOND_NS)
 
     assert (
-        anchored_grid(tmp_path / "anchors/a.json", "boot", START, clock).k_at(clock.mono_ns()) == 20
+        anchored_grid(tmp_path / "anchors/a.json", "boot", START, clock).interval_index_at(
+            clock.mono_ns()
+        )
+        == 20
     )
 
 
