@@ -190,7 +190,9 @@ class RunFollower:
 
     def _end_at(self, k: int, reason: str) -> None:
         """Write the end, unless it is past; the next announcement repeats a write that failed."""
-        is_past = self._end_k is not None and self._end_k <= self._grid.interval_index_at(self._clock.mono_ns())
+        is_past = self._end_k is not None and self._end_k <= self._grid.interval_index_at(
+            self._clock.mono_ns()
+        )
         if is_past or k == self._end_k:
             return
         try:
