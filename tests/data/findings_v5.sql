@@ -43,7 +43,7 @@ CREATE TABLE checkpoints (
         value TEXT NOT NULL
     ) WITHOUT ROWID;
 INSERT INTO "checkpoints" VALUES('digest.mail','1789913600000000000');
-INSERT INTO "checkpoints" VALUES('digest.mail.tried','{"due_wall_ns": 1790000600000000000, "so_far": "a has it"}');
+INSERT INTO "checkpoints" VALUES('digest.mail.tried','{"due_wall_ns": 1790000580000000000, "so_far": "a has it"}');
 INSERT INTO "checkpoints" VALUES('digest.other','1790000000000000000');
 INSERT INTO "checkpoints" VALUES('notice.run1-given-up-1790000500','{"key": "run1-given-up-1790000500", "daemons": [], "since_wall_ns": 1790000500000000000, "until_wall_ns": null, "why": "consume.0 died 6 times in a minute (exit 1)", "host": "h", "logs": "/runs/logs"}');
 INSERT INTO "checkpoints" VALUES('notice.run1-probe@h-1790000000','{"key": "run1-probe@h-1790000000", "daemons": ["probe@h"], "since_wall_ns": 1790000000000000000, "until_wall_ns": 1790000400000000000, "why": "", "host": "h", "logs": "/runs/logs"}');

@@ -1,10 +1,28 @@
-"""A web server handler that keeps what is posted to it, as an Alertmanager would."""
+"""A message about a finding, and a web server handler that keeps what is posted to it."""
 
 from __future__ import annotations
 
 import json
 from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from soak.core.ports import Message
+from soak.core.units import SECOND_NS
+
+BEGIN = 1_790_000_000 * SECOND_NS
+LABELS = {"finding": "r1-130", "plan": "demo", "run": "r1", "metric": "m", "source": "s@h"}
+
+
+def message(kind: str = "confirmed", begin_ns: int = BEGIN, end_ns: int | None = None) -> Message:
+    return Message(
+        key=f"r1-130.{kind}",
+        subject=f"p99 end-to-end latency {kind}",
+        text="what 4.1 ms -> 61 ms\n",
+        at_wall_ns=begin_ns + SECOND_NS,
+        labels=LABELS,
+        begin_wall_ns=begin_ns,
+        end_wall_ns=end_ns,
+    )
 
 
 class Receiver:

@@ -55,13 +55,13 @@ def test_opened_and_resolved_arrive_in_every_mailbox_once(tmp_path: Path) -> Non
 
         until(is_told, server)
         until(lambda: all(len(server.mails(name)) == 2 for name in "ab"), server)
-        mails = sorted(server.mails("a"), key=lambda mail: "over" in mail["Subject"])
+        mails = sorted(server.mails("a"), key=lambda mail: "resolved" in mail["Subject"])
         others = {mail["Message-ID"] for mail in server.mails("b")}
 
-    came, over = mails
-    assert others == {came["Message-ID"], over["Message-ID"]}
-    assert over["Subject"].startswith("[soakd] synthetic: over: p99 end-to-end latency")
-    assert over["In-Reply-To"] == over["References"] == came["Message-ID"]
+    opened, resolved = mails
+    assert others == {opened["Message-ID"], resolved["Message-ID"]}
+    assert resolved["Subject"].startswith("[soakd] synthetic: resolved: p99 end-to-end latency")
+    assert resolved["In-Reply-To"] == resolved["References"] == opened["Message-ID"]
     for mail in mails:
         _looks_right(mail)
 

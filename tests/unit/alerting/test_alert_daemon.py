@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from soak.store.plan_home import PlanHome
 from soak.store.run_folder import RunFolder, read_run
 from tests.support.alerting import DELIVERED, NEVER, RETRY, AlertWorld, FakeSink
 from tests.support.fakes import FakeClock
+from tests.support.paths import DATA
 from tests.support.synthetic_run import Shape, write_synthetic_run
 
 
@@ -185,6 +187,31 @@ def test_a_crash_after_sending_repeats_the_same_message(tmp_path: Path) -> None:
 
     first, second = world.sink.messages
     assert (first.key, first.at_wall_ns) == (second.key, second.at_wall_ns)
+
+
+def test_messages_of_an_older_version_are_sent_under_the_keys_it_would_use(tmp_path: Path) -> None:
+    """A repeat after an upgrade has the same Message-ID, and recipients that have a mail do not get it again."""
+    world = AlertWorld(tmp_path, DELIVERED).without_charts()
+    world.change_plan("alerts: {digest: '23 14 * * *'}")
+    world.folder.findings.unlink()
+    with sqlite3.connect(world.folder.findings) as connection:
+        connection.executescript((DATA / "findings_v5.sql").read_text())
+    world.clock.advance(3600)
+    daemon = world.daemon()
+    for _ in range(2):
+        daemon.poll()
+
+    assert {message.key: message.progress for message in world.sink.messages} == {
+        "run1-130.gone": "",
+        "run1-131.confirmed": "a has it",
+        "run1-132.confirmed": "",
+        "run1-134.confirmed": "",
+        "run1-135.corrected": "",
+        "run1-136.confirmed-2": "",
+        "run1-probe@h-1790000000.back": "",
+        "run1-given-up-1790000500.missed": "",
+        "synthetic-1.digest.1790000580": "a has it",
+    }
 
 
 def test_a_message_is_sent_without_its_chart_when_the_journal_is_missing(tmp_path: Path) -> None:

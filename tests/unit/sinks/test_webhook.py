@@ -1,44 +1,20 @@
-"""Findings as alerts of Alertmanager: the posts, the replies, and a real Alertmanager."""
+"""Findings as alerts of Alertmanager: the posts, and the replies."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import socket
-import subprocess
-import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
-from soak.core.ports import Message, RepeatingSink
+from soak.core.ports import RepeatingSink
 from soak.core.units import SECOND_NS
-from soak.service import children
 from soak.sinks.webhook import Config, WebhookSink, alert_of, build
-from tests.support.alert_receiver import Receiver
+from tests.support.alert_receiver import BEGIN, LABELS, Receiver, message
 from tests.support.fakes import FakeClock
 from tests.support.pages import serving
-
-BEGIN = 1_790_000_000 * SECOND_NS
-LABELS = {"finding": "r1-130", "plan": "demo", "run": "r1", "metric": "m", "source": "s@h"}
-ALERTMANAGER = shutil.which("prometheus-alertmanager") or os.environ.get("ALERTMANAGER", "")
-
-
-def message(kind: str = "confirmed", begin_ns: int = BEGIN, end_ns: int | None = None) -> Message:
-    return Message(
-        key=f"r1-130.{kind}",
-        subject=f"p99 end-to-end latency {kind}",
-        text="what 4.1 ms -> 61 ms\n",
-        at_wall_ns=begin_ns + SECOND_NS,
-        labels=LABELS,
-        begin_wall_ns=begin_ns,
-        end_wall_ns=end_ns,
-    )
 
 
 def test_a_finding_is_an_alert_with_its_own_labels() -> None:
@@ -146,61 +122,6 @@ def test_a_post_without_a_reply_is_retried_and_may_have_arrived() -> None:
 def test_a_wrong_configuration_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"url|token|labels|timeout"):
         Config(**wrong)
-
-
-@pytest.fixture
-def alertmanager(tmp_path: Path) -> Iterator[str]:
-    """A real Alertmanager without receivers."""
-    settings = tmp_path / "alertmanager.yml"
-    settings.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-    command = [
-        ALERTMANAGER,
-        f"--config.file={settings}",
-        f"--storage.path={tmp_path / 'kept'}",
-        f"--web.listen-address={address}",
-        "--cluster.listen-address=",
-    ]
-    process = subprocess.Popen(children.with_death_signal(command), stderr=subprocess.DEVNULL)
-    try:
-        yield f"http://{address}"
-    finally:
-        process.kill()
-        process.wait(30)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not ALERTMANAGER, reason="no prometheus-alertmanager here")
-def test_alertmanager_shows_a_finding_until_it_is_resolved(
-    alertmanager: str,
-) -> None:
-    """Sent twice it is one alert; its end resolves it, and it may come back."""
-    sink = build(Config(url=alertmanager))
-    now_ns = time.time_ns()
-    end = time.monotonic() + 60
-    while (outcome := sink.send(message(begin_ns=now_ns))).result == "retry":
-        assert time.monotonic() < end, outcome.detail
-    sink.send(message(begin_ns=now_ns))
-    shown = _alerts(alertmanager)
-    gone = sink.send(message("gone", begin_ns=now_ns, end_ns=time.time_ns()))
-    after = _alerts(alertmanager)
-    set_back = sink.send(message(begin_ns=now_ns + 7200 * SECOND_NS))
-    sink.send_again([message(begin_ns=now_ns)])
-
-    (alert,) = shown
-    assert alert["status"]["state"] == "active"
-    assert {key: alert["labels"][key] for key in LABELS} == LABELS
-    assert alert["annotations"]["summary"] == "p99 end-to-end latency confirmed"
-    assert (gone.result, set_back.result) == ("delivered", "delivered")
-    assert after == []
-    assert len(_alerts(alertmanager)) == 1
-
-
-def _alerts(address: str) -> list[dict[str, Any]]:
-    with urlopen(f"{address}/api/v2/alerts?active=true", timeout=10) as answer:
-        found: list[dict[str, Any]] = json.loads(answer.read())
-    return found
 
 
 @pytest.mark.parametrize(("kept", "is_sendable"), [("swordfish\n\n", True), ("sword\nfish", False)])

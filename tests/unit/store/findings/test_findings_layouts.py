@@ -61,7 +61,7 @@ def test_an_older_file_keeps_what_it_holds(tmp_path: Path, version: int) -> None
         *([("run1-136", "opened")] if version > 3 else []),
         ("run1-probe@h-1790000000", "returned"),
         ("run1-given-up-1790000500", "aborted"),
-        ("digest.1790000600", "digest"),
+        ("digest.1790000580", "digest"),
     ]
 
 
@@ -85,7 +85,7 @@ def test_version_5_says_who_has_got_what(tmp_path: Path) -> None:
             ("run1-136", 2, "opened"): "pending",
         }
         assert rows["run1-131", 1, "opened"].progress == digest.progress == "a has it"
-        assert (digest.created_wall_ns, digest.sink) == (NOW + 600 * SECOND_NS, "mail")
+        assert (digest.created_wall_ns, digest.sink) == (NOW + 580 * SECOND_NS, "mail")
         assert store.last_digest_ns("mail") == NOW - 86_400 * SECOND_NS
         assert store.last_digest_ns("other") == NOW
         assert store.notice("run1-probe@h-1790000000") in store.notices()
