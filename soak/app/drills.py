@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # a command imports what it needs when it is called
+    from collections.abc import Callable
+
     from rich.console import Console
 
     from soak.app.foreground import FinishedRun, StartedRun
@@ -20,6 +22,7 @@ if TYPE_CHECKING:  # a command imports what it needs when it is called
     from soak.lab.drills.injection import FaultLog, Injection
     from soak.lab.drills.result import Result
     from soak.lab.drills.verdict import DrivePool
+    from soak.lab.faults.active import Fault
     from soak.store.run_folder import RunFolder
 
 DRILLS = Path(__file__).resolve().parents[2] / "configs" / "drills"
@@ -97,7 +100,7 @@ def _run_drill(found: Drill, plan_file: PlanFile, run_dir: Path | None, seed: in
         environment = _environment(found, whole)
 
         def begin(started: StartedRun, stack: ExitStack) -> Injected:
-            put_in.append(_start_injection(found, started, environment, stack))
+            put_in.append(start_injection(found, started, environment, stack))
             put_in[0].poll()
             return put_in[0]
 
@@ -138,13 +141,19 @@ class Injected:
         self.log.publish(folder.faults)
 
 
-def _start_injection(
-    found: Drill, started: StartedRun, environment: Mapping[str, str], stack: ExitStack
+def start_injection(
+    found: Drill,
+    started: StartedRun,
+    environment: Mapping[str, str],
+    stack: ExitStack,
+    find: Callable[[str], Fault] | None = None,
 ) -> Injected:
+    """Return the injection of a drill into a run that started; the stack closes it on every way out."""
     from soak.core.clock import SystemClock
     from soak.lab.drills import drill as drills
     from soak.lab.drills.injection import FaultLog, Injection
     from soak.lab.drills.verdict import DrivePool
+    from soak.lab.faults.registry import find_fault
     from soak.lab.ports import Target
 
     lab, clock = started.lab, SystemClock()
@@ -153,7 +162,7 @@ def _start_injection(
     stack.callback(log.close)
     log.record(drills.declaration(found, at_wall_ns=clock.wall_ns()))
     target = Target(lab.broker, log.record, clock, lab.drives, started.pids, environment)
-    injection = Injection(found, target, started.run.start_wall_ns)
+    injection = Injection(found, target, started.run.start_wall_ns, find or find_fault)
     stack.callback(_print_undo_failure, injection)  # once it is closed, on every way out
     stack.callback(injection.close)
     pool = DrivePool(lab.drives[found.fault.node]) if found.expect.pool_within else None
@@ -434,7 +443,7 @@ def log_path(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.log")
 
 
-def clear_folder(folder: Path) -> None:
+def clear_folder(folder: Path, limit_seconds: float = STOP_SECONDS) -> None:
     """Remove the folder of a drill that was cut short, once nobody is at work in it.
 
     Raises:
@@ -448,7 +457,7 @@ def clear_folder(folder: Path) -> None:
     from soak.service.files import is_locked
 
     clock = SystemClock()
-    deadline_ns = clock.mono_ns() + int(STOP_SECONDS * 10**9)
+    deadline_ns = clock.mono_ns() + int(limit_seconds * 10**9)
     while is_locked(folder / "run.lock"):  # a drill whose starter was killed still undoes its fault
         if clock.mono_ns() > deadline_ns:
             raise LabError(f"{folder} is still in use")

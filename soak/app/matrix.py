@@ -22,7 +22,7 @@ from soak.lab.standing import end_holder
 from soak.service.files import is_locked, write_atomically
 from soak.service.signals import exit_on_sigterm
 
-_STOP_MARGIN_SECONDS = 30.0  # beyond what a drill may take to end
+STOP_SECONDS = drills.STOP_SECONDS + 30.0  # a drill may take this long to end
 _POLL_NS = 200_000_000
 
 
@@ -135,7 +135,7 @@ def start_in_background(wanted: dict[str, int], state: Path, page: Path, run_dir
     print(f"process {process.pid}, log {run_dir / 'matrix.log'}; `{ends}` ends it")
 
 
-def stop_matrix(lock: Path) -> None:
+def stop_matrix(lock: Path, limit_seconds: float = STOP_SECONDS) -> None:
     """Have a matrix end, and wait until its drill has undone its fault.
 
     Raises:
@@ -146,7 +146,7 @@ def stop_matrix(lock: Path) -> None:
     process = end_holder(lock)
     print(f"process {process} ends its run, which undoes its fault first", flush=True)
     clock = SystemClock()
-    deadline_ns = clock.mono_ns() + int(drills.STOP_SECONDS + _STOP_MARGIN_SECONDS) * 10**9
+    deadline_ns = clock.mono_ns() + int(limit_seconds) * 10**9
     while is_locked(lock):
         if clock.mono_ns() > deadline_ns:
             raise LabError(f"process {process} does not end")

@@ -1,4 +1,4 @@
-"""What every lab broker needs: free ports, checked settings, a bounded log, and tools that run to their end."""
+"""What every lab broker needs: free ports, checked settings, a bounded log, and tools run to their end."""
 
 from __future__ import annotations
 

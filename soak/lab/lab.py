@@ -1,4 +1,4 @@
-"""The surroundings of a run on this machine: a cluster, its injected drives and a mail server that shows mail."""
+"""The surroundings of a run on this machine: a cluster, its injected drives and a mail server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The process of the relay: `python -m soak.lab.relay_process NETWORK_FILE HERE:THERE...`, ports on loopback."""
+"""The process of the relay: `python -m soak.lab.relay_process NETWORK_FILE HERE:THERE...`.
+
+HERE and THERE are ports on loopback.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A wall clock that a file steps; daemons load it at their start as `sitecustomize`.
 
-Only Python's own clock is stepped. A library under the whole process (libfaketime 0.9.10) also steps the clocks
-of client libraries, which wait until an instant: after a step back, librdkafka spends two thirds of a processor
-on waiting.
+Only Python's own clock is stepped. A library under the whole process (libfaketime 0.9.10) also steps the
+clocks of client libraries, which wait until an instant: after a step back, librdkafka spends two thirds of
+a processor on waiting.
 
 It imports only the standard library, because its file is copied to a folder on the daemons' path.
 """

@@ -1,4 +1,4 @@
-"""A real Pulsar standalone on this machine: broker and bookie in one process, with its own data folder and ports."""
+"""A real Pulsar standalone on this machine: broker and bookie in one process, with its own data and ports."""
 
 from __future__ import annotations
 
@@ -334,20 +334,22 @@ def start(
     partitions: int = 0,  # noqa: ARG001  # its memory does not depend on them
     drives: Mapping[int, Path] = MappingProxyType({}),
     relayed: bool = False,
+    jars: Path | None = None,
+    standalone: type[Pulsar] | None = None,
 ) -> Pulsar:
     """Start a standalone with its files below `folder`, and return when it serves topics.
 
     A folder of an earlier standalone keeps its data and its ports: a bookie is known by its port, and refuses
     ledgers of another one. `settings` are added to the configuration of broker and bookie. The data is in
     `drives[1]`, if given; with `relayed` clients connect through a relay. Call it from the main thread: see
-    `soak.service.children`.
+    `soak.service.children`. `jars` and `standalone` replace the fetched jars and the class.
 
     Raises:
         LabError: the jars or the process failed; the message ends with its last log lines.
     """
     if nodes > MAX_NODES:
         raise LabError(f"the lab's Pulsar has one node, not {nodes}")
-    jars = cache.fetch(LOCK)
+    jars = jars or cache.fetch(LOCK)
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     data = drives.get(1, folder) / "data"
@@ -362,7 +364,7 @@ def start(
         text = standalone_conf(ports, settings)
         (folder / "standalone.conf").write_text(text, encoding="utf-8")
         token = settings.get(_OWN_TOKEN, "").removeprefix("token:")
-        broker = Pulsar(folder, data, jars, ports, token)
+        broker = (standalone or Pulsar)(folder, data, jars, ports, token)
         # Before the start, which may be interrupted after it has written data for these ports.
         write_atomically(known, json.dumps(asdict(replace(ports, relay=0))))
         try:

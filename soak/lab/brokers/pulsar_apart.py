@@ -125,11 +125,14 @@ def start(
     partitions: int = 0,  # noqa: ARG001  # its memory does not depend on them
     drives: Mapping[int, Path] = MappingProxyType({}),
     relayed: bool = False,
+    jars: Path | None = None,
+    apart: type[Apart] | None = None,
 ) -> Apart:
     """Start the three processes below `folder`, and return when topics are served; from the main thread.
 
     A folder of an earlier cluster keeps its data and its ports; the data of a first start that was
     interrupted is removed. `drives[1]` holds the journal, and `drives[2]`, or else `drives[1]`, the ledgers.
+    `jars` and `apart` replace the fetched jars and the class.
 
     Raises:
         LabError: the jars or a process failed; none is left running.
@@ -151,7 +154,7 @@ def start(
         path.mkdir(parents=True, exist_ok=True)
     if is_new and not any(any(path.iterdir()) for path in paths):
         unfinished.touch()  # data of others is never removed
-    cluster = Apart(folder, cache.fetch(LOCK), ports, folders)
+    cluster = (apart or Apart)(folder, jars or cache.fetch(LOCK), ports, folders)
     cluster.write(settings)
     cluster.begin(is_new=is_new)
     write_atomically(known, json.dumps(asdict(ports)))

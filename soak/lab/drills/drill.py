@@ -207,7 +207,13 @@ def check_fit(found: Drill, plan_file: PlanFile) -> None:
     _check_begin(found, plan_file)
 
 
-def _check_fault(found: Drill, place: KeyPath, kind: str, config: Any, lab: Lab) -> None:  # noqa: ANN401  # its own
+def _check_fault(
+    found: Drill,
+    place: KeyPath,
+    kind: str,
+    config: Any,  # noqa: ANN401  # of any fault
+    lab: Lab,
+) -> None:
     """Refuse a fault whose broker, drive or relay the lab does not have."""
     usual = type(config)()
     for key in _BROKER_KEYS:

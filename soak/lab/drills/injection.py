@@ -1,4 +1,4 @@
-"""Inject and lift the fault of a drill during its run, and log what was injected where no detector can read it."""
+"""Inject and lift the fault of a drill during its run, with a log that no detector can read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """An injected drive: a mounted filesystem whose drive can be slowed down or broken while it is in use.
 
-nbdkit serves the drive, nbdfuse presents it as a file, and a loop device turns that into a block device, so the
-kernel counts its requests like those of any drive. A keeper process mounts it, and removes it on SIGTERM or when
-this process ends for any reason.
+nbdkit serves the drive, nbdfuse presents it as a file, and a loop device turns that into a block device, so
+the kernel counts its requests like those of any drive. A keeper process mounts it, and removes it on SIGTERM
+or when this process ends for any reason.
 """
 
 from __future__ import annotations

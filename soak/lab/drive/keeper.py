@@ -1,8 +1,8 @@
 """The keeper process of an injected drive: `python -m soak.lab.drive.keeper FOLDER BYTES FILESYSTEM`.
 
 It mounts the drive and removes it when it gets SIGTERM, which it also gets when its parent dies: so mounts
-and loop devices do not outlive a test or a drill that was killed. If the keeper itself is killed, the next one
-in its folder removes the drive, as does every lab that starts or ends on this machine.
+and loop devices do not outlive a test or a drill that was killed. If the keeper itself is killed, the next
+one in its folder removes the drive, as does every lab that starts or ends on this machine.
 """
 
 from __future__ import annotations

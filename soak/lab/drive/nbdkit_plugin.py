@@ -1,8 +1,8 @@
 """The injected drive as a plug-in of nbdkit: memory whose answers are delayed as a file asks.
 
-It runs inside nbdkit, in the system's Python, so it imports nothing of the project but the flash model, by the
-path of its file. It reads the file `control`, a `DriveCommand` of `folder.py`, with every request, and writes
-the file `counters`, a `DriveStatus`.
+It runs inside nbdkit, in the system's Python, so it imports nothing of the project but the flash model, by
+the path of its file. It reads the file `control`, a `DriveCommand` of `folder.py`, with every request, and
+writes the file `counters`, a `DriveStatus`.
 """
 
 from __future__ import annotations

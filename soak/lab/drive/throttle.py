@@ -1,7 +1,7 @@
 """A limit on the writes of processes to one device, by the cgroup controller that this machine has.
 
-A group is named after the process that made it, so that a later process recognises and removes those of killed
-ones. A note names the group that each process came from and goes back to. It needs root.
+A group is named after the process that made it, so that a later process recognises and removes those of
+killed ones. A note names the group that each process came from and goes back to. It needs root.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A fault while it is active: what it needs, how it is undone, and the moment from which it can be noticed."""
+"""A fault while it is active: what it needs, how it is undone, and the onset of its effect."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def restart_if_ended(node: Node) -> None:
 def start_worker(
     active: ActiveFault, command: Sequence[str], log_path: Path
 ) -> subprocess.Popen[bytes]:
-    """Start a process whose work is the fault; it is killed when the fault is lifted. From the main thread."""
+    """Start a process that is the fault; it is killed when the fault is lifted. From the main thread."""
     worker = children.spawn(command, log_path=log_path)
     active.on_lift(_end_worker, worker, log_path)
     return worker

@@ -1,4 +1,4 @@
-"""Faults of a broker's process: killed, paused, slow, collecting garbage, or stopped so that its leaders move."""
+"""Faults of a broker's process: killed, paused, slow, collecting garbage, or stopped to move its leaders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of the run's own daemons: paused producers or consumers, slow consumers, cold catch-up, one crash."""
+"""Faults of the run's own daemons: paused or slow ones, catch-up from a cold drive, and one crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of a broker's drive: slow, failing, hanging, discarding, out of erased blocks, full, throttled, shared."""
+"""Faults of a broker's drive, such as a slow, failing, full or throttled one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jars of the lab's brokers: pinned in lock files here, fetched from Maven Central once, verified and cached.
+"""The jars of the lab's brokers: pinned in lock files, fetched from Maven Central once, verified and cached.
 
 `soak.lab.brokers` and the benchmarks fetch through `cache.py`, which is the module to open first.
 """

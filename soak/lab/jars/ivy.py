@@ -1,7 +1,7 @@
 """Resolve and download jars with the Apache Ivy that PySpark ships.
 
-The Java that pip installed has certificate authorities of its own and knows no proxy: it gets those that Python
-uses on this machine.
+The Java that pip installed has its own certificate authorities and knows no proxy: it gets those that
+Python uses on this machine.
 """
 
 from __future__ import annotations

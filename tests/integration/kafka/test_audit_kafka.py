@@ -20,9 +20,9 @@ from soak.lab.ports import Running
 from soak.load.consumer.start_offsets import store_start_offsets
 from soak.runtime.context import connect, topics_of
 from soak.store.run_folder import read_plan, read_run, write_run
+from tests.support.lab import SHORT_SESSIONS
 from tests.support.load_run import LoadRun
 from tests.support.relay import Faults, relay
-from tests.unit.lab.test_lab_kafka import SOON_BACK
 
 pytestmark = pytest.mark.broker
 
@@ -144,7 +144,7 @@ def test_what_retention_deleted_before_it_was_read_is_expired(
 
 def test_what_a_broker_forgot_is_lost(tmp_path: Path, make_run: Make) -> None:
     """A power cut takes the last 23 messages of a log that the broker had acknowledged; it goes on after."""
-    broker = lab.start(tmp_path / "kafka", SOON_BACK)
+    broker = lab.start(tmp_path / "kafka", SHORT_SESSIONS)
     try:
         # So slow that nothing is out when the producer ends, also where each message is a batch.
         run = make_run(broker, more=', batch.num.messages: "1"', rate="500/s")

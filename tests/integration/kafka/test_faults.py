@@ -29,8 +29,8 @@ from soak.lab.lab import Lab, start_lab
 from soak.lab.ports import Running, Target
 from tests.support.fakes import FakeClock
 from tests.support.faults import inject
+from tests.support.lab import remains
 from tests.support.sleeping_broker import Witness, is_stopped
-from tests.unit.lab.test_drive import remains
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

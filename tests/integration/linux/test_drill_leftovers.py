@@ -14,9 +14,8 @@ import pytest
 
 from soak.lab.drive import drive, throttle
 from soak.service import children
-from tests.integration.linux.test_fault_leftovers import alive, groups_of
+from tests.support.lab import alive, groups_of, remains_in_time
 from tests.support.paths import ROOT
-from tests.unit.lab.test_drive import until_gone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 
@@ -68,7 +67,7 @@ def test_nothing_is_left_of_a_drill(ending: str, code: int, tmp_path: Path) -> N
         drill.kill()
         drill.wait(LIMIT_SECONDS)
 
-    mounts = until_gone(tmp_path)
+    mounts = remains_in_time(tmp_path)
     deadline = time.monotonic() + LIMIT_SECONDS
     while alive(below) and time.monotonic() < deadline:
         time.sleep(0.05)

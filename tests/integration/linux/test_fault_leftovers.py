@@ -15,22 +15,12 @@ import pytest
 from soak.lab.drive import drive, folder, throttle
 from soak.lab.faults.registry import all_faults
 from tests.support.fault_world import EXCUSED
+from tests.support.lab import alive, groups_of, remains_in_time
 from tests.support.paths import ROOT
-from tests.unit.lab.test_drive import until_gone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LIMIT_SECONDS = 60.0
-
-
-def groups_of(pid: int) -> list[str]:
-    """Return the cgroups that a process made for its faults."""
-    found = [*throttle.V1.glob(f"soakd-lab-*-{pid}-*"), *throttle.V2.glob(f"soakd-lab-*-{pid}-*")]
-    return [str(path) for path in found]
-
-
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +50,7 @@ def test_nothing_is_left(ending: str, code: int, tmp_path: Path) -> None:
             world.stdin.flush()
         world.wait(LIMIT_SECONDS)
 
-    mounts = until_gone(tmp_path)
+    mounts = remains_in_time(tmp_path)
     deadline = time.monotonic() + LIMIT_SECONDS
     while alive(below) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -13,8 +13,8 @@ import pytest
 from soak.app import drills
 from soak.lab.drills import result
 from soak.store.run_folder import RunFolder
+from tests.support.lab import remains
 from tests.support.paths import DATA, ROOT
-from tests.unit.lab.test_drive import remains
 
 LIMIT_SECONDS = 400
 EARLIER, LATER = "tiny_drive_gc", "tiny_drive_delay"

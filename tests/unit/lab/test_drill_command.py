@@ -16,11 +16,11 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from soak.app import drills as _lab_drill
+from soak.app import drills
 from soak.cli import main
 from soak.lab.drills import result
 from soak.lab.drills.result import Result
-from tests.unit.lab.test_injection import Stuck
+from tests.support.faults import Stuck, giving
 
 ONE = Result(
     drill="quiet", seed=0, fault="quiet", expected="nothing", cause="no finding", is_passed=True
@@ -34,7 +34,7 @@ def test_the_drills_are_listed_with_what_they_do_need_and_take(words: list[str])
 
     lines = {line.split(" ")[0]: line for line in done.output.splitlines() if line}
     assert done.exit_code == 0
-    assert set(_lab_drill.drill_names()) <= set(lines)
+    assert set(drills.drill_names()) <= set(lines)
     assert "every write and flush of the drive takes 10 ms longer" in lines["drive_delay"]
     assert "root, FUSE" in lines["drive_delay"]
     assert lines["drive_delay"].rstrip().endswith("3 min 55 s")
@@ -55,7 +55,7 @@ def test_a_drill_that_cannot_run_here_is_no_miss(
     """It ends with a code of its own, and says what is lacking."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
 
-    code = _lab_drill.run_drill("cpu_hog", None, 0)
+    code = drills.run_drill("cpu_hog", None, 0)
 
     assert code == 5
     told = capsys.readouterr().err
@@ -69,21 +69,21 @@ def test_what_could_not_be_undone_is_told_on_every_way_out(
     lab = SimpleNamespace(folder=tmp_path, broker=None, drives={})
     started: Any = SimpleNamespace(lab=lab, run=SimpleNamespace(start_wall_ns=0), pids=dict)
     with ExitStack() as stack:
-        put_in = _lab_drill._start_injection(_lab_drill.find_drill("quiet"), started, {}, stack)
-        put_in.injection._active = Stuck("the broker did not come back")
+        find = giving(Stuck("the broker did not come back"))
+        drills.start_injection(drills.find_drill("quiet"), started, {}, stack, find).poll()
 
     told = capsys.readouterr().err
     assert told == "soak: the fault was not undone in order: the broker did not come back\n"
 
 
-@pytest.mark.parametrize("drills", [1, 2])
-def test_a_narrow_terminal_has_a_line_for_each_part_of_an_outcome(drills: int) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_narrow_terminal_has_a_line_for_each_part_of_an_outcome(count: int) -> None:
     """No word is broken, and what is not there takes no line."""
     found = replace(
         ONE, drill="drive_gc", cause="drive_gc", notified_seconds=21.0, why="it [red]rose"
     )
     console = Console(width=80, file=StringIO())
-    console.print(_lab_drill.outcome_table([result.table_row(found)] * drills, console.width))
+    console.print(drills.outcome_table([result.table_row(found)] * count, console.width))
 
     told = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]  # a StringIO
     one = [
@@ -94,7 +94,7 @@ def test_a_narrow_terminal_has_a_line_for_each_part_of_an_outcome(drills: int) -
         "why       it [red]rose",
         "verdict   ok",
     ]
-    assert told == ([*one, "", *one] if drills > 1 else one)
+    assert told == ([*one, "", *one] if count > 1 else one)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_narrow_terminal_has_a_line_for_each_part_of_an_outcome(drills: int) -
 )
 def test_all_drills_end_as_the_worst_that_ran(codes: list[int], code: int) -> None:
     """Where none could run nothing was shown."""
-    assert _lab_drill.exit_code_of_all(codes) == code
+    assert drills.exit_code_of_all(codes) == code
 
 
 def test_an_interrupt_leaves_what_came_out_so_far(
@@ -119,7 +119,7 @@ def test_an_interrupt_leaves_what_came_out_so_far(
         return replace(ONE, drill=name, why="it [red]rose")
 
     with pytest.raises(KeyboardInterrupt):
-        _lab_drill.run_all_drills(tmp_path, run)
+        drills.run_all_drills(tmp_path, run)
 
     told = capsys.readouterr().out
     assert told.count("it [red]rose") == 4

@@ -18,9 +18,10 @@ from soak.lab.drills.verdict import Moments, judge
 from soak.lab.faults.active import Fault, activating
 from soak.lab.faults.clients import ConsumerPauseConfig, QuietConfig
 from soak.lab.faults.registry import find_fault
-from soak.lab.ports import Active, Target
+from soak.lab.ports import Target
 from soak.service import children
 from tests.support.fakes import FakeClock
+from tests.support.faults import Stuck, giving
 from tests.support.sleeping_broker import SleepingBroker, is_stopped
 
 DRILL = Drill(
@@ -63,12 +64,6 @@ def injection(
 ) -> Injection:
     target = Target(asleep_broker(), lines.append, clock, daemons=lambda: {"consume.0": daemon})
     return Injection(drill, target, clock.wall_ns(), find)
-
-
-def giving(*faults: Active) -> Callable[[str], Fault]:
-    """Return a lookup of faults that become these when they are injected, one after another."""
-    remaining = iter(faults)
-    return lambda _: Fault(config=QuietConfig, inject=lambda *_: next(remaining))
 
 
 def test_it_begins_and_is_lifted_at_its_time(
@@ -171,20 +166,6 @@ def test_what_is_felt_after_the_lifting_is_undone_when_the_run_is_over(
 
     assert lifted == ["when lifted"]
     assert undone == ["when lifted", "at the end"]
-
-
-class Stuck:
-    """A fault that cannot be undone."""
-
-    onset_wall_ns = 23
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    def lift(self) -> None:
-        raise LabError(self._why)
-
-    close = lift
 
 
 def test_a_fault_that_cannot_be_undone_ends_no_run(

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
-from pulsar import Client, Producer, PulsarException
 
 from soak.core.errors import LabError
 from soak.lab.brokers import pulsar
 from soak.lab.brokers import pulsar as files
 from soak.lab.jars import pulsar_lock
 from soak.lab.jars.lock import parse_lock
-from soak.lab.relay import Network
 
 PORTS = files.Ports(1, 2, 3, 4)
+
+
 TAKEN = LabError("ended with status 1: java.net.BindException: Address already in use")
 
 
@@ -91,25 +90,27 @@ class Starts:
 
 
 @pytest.fixture
-def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
-    """No JVM is started, and nothing is fetched."""
-    made = Starts()
+def starts() -> Starts:
+    return Starts()
 
-    def restart(broker: pulsar.Pulsar) -> None:
-        made.begin(broker)
 
-    monkeypatch.setattr(pulsar.Pulsar, "restart", restart)
-    monkeypatch.setattr("soak.lab.jars.cache.fetch", lambda _: Path("jars"))
-    return made
+def start(folder: Path, starts: Starts) -> pulsar.Pulsar:
+    """Start a standalone without a JVM and without fetching its jars."""
+
+    class Standalone(pulsar.Pulsar):
+        def restart(self) -> None:
+            starts.begin(self)
+
+    return pulsar.start(folder, {}, jars=Path("jars"), standalone=Standalone)
 
 
 def test_a_first_start_that_was_cut_short_keeps_its_ports(tmp_path: Path, starts: Starts) -> None:
     """What it left would be refused under others."""
     starts.ends = [KeyboardInterrupt(), None]
     with pytest.raises(KeyboardInterrupt):
-        pulsar.start(tmp_path, {})
+        start(tmp_path, starts)
     known = (tmp_path / "data" / "cookie").read_text()
-    pulsar.start(tmp_path, {})
+    start(tmp_path, starts)
 
     assert starts.found == [[], ["cookie"]]
     assert (tmp_path / "ports.json").read_text() == known
@@ -136,7 +137,7 @@ def test_a_standalone_whose_first_start_was_cut_short_is_new_all_the_same(
     """It wrote down its ports and came no further; since then somebody took one."""
     starts.ends = [TAKEN, None]
     (tmp_path / "ports.json").write_text(json.dumps(asdict(PORTS)))
-    pulsar.start(tmp_path, {})
+    start(tmp_path, starts)
 
     assert starts.found == [[], []]
 
@@ -148,55 +149,6 @@ def test_what_lay_in_a_folder_before_its_first_start_stays_there(
     starts.ends = [TAKEN, None]
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "theirs").touch()
-    pulsar.start(tmp_path, {})
+    start(tmp_path, starts)
 
     assert starts.found == [["theirs"], ["cookie", "theirs"]]
-
-
-@pytest.mark.broker
-def test_a_standalone_that_cannot_start_says_why_and_is_ended(tmp_path: Path) -> None:
-    """Its JVM would live on after such a failure, deaf to SIGTERM."""
-    with pytest.raises(
-        LabError, match=r"(?s)(did not start|ended with).*Failed to start.*value -1"
-    ):
-        pulsar.start(tmp_path, {"managedLedgerDefaultEnsembleSize": "-1"})
-
-
-@pytest.mark.broker
-def test_a_setting_of_the_wrong_kind_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match=r"(?s)ended with status 1.*numIOThreads.*many"):
-        pulsar.start(tmp_path, {"numIOThreads": "many"})
-
-
-@pytest.mark.broker
-def test_a_relay_holds_up_what_clients_send(tmp_path: Path) -> None:
-    """All of it comes through: a slow way is felt by each message, and a cut one lets none pass."""
-    broker = pulsar.start(tmp_path / "pulsar", {}, relayed=True)
-    relay = broker.relay
-    assert relay is not None
-    try:
-        client = Client(broker.service_url, operation_timeout_seconds=60)
-        producer = client.create_producer("persistent://public/default/t", send_timeout_millis=2000)
-        relay.apply(Network(delay_seconds=0.2))
-        is_slow = any(seconds_of(producer) >= 0.4 for _ in range(2000))  # within 20 ms
-        relay.apply(Network(is_cut=True))
-        with pytest.raises(PulsarException):
-            send_on(producer)
-        relay.apply(Network())
-        client.close()
-    finally:
-        broker.kill()  # nothing in it is needed any more
-
-    assert is_slow
-
-
-def seconds_of(producer: Producer) -> float:
-    begun = time.monotonic()
-    producer.send(b"x")
-    return time.monotonic() - begun
-
-
-def send_on(producer: Producer) -> None:
-    """Send until it fails: the relay hears of it within 20 ms."""
-    while True:
-        producer.send(b"x")

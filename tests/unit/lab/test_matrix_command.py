@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from soak.app import drills
-from soak.app import matrix as _lab_matrix
+from soak.app import matrix as matrix_runs
 from soak.cli import lab as commands
 from soak.core.errors import LabError, PlanError, RunFolderError
 from soak.lab.drills import matrix
@@ -130,20 +130,16 @@ def test_a_matrix_that_is_stopped_has_ended_afterwards(
     assert capsys.readouterr().out.endswith("it has ended\n")
 
 
-def test_a_matrix_whose_process_is_gone_is_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A child of it may hold on to the lock."""
-    monkeypatch.setattr(drills, "STOP_SECONDS", 0.0)
-    monkeypatch.setattr(_lab_matrix, "_STOP_MARGIN_SECONDS", 0.0)
-    gone = subprocess.Popen(["true"])
-    gone.wait()
+def test_a_matrix_whose_process_has_ended_but_not_its_child_is_an_error(tmp_path: Path) -> None:
+    """The child still holds the lock."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
     lock = tmp_path / "matrix.lock"
     with file_lock(lock, "this matrix"):
-        lock.write_text(f"{gone.pid}\n")
+        lock.write_text(f"{ended.pid}\n")
 
-        with pytest.raises(LabError, match=f"process {gone.pid} does not end"):
-            commands.matrix(run_dir=tmp_path, stop=True)
+        with pytest.raises(LabError, match=f"process {ended.pid} does not end"):
+            matrix_runs.stop_matrix(lock, limit_seconds=0.0)
 
 
 @pytest.mark.parametrize(
@@ -189,15 +185,12 @@ def test_what_lies_in_a_folder_is_not_taken_for_todays_results(tmp_path: Path) -
         drills.run_all_drills(tmp_path)
 
 
-def test_a_folder_in_which_a_drill_still_ends_is_not_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is waited for, and no longer than it may take."""
-    monkeypatch.setattr(drills, "STOP_SECONDS", 0.0)
+def test_a_folder_in_which_a_drill_still_ends_is_not_removed(tmp_path: Path) -> None:
+    """Its end is awaited up to a limit."""
     folder = tmp_path / "quiet-1"
 
     with file_lock(folder / "run.lock", "this run"), pytest.raises(LabError, match="still in use"):
-        drills.clear_folder(folder)
+        drills.clear_folder(folder, limit_seconds=0.0)
     was_there = folder.exists()
     drills.clear_folder(folder)
 
