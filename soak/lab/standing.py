@@ -125,7 +125,7 @@ class Home:
 
     @contextlib.contextmanager
     def socket_address(self) -> Iterator[str]:
-        """Give the keeper's address through a descriptor, because socket addresses are limited to 107 bytes."""
+        """Give the keeper's address through a descriptor: socket addresses are limited to 107 bytes."""
         descriptor = os.open(self.path, os.O_PATH | os.O_DIRECTORY)
         try:
             yield f"/proc/self/fd/{descriptor}/keeper.sock"

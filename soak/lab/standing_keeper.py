@@ -115,7 +115,8 @@ def serve(home: Home, asked: LabRequest, lab: Lab, listener: socket.socket) -> N
                 home.write(_state(asked, lab))
                 connection.sendall(json.dumps({"error": error}).encode() + b"\n")
             except OSError as failure:  # the client has ended, or the disk is full
-                print(f"no answer to {action!r}: {failure}", file=sys.stderr, flush=True)  # noqa: T201  # its log
+                text = f"no answer to {action!r}: {failure}"
+                print(text, file=sys.stderr, flush=True)  # into its log  # noqa: T201
 
 
 def _handle(running: Running, connection: socket.socket) -> tuple[str, str]:

@@ -240,7 +240,7 @@ class Apart:
             path.write_text(text(settings), encoding="utf-8")
 
     def begin(self, *, is_new: bool) -> None:
-        """Start the processes in the order of their dependencies; write the metadata of a new cluster first."""
+        """Start the processes by their dependencies; first write the metadata of a new cluster."""
         bookie, broker, zookeeper = self._parts
         try:
             zookeeper.restart()

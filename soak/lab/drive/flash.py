@@ -6,12 +6,13 @@ Model: a drive of L logical pages has P = L (1 + spare_ratio) physical ones, eac
 write takes an erased page; the old page of the same address becomes stale, as does a trimmed page. In the
 background the drive erases stale pages, more slowly the fewer of the used pages are stale: at
 collected_pages_per_second times stale / (stale + valid), because erasing a block means moving its valid
-pages. A write that finds no erased page waits until its pages would have been collected; all writes share one
-queue. Meanwhile the drive may collect faster, because it does nothing else: background and foreground collection.
+pages. A write that finds no erased page waits until its pages would have been collected; all writes share
+one queue. Meanwhile the drive may collect faster, because it does nothing else: background and foreground
+collection.
 
 Trimmed pages share their blocks with valid pages, which are moved before a block is free: on a drive whose
 share u is valid, 1 / (1 - u) pages for each page (Hu et al. 2009, doi:10.1145/1534530.1534544). So a trim is
-work, the more the more is trimmed and the fuller the drive is; the time for a page is a setting, by default 0.
+work: more, the more is trimmed and the fuller the drive is. The time for a page is a setting, by default 0.
 """
 
 from __future__ import annotations

@@ -121,9 +121,9 @@ def test_a_new_standalone_whose_port_was_taken_begins_anew_with_others(
 ) -> None:
     """Nothing is there that knows the first ones, also after the last try."""
     starts.ends = [TAKEN, None, *[TAKEN] * 3]
-    pulsar.start(tmp_path / "once", {})
+    start(tmp_path / "once", starts)
     with pytest.raises(LabError, match="already in use"):
-        pulsar.start(tmp_path / "always", {})
+        start(tmp_path / "always", starts)
 
     assert starts.found == [[]] * 5
     cookie = tmp_path / "once" / "data" / "cookie"
