@@ -1,7 +1,8 @@
-"""Become a program that gets a signal when its parent dies: `python death_signal.py SIGNAL PARENT_PID PROGRAM ARG...`.
+"""Become a program that gets a signal when its parent dies.
 
-A small program of its own, because a function between fork and exec is unsafe in a process with
-threads. It imports nothing of the project and is started with `-I -S`, so it costs some 15 ms.
+Usage: `python -I -S death_signal.py SIGNAL PARENT_PID PROGRAM ARG...`. It is a program because a function
+between fork and exec is unsafe in a process with threads. It imports nothing of the project, so it costs some
+15 ms.
 """
 
 from __future__ import annotations

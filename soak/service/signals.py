@@ -44,14 +44,17 @@ def exit_on_sigterm(*, with_hangup: bool = False) -> None:
 
 
 class WakeupFd:
-    """An eventfd(2) that other threads write to wake this one. Create it early: `select` takes no fd above 1023."""
+    """An eventfd(2) by which other threads wake this one.
+
+    Create it early: `select` takes no descriptor above 1023.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def wait(self, mono_ns: int) -> None:
-        """Return when another thread wakes this one, or has since the last call, at the latest at `mono_ns`."""
+        """Return when another thread wakes this one or did since the last call, or at `mono_ns`."""
         wait_ns = max(0, mono_ns - self._clock.mono_ns())
         is_woken, _, _ = select((self.fd,), (), (), wait_ns / SECOND_NS)
         if is_woken:

@@ -18,7 +18,7 @@ from soak.core.units import SECOND_NS
 
 LOG = logging.getLogger(__name__)
 SEND_TIMEOUT_SECONDS = 10.0
-"""How long a message that is sent only once may wait: the kernel queues few datagrams, on some machines ten."""
+"""How long a message that is sent once may wait: the kernel queues few datagrams, on some machines ten."""
 START_LIMIT_NS = 600 * SECOND_NS
 """How long a daemon may take to be ready: a consumer may have to read days of a journal first."""
 AUTOGROUP_PATH = Path("/proc/self/autogroup")

@@ -1,4 +1,4 @@
-"""How a probe host finds a run: wait for an announcement, and manage the folders of the runs that it joined."""
+"""How a probe host finds a run: wait for an announcement, and manage the folders of joined runs."""
 
 from __future__ import annotations
 

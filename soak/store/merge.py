@@ -1,7 +1,4 @@
-"""Merge the journals and drive checks of a run's other hosts into one run folder.
-
-Sources carry their host's name.
-"""
+"""Merge the journals and drive checks of a run's other hosts into one run folder."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from soak.store.run_folder import RunFolder, read_run
 
 
 def merge_run_folder(into: RunFolder, part: RunFolder) -> list[str]:
-    """Copy the sources and drive checks that `into` lacks, and return their names; repeating it changes nothing.
+    """Copy the sources and drive checks that `into` lacks, and return their names.
 
-    Phases are not copied: those of a run are decided on its first host.
+    Merging the same folder again changes nothing. Phases are not copied: the first host decides them.
 
     Raises:
         RunFolderError: the folders are of different runs, the part is not over, a source differs, or cannot

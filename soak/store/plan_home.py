@@ -1,7 +1,7 @@
 """The folder of one plan's runs under a service manager.
 
-`current` links to the present run, or the last one. `daemons/` has an empty file for each daemon of that run, so
-that the condition of a unit can check it without starting a process.
+`current` links to the present run, or the last one. `daemons/` has an empty file for each daemon of that run:
+the conditions of the units check it without starting a process.
 """
 
 from __future__ import annotations

@@ -146,15 +146,15 @@ def read_run(folder: RunFolder) -> Run:
     """Return the contents of `run.json`.
 
     Raises:
-        RunFolderError: this is not a run folder, a newer program wrote it, or the file is damaged or unreadable.
+        RunFolderError: this is no run folder, a newer version wrote it, or the file is damaged or unreadable.
     """
     try:
         body = json.loads(folder.run_json.read_text())
         newer = sorted(set(body) - set(Run.__slots__))
         if newer:
             raise RunFolderError(
-                f"{folder.run_json} has unknown keys: {', '.join(newer)}. It is damaged, or a newer version of "
-                "soakd wrote it: use that version"
+                f"{folder.run_json} has unknown keys: {', '.join(newer)}. It is damaged, or a "
+                "newer version of soakd wrote it: use that version"
             )
         run = Run(**body)
         return replace(run, only=tuple(map(str, run.only)))
@@ -292,7 +292,7 @@ def read_sender_id(folder: RunFolder) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopics:
-    """The topics that a run requested, and those that the cluster confirmed; written before and after creation.
+    """The topics that a run requested and those that it created; written before and after creation.
 
     A name alone is no proof of ownership: somebody may have created another topic of that name since.
     """

@@ -1,7 +1,7 @@
 """The Kafka topic that carries journal lines between the hosts of a run, keyed by source.
 
-The lines of a source lie in one partition, in the order in which they were written. Headers name the run and
-its start. A record is identified by (source, epoch, interval), so a line that is sent or read twice changes nothing.
+The lines of a source are in one partition, in the order in which they were written. Headers name the run and
+its start. Sending or reading a line twice changes nothing: (source, epoch, interval) identifies a record.
 """
 
 from __future__ import annotations
@@ -37,6 +37,24 @@ _CLIENT = {
 }
 _RETENTION_MS = 7 * 24 * 3600 * 1000  # of a created topic, whatever the default of the cluster
 _EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
+_PRODUCER = {
+    "acks": "all",
+    "enable.idempotence": "true",
+    "linger.ms": "50",
+    "compression.type": "lz4",
+    # Batches of more than one line stay below this, so a small limit of the topic refuses no line that fits.
+    "batch.size": str(2**16),
+    "message.max.bytes": str(MAX_MESSAGE_BYTES),
+}
+_CONSUMER = {
+    "group.id": "soak-samples",  # never joined: the partitions are assigned
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "earliest",
+    "fetch.max.bytes": str(MAX_MESSAGE_BYTES),
+    "queued.max.messages.kbytes": str(MAX_MESSAGE_BYTES // 1024),  # of each partition
+}
+_SKEW_MS = 60_000  # the clocks of hosts may differ by this much
+_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
 
 class SamplesClients:
@@ -116,33 +134,6 @@ class SamplesClients:
             policy = found["cleanup.policy"].value if "cleanup.policy" in found else ""
             if "compact" in policy:
                 LOG.error("topic_is_compacted topic=%s cleanup_policy=%s", self._ship.topic, policy)
-
-
-# --- The Kafka topic over which hosts bring their records together: journal lines as they are, keyed by
-# source.
-# A source's lines lie in one partition, so they come in the order in which they were written. The
-# headers name
-# the run and its start; who reads twice, or what is sent twice, changes nothing: a record is (source,
-# epoch, k).
-
-_PRODUCER = {
-    "acks": "all",
-    "enable.idempotence": "true",
-    "linger.ms": "50",
-    "compression.type": "lz4",
-    # Batches of more than one line stay below this, so a small limit of the topic refuses no line that fits.
-    "batch.size": str(2**16),
-    "message.max.bytes": str(MAX_MESSAGE_BYTES),
-}
-_CONSUMER = {
-    "group.id": "soak-samples",  # never joined: the partitions are assigned
-    "enable.auto.commit": "false",
-    "auto.offset.reset": "earliest",
-    "fetch.max.bytes": str(MAX_MESSAGE_BYTES),
-    "queued.max.messages.kbytes": str(MAX_MESSAGE_BYTES // 1024),  # of each partition
-}
-_SKEW_MS = 60_000  # the clocks of hosts may differ by this much
-_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +295,7 @@ class SamplesReader:
         return found
 
     def _request(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401  # the client ships no types
-        """Repeat a request until it is answered: partitions of a new topic have leaders before they have logs."""
+        """Repeat a request until it is answered: a new partition has a leader before it has a log."""
         while True:
             try:
                 return ask()

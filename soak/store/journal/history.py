@@ -37,7 +37,7 @@ _SKIPPED = "_above_messages"  # counts of a histogram, for the report and not fo
 
 @dataclass(frozen=True, slots=True)
 class SourceSeconds:
-    """The intervals of one source: `k` ascending, shape (n,); `values` of shape (n, columns), NaN if unmeasured."""
+    """The intervals of one source: `k` ascending, shape (n,); `values` (n, columns), NaN if unmeasured."""
 
     columns: tuple[Column, ...]
     k: NDArray[np.int64]

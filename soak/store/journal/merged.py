@@ -28,7 +28,7 @@ class MergedRecord:
 
 
 class MergedReader:
-    """Reads several sources; `ended` holds each (source, epoch) that was closed on purpose, as far as read."""
+    """Reads several sources; `ended` has each (source, epoch) read so far that was closed on purpose."""
 
     def __init__(self, journal: Path, sources: Sequence[str]) -> None:
         self._journal = journal
@@ -64,8 +64,8 @@ class MergedReader:
 def _is_gap(before: Record | None, record: Record) -> bool:
     """True where time lies between two records of one epoch that neither covers.
 
-    Stamps are of the wall clock and lengths of the monotonic one. A record tells by how much the first moved
-    against the second; a movement that no record tells was told by one that is missing.
+    The end of a record is a time of the wall clock, and its length one of the monotonic clock. A record
+    reports by how much the wall clock was set. If no record reports a step, the one that did is missing.
     """
     if before is None or before.epoch != record.epoch:
         return False

@@ -13,6 +13,7 @@ from soak.core.model import Column, Record
 
 CHUNK_BYTES = 4 * 2**20
 LAST_BLOCK_BYTES = 65_536
+_END_LINE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +193,6 @@ def _decoded(path: Path, begin: int, end: int) -> list[Line]:
         with suppress(DamagedLineError):
             found.append(decode(raw))
     return found
-
-
-# --- Whether a source says that nothing more will come of it: the last line of its newest file.
-
-_END_LINE_BYTES = 4096
 
 
 def has_ended(source: Path) -> bool:

@@ -43,7 +43,7 @@ DRIVE_ERRORS = frozenset(
         *(errno.ENOMEM, errno.ENOBUFS, errno.EMFILE, errno.ENFILE),
     }
 )
-"""A drive or a machine that takes nothing now and may later. Any other error is a defect or a removed folder."""
+"""The drive or the machine may recover from these. Other errors are defects, or the folder was removed."""
 
 LOG = logging.getLogger("soak.store.journal.writer")
 

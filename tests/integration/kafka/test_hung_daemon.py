@@ -1,4 +1,4 @@
-"""A daemon of `soak run` hangs: nobody but the run itself is there to see it."""
+"""A daemon of `soak run` hangs: the run itself restarts it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_SECONDS = 480
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Ask until it holds; a bound, not a pace."""
+    """Wait until the condition holds, within a limit."""
     end = time.monotonic() + LIMIT_SECONDS
     while not condition():
         assert time.monotonic() < end
@@ -35,10 +35,10 @@ def consumers(pid: int) -> list[psutil.Process]:
 
 @pytest.mark.service
 @pytest.mark.timeout(1200)
-def test_a_daemon_that_hangs_is_replaced_and_nothing_is_lost(
+def test_a_hanging_daemon_is_restarted_and_nothing_is_lost(
     tmp_path: Path, lab_kafka: Running
 ) -> None:
-    """The consumer stops for good in the middle: a gap that says why, and an exact audit."""
+    """A consumer is stopped for good in the middle: a gap with its reason, and an exact audit."""
     plan = tmp_path / "plan.yaml"
     plan.write_text(
         f"name: hung\nbroker: {{kafka: {lab_kafka.addresses!r}}}\nload: {{rate: 200/s}}\n"

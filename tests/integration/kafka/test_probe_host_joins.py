@@ -1,4 +1,4 @@
-"""A host that only probes, on a real Kafka: it waits, joins what begins, ends with it, and joins the next."""
+"""A probe host on a real Kafka: it waits, joins a run, ends with it, and joins the next."""
 
 from __future__ import annotations
 
@@ -138,10 +138,10 @@ def plan(tmp_path: Path, ship: Ship) -> Path:
     return path
 
 
-def test_a_host_joins_each_run_that_begins_later_and_ends_with_it(
+def test_a_host_joins_each_later_run_and_ends_with_it(
     ship: Ship, plan: Path, tmp_path: Path
 ) -> None:
-    """Without id or start: its records lie on the run's own seconds, from the first to the last."""
+    """Announcements name the run and its end."""
     home, seconds = JoinedRuns(tmp_path / "host", "x"), 12
     mains, codes = [], []
     for run_id in ("r1", "r2"):
@@ -166,10 +166,8 @@ def test_a_host_joins_each_run_that_begins_later_and_ends_with_it(
     ]
 
 
-def test_a_host_that_was_killed_or_stopped_goes_on_and_ends_when_it_is_told(
-    ship: Ship, plan: Path, tmp_path: Path
-) -> None:
-    """At once, without waiting for a word; an end that is decided early ends it as well."""
+def test_a_host_that_was_killed_or_stopped_resumes(ship: Ship, plan: Path, tmp_path: Path) -> None:
+    """It ends on SIGTERM."""
     home = JoinedRuns(tmp_path / "host", "x")
     main = Main(tmp_path / "main", "r3", ship, 3600)
     with main.receiving():
@@ -195,10 +193,8 @@ def test_a_host_that_was_killed_or_stopped_goes_on_and_ends_when_it_is_told(
     assert main.records()[-1][1] == end_k - 1
 
 
-def test_who_receives_announces_its_run_until_it_is_told_to_stop(
-    ship: Ship, tmp_path: Path
-) -> None:
-    """The daemon itself, by the run's own folder; its last word tells that the run is over."""
+def test_the_receiver_announces_its_run_until_it_is_stopped(ship: Ship, tmp_path: Path) -> None:
+    """Every few seconds, and at last that it is over."""
     clock, stop, folder = SystemClock(), threading.Event(), RunFolder(tmp_path / "r")
     run = Run("r4", clock.wall_ns() - 30 * SECOND_NS, "a", {}, "running", "y")
     write_run(folder, run)
