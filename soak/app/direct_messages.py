@@ -21,7 +21,7 @@ from soak.core.units import SECOND_NS, duration_ns
 from soak.core.wording import day, moment
 from soak.runtime.grid import host_name
 from soak.service.files import write_atomically
-from soak.service.restart_backoff import in_a_row
+from soak.service.restart_backoff import quick_starts
 from soak.service.systemd import notifier
 from soak.store.run_folder import RunFolder, read_plan
 
@@ -154,7 +154,7 @@ def notify_crashes(
     """
     if environment is None:
         environment = os.environ
-    folder, starts = Path(environment.get("RUNTIME_DIRECTORY", "")), in_a_row(environment)
+    folder, starts = Path(environment.get("RUNTIME_DIRECTORY", "")), quick_starts(environment)
     path = folder / "sent.json"
     if starts < CRASH_LIMIT:
         if starts == 0 and folder.name:

@@ -19,7 +19,7 @@ from soak.core.clock import SystemClock
 from soak.core.errors import PlanError, SoakError
 from soak.core.plan.config import FormerNameWarning
 from soak.service import systemd
-from soak.service.restart_backoff import keep_apart
+from soak.service.restart_backoff import delay_start
 from soak.service.scheduling import limit_numpy_threads
 from soak.service.systemd import is_journal_stream, print_error, set_up_logging
 
@@ -102,7 +102,7 @@ def run() -> None:
     try:
         clock = SystemClock()
         systemd.apply_niceness_to_group(clock)
-        keep_apart(clock)
+        delay_start(clock)
         arguments, warning = with_current_names(sys.argv[1:])
         if warning:
             print_error(f"soak: {warning}")

@@ -1,4 +1,4 @@
-"""The unit of a host that only probes under a real manager: enabled once, it joins run after run."""
+"""The unit of a probe host under a real systemd: enabled once, it joins run after run."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield found
 
 
-def test_a_unit_that_is_enabled_once_joins_run_after_run(
+def test_an_enabled_unit_joins_run_after_run(
     world: World, lab_kafka: Running, tmp_path: Path
 ) -> None:
-    """Each to its last second without a hole; in between it is up and waits."""
+    """Each to its last interval without a gap; between runs it is active and waits."""
     ship = Ship(
         bootstrap_servers=lab_kafka.bootstrap_servers, topic="joined-by-unit", timeout=3 * SECOND_NS
     )

@@ -1,4 +1,4 @@
-"""A daemon that dies at once, again and again, under a real manager: it waits, and goes on when it can."""
+"""A daemon that dies at once, again and again, under a real systemd."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ STAND_IN = """
 import sys
 from pathlib import Path
 from soak.core.clock import SystemClock
-from soak.service.restart_backoff import keep_apart
+from soak.service.restart_backoff import delay_start
 from soak.service.systemd import notifier
 from soak.service.signals import stop_event
 
-keep_apart(SystemClock())
+delay_start(SystemClock())
 if Path(sys.argv[sys.argv.index("--pending") + 1], "broken").exists():
     sys.exit(1)
 stop, manager = stop_event(), notifier()
@@ -65,8 +65,8 @@ def await_wait(world: World, plan: str) -> None:
     world.until(waits, "a long wait", 120)
 
 
-def test_it_waits_and_goes_on_once_it_can(world: World) -> None:
-    """It is starting while it waits, has not failed for good, and is ready when nothing is wrong any more."""
+def test_a_dying_daemon_waits_and_recovers(world: World) -> None:
+    """It is activating while it waits, never fails for good, and is ready once its cause is gone."""
     await_wait(world, "x")
     state = world.show(unit("x"), "ActiveState")
     (world.shared / "lib" / "x" / "broken").unlink()
@@ -77,8 +77,8 @@ def test_it_waits_and_goes_on_once_it_can(world: World) -> None:
     assert state == "activating"
 
 
-def test_it_can_be_stopped_while_it_waits_and_then_nothing_is_held_against_it(world: World) -> None:
-    """Nobody waits for the wait; what was noted of its starts goes with it."""
+def test_a_waiting_daemon_can_be_stopped(world: World) -> None:
+    """Stopping does not wait, and resets the count of its starts."""
     await_wait(world, "y")
     noted = world.run("ls", "/run/soak-pending@y")
     world.run("systemctl", "stop", unit("y"))

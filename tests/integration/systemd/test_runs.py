@@ -1,4 +1,4 @@
-"""Plans under a real systemd manager: whole runs through kills, hangs, a pause and a power cut."""
+"""Plans under a real systemd: complete runs through kills, hangs, a pause and a power cut."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def machine(shared: Path) -> Iterator[Machine]:
 
 
 @pytest.mark.slow
-def test_units_are_whole_and_closed_up(machine: Machine) -> None:
-    """Systemd finds nothing wrong with them and little that they could do; then they are gone."""
+def test_units_are_valid_and_sandboxed(machine: Machine) -> None:
+    """`systemd-analyze` finds no error in them and a low exposure."""
     world = machine.world
     installed = world.run(SOAK, "install-units")
     units = [line.split()[1] for line in installed.splitlines() if line.endswith(".service")]
@@ -72,10 +72,8 @@ def _exposure(world: World, unit: str) -> float:
 
 @pytest.mark.broker
 @pytest.mark.timeout(900)
-def test_a_run_goes_on_through_kills_a_hang_and_a_power_cut(
-    machine: Machine, lab_kafka: Running
-) -> None:
-    """The same run, on its schedule, until it is stopped: nothing that was acknowledged is lost."""
+def test_a_run_survives_kills_a_hang_and_a_power_cut(machine: Machine, lab_kafka: Running) -> None:
+    """It keeps its schedule until it is stopped, and no acknowledged message is lost."""
     world = machine.world
     machine.install(plan(lab_kafka, soak="1h"))
     machine.ctl("enable", "soak@t.target")
@@ -110,8 +108,8 @@ def test_a_run_goes_on_through_kills_a_hang_and_a_power_cut(
 
 @pytest.mark.service
 @pytest.mark.timeout(900)
-def test_a_run_goes_on_after_a_reboot_in_order(machine: Machine, lab_kafka: Running) -> None:
-    """All end in order and none fails, no report holds the machine up, and it is the same run after."""
+def test_a_run_survives_a_reboot(machine: Machine, lab_kafka: Running) -> None:
+    """All units stop without failure, no report delays the shutdown, and the run resumes."""
     world = machine.world
     machine.install(plan(lab_kafka, soak="1h"))
     machine.ctl("enable", "soak@t.target")
@@ -147,10 +145,10 @@ def test_a_run_goes_on_after_a_reboot_in_order(machine: Machine, lab_kafka: Runn
 
 @pytest.mark.service
 @pytest.mark.timeout(900)
-def test_a_run_whose_end_passed_meanwhile_is_ended_and_followed_by_a_new_one(
+def test_a_run_whose_end_has_passed_is_finished_before_the_next(
     machine: Machine, lab_kafka: Running
 ) -> None:
-    """A pause has a report; its end passes; the next start drains and ends it, the one after is a new run."""
+    """A pause has a report; the next start drains and ends the run, and the one after is a new run."""
     machine.install(plan(lab_kafka, soak="20s"))
     machine.ctl("start", "soak@t.target")
     machine.await_records()

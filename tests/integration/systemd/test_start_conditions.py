@@ -1,4 +1,4 @@
-"""The units under a real manager, a stand-in for `soak` in them: nothing starts without a run."""
+"""The units under a real systemd, with a substitute for `soak`: no daemon starts without a run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def started(world: World) -> set[str]:
     return set(path.read_text().split()) if path.exists() else set()
 
 
-def test_nothing_starts_without_a_run_that_began(world: World) -> None:
+def test_no_daemon_starts_without_a_run(world: World) -> None:
     """Neither where beginning it fails, whatever is left of the one before, nor by a daemon on its own.
 
     People hear of that once, and of the alert daemon when it will not be started again.

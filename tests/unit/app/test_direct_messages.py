@@ -183,7 +183,7 @@ class Crashing:
     def start(self, times: int = 1) -> None:
         for _ in range(times):
             self.clock.advance(2)
-            restart_backoff.keep_apart(self.clock, environment(self.runtime))
+            restart_backoff.delay_start(self.clock, environment(self.runtime))
             notify_crashes(Path("no-run"), self.plan, self.clock, environment(self.runtime))
 
 

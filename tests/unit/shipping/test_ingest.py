@@ -1,4 +1,4 @@
-"""What other hosts sent: each record is written once, and what is none of ours is left out."""
+"""Lines of other hosts: each record is written once, and lines that do not belong here are refused."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def ended_epoch(folder: RunFolder) -> int:
     return reader.ended_epoch
 
 
-def test_what_comes_twice_is_written_once(tmp_path: Path) -> None:
-    """Also by a receiver that was started anew in between."""
+def test_a_repeated_line_is_written_once(tmp_path: Path) -> None:
+    """Also by a second process."""
     there, lines = sent(tmp_path, 23)
     here = folder_of(tmp_path / "here")
 
@@ -81,8 +81,8 @@ def test_what_comes_twice_is_written_once(tmp_path: Path) -> None:
     assert ended_epoch(here) == 1
 
 
-def test_what_this_host_recorded_itself_is_not_taken(tmp_path: Path) -> None:
-    """Its journal is the truth, and another process writes it."""
+def test_lines_of_this_host_are_skipped(tmp_path: Path) -> None:
+    """Its own journal has them."""
     _, lines = sent(tmp_path, 3)
     here = folder_of(tmp_path / "here")
     ingest = Ingest(here, FakeClock(), "b")
@@ -102,10 +102,8 @@ def test_what_this_host_recorded_itself_is_not_taken(tmp_path: Path) -> None:
         ShippedLine(SOURCE, encode(Record(0, 1, 0, 0, "no such id", (1.0,)))[:-1]),
     ],
 )
-def test_what_is_no_line_of_a_journal_is_refused_and_counted(
-    tmp_path: Path, line: ShippedLine
-) -> None:
-    """Nothing is written, least of all outside of the journal."""
+def test_other_messages_are_refused_and_counted(tmp_path: Path, line: ShippedLine) -> None:
+    """Anybody may write to a topic."""
     here = folder_of(tmp_path / "here")
 
     ingest = taken(here, [line])
@@ -115,8 +113,8 @@ def test_what_is_no_line_of_a_journal_is_refused_and_counted(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here"]
 
 
-def test_a_second_that_no_clock_has_reached_is_refused(tmp_path: Path) -> None:
-    """A run of years would be made of one line."""
+def test_an_interval_of_the_future_is_refused(tmp_path: Path) -> None:
+    """A wrong clock must not make readers allocate room for years."""
     here = folder_of(tmp_path / "here")
     lines = [
         ShippedLine(SOURCE, encode(one)[:-1])
@@ -133,8 +131,8 @@ def record(k: int) -> Record:
     return Record(k, 1, 0, 0, columns_line([A]).id, (1.0,))
 
 
-def test_a_source_that_goes_on_after_the_run_ends_with_the_run(tmp_path: Path) -> None:
-    """A host that only probes hears of no phases: the detector would wait for its end."""
+def test_a_source_ends_with_the_run(tmp_path: Path) -> None:
+    """A probe host that has not heard of the end goes on for a while."""
     _, lines = sent(tmp_path, 23, is_end=False)
     here = folder_of(tmp_path / "here")
     here.phases.write_text(decision_line("soak", 0) + decision_line("end", 10))
@@ -145,10 +143,10 @@ def test_a_source_that_goes_on_after_the_run_ends_with_the_run(tmp_path: Path) -
     assert ended_epoch(here) == 1
 
 
-def test_a_receiver_that_ends_between_columns_and_their_record_misses_nothing(
+def test_a_restart_between_columns_and_their_record_misses_nothing(
     tmp_path: Path,
 ) -> None:
-    """The place on the topic has moved beyond the columns line, wherever the cut is."""
+    """The topic does not repeat the columns line."""
     there, lines = sent(tmp_path, 23)
 
     for cut in range(len(lines)):
@@ -169,8 +167,8 @@ def folder_with(path: Path, seconds: int, first_epoch: int) -> RunFolder:
     return folder
 
 
-def test_of_two_hosts_that_are_called_alike_one_is_taken_and_the_other_told(tmp_path: Path) -> None:
-    """Whether they began in the same second or not; and nothing is mixed."""
+def test_of_two_hosts_of_one_name_one_is_written(tmp_path: Path) -> None:
+    """The other is refused, and the reason is logged."""
     first = lines_of(folder_with(tmp_path / "b", 23, 1), "b")
     alike = lines_of(folder_with(tmp_path / "also-b", 23, 1), "also b")
     here = folder_of(tmp_path / "here")
@@ -182,8 +180,8 @@ def test_of_two_hosts_that_are_called_alike_one_is_taken_and_the_other_told(tmp_
     assert ingest.refused == 23
 
 
-def test_a_host_that_is_called_as_this_one_is_told(tmp_path: Path) -> None:
-    """Its lines cannot be taken; our own, which come back over the topic, are no news."""
+def test_a_host_with_the_name_of_this_one_is_refused(tmp_path: Path) -> None:
+    """Its lines have another sender id."""
     here = folder_of(tmp_path / "here")
     lines = lines_of(folder_with(tmp_path / "also-b", 23, 1), "also b")
     ingest = Ingest(here, FakeClock(), "b")
@@ -193,8 +191,8 @@ def test_a_host_that_is_called_as_this_one_is_told(tmp_path: Path) -> None:
     assert ingest.refused == 5
 
 
-def test_a_folder_that_was_made_anew_is_another_life(tmp_path: Path) -> None:
-    """Its incarnations lie above those before, and its records go on; what is behind them is told."""
+def test_a_recreated_folder_continues_with_higher_epochs(tmp_path: Path) -> None:
+    """Its records are written; those of lower epochs are refused."""
     here = folder_of(tmp_path / "here")
     before = lines_of(folder_with(tmp_path / "before", 10, 3), "before")
     after = lines_of(folder_with(tmp_path / "after", 23, 11), "after")
@@ -230,12 +228,22 @@ def test_lines_wait_in_order_while_the_disk_is_full(
     assert records(here, SOURCE) == records(there, SOURCE)
 
 
+def test_an_error_that_is_none_of_the_drive_is_raised(tmp_path: Path) -> None:
+    """Waiting would not help: here a file is in the place of the journal."""
+    _, lines = sent(tmp_path, 3)
+    here = folder_of(tmp_path / "here")
+    here.journal.write_text("in the way")
+
+    with pytest.raises(NotADirectoryError):
+        Ingest(here, FakeClock(), "a").write(lines)
+
+
 def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_a_source_that_is_idle_holds_no_descriptor(tmp_path: Path) -> None:
-    """It is opened again when it goes on, and nothing is lost between."""
+def test_an_idle_source_holds_no_descriptor(tmp_path: Path) -> None:
+    """It is opened again when it continues, and nothing is lost between."""
     there, lines = sent(tmp_path, 23)
     here, clock = folder_of(tmp_path / "here"), FakeClock()
     ingest = Ingest(here, clock, "a")
