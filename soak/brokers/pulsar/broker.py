@@ -341,14 +341,14 @@ class LeaderLookup:
 
 
 def lookup_path(partition: str) -> str:
-    """Return the path of the question; a partition is given to a broker if none has it."""
+    """Return the path of a lookup, which assigns the partition to a broker if none has it."""
     return topic_path(partition).replace("/admin/v2/", "/lookup/v2/topic/", 1)
 
 
 def broker_address(partition: str, answer: Any) -> str:  # noqa: ANN401  # what the cluster says
     """Return host and port of the broker that serves a partition."""
-    told = [answer.get(name) for name in _ADDRESSES] if isinstance(answer, dict) else []
-    address = next((str(one) for one in told if one), "")
+    found = [answer.get(name) for name in _ADDRESSES] if isinstance(answer, dict) else []
+    address = next((str(one) for one in found if one), "")
     if not address:
-        raise BrokerError(f"the cluster does not say which broker serves {partition}")
+        raise BrokerError(f"the cluster does not name the broker of {partition}")
     return address.partition("://")[2].rstrip("/")

@@ -159,7 +159,7 @@ def convert_settings(section: str, settings: Mapping[str, str]) -> dict[str, Any
     if settings.get("consumer_type", _ORDERED[0]) not in _ORDERED:
         raise SettingError(
             (section, "consumer_type"),
-            f"must be {' or '.join(_ORDERED)}: without order a lost message cannot be told from a late one",
+            f"must be {' or '.join(_ORDERED)}: without order a lost message looks like a late one",
         )
     return found
 

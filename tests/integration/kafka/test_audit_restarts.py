@@ -1,4 +1,4 @@
-"""No restart is taken for a loss: a real Kafka at full load, SIGKILL after SIGKILL."""
+"""Restarts are not counted as losses: a real Kafka at full load, killed again and again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ load: {{rate: 500k/s, backlog: 1s, message_size: 128B, clients_per_producer: 2}}
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Running]:
-    """A broker of this test's own, to be killed."""
+    """A broker for this test only, to be killed."""
     found = lab.start(tmp_path / "kafka", {})
     yield found
     found.kill()  # nothing in it is needed any more
@@ -42,7 +42,7 @@ def broker(tmp_path: Path) -> Iterator[Running]:
 
 @pytest.fixture
 def run(broker: Running, tmp_path: Path) -> Iterator[LoadRun]:
-    """More than the broker takes: the client sends as fast as it can."""
+    """More than the broker can handle: the client sends as fast as it can."""
     topic = f"soak-restarts-{secrets.token_hex(4)}"
     config = kafka.Config(bootstrap_servers=broker.bootstrap_servers)
     kafka.connect(config, SystemClock()).create_topics(Topics((topic,), 4), 1, {})
@@ -76,7 +76,7 @@ def test_a_broker_killed_again_and_again_loses_nothing(run: LoadRun, broker: Run
 
 @pytest.mark.slow
 def test_daemons_killed_again_and_again_lose_nothing(run: LoadRun) -> None:
-    """What the unrecorded second of a producer held is unknown; what a consumer's held comes again."""
+    """The last second of a producer is not recorded; that of a consumer is received again."""
     producer, consumer = run.start("produce"), run.start("consume")
     for _ in range(3):
         _more(run)

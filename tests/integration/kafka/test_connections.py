@@ -1,4 +1,4 @@
-"""Against a real Kafka: what several connections write is in the log as of several producers."""
+"""Several connections of one process against a real Kafka: the log shows several producers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADER = struct.Struct(
 
 
 def batches(directory: Path, topic: str) -> Iterator[tuple[int, int]]:
-    """Give producer and number of messages of each batch that the broker keeps."""
+    """Yield the producer and the number of messages of each batch in the log."""
     for path in directory.rglob(f"{topic}-*/*.log"):
         raw, at = path.read_bytes(), 0
         while at + HEADER.size <= len(raw):

@@ -39,7 +39,7 @@ def topics(broker: kafka.KafkaBroker) -> Topics:
     return found
 
 
-def test_what_is_sent_is_acknowledged_and_received_in_order(
+def test_sent_messages_are_acknowledged_and_received_in_order(
     broker: kafka.KafkaBroker, topics: Topics
 ) -> None:
     producer = broker.producer(topics)
@@ -73,15 +73,15 @@ def test_what_is_sent_is_acknowledged_and_received_in_order(
         assert bounds[at] == (0, len(mine))
 
 
-def test_the_cluster_says_which_topics_are_there_and_who_leads(
-    broker: kafka.KafkaBroker, topics: Topics
-) -> None:
+def test_existing_topics_and_leaders_are_known(broker: kafka.KafkaBroker, topics: Topics) -> None:
     assert broker.existing([*topics.names, "soak-not"]) == list(topics.names)
     assert broker.leaders(topics).tolist() == [1] * topics.total
     assert broker.existing(["soak-not"]) == []
 
 
-def test_a_setting_that_the_cluster_refuses_is_told_in_its_words(broker: kafka.KafkaBroker) -> None:
+def test_a_setting_refused_by_the_cluster_is_an_error_with_its_reason(
+    broker: kafka.KafkaBroker,
+) -> None:
     with pytest.raises(BrokerError, match=r"cannot create topic .*segment\.bytes"):
         broker.create_topics(
             Topics((f"soak-{secrets.token_hex(4)}",), 1), 1, {"segment.bytes": "many"}
@@ -103,7 +103,7 @@ def test_a_topic_that_exists_already_is_refused_with_file_line_and_key(
         preflight.check_cluster(preflight.load_plan(path))
 
 
-def test_the_topic_to_be_used_must_be_there(lab_kafka: Running, tmp_path: Path) -> None:
+def test_the_topic_to_use_must_exist(lab_kafka: Running, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text(
         f"name: x\nbroker:\n  kafka:\n    bootstrap_servers: {lab_kafka.bootstrap_servers}\n"

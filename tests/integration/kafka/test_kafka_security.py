@@ -1,4 +1,4 @@
-"""The Kafka broker port against a real Kafka that demands a password and speaks TLS."""
+"""The Kafka broker port against a real Kafka with TLS and passwords."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """A broker of this module's own: with TLS one takes two seconds longer to start."""
+    """A broker for this module only: with TLS it takes two seconds longer to start."""
     folder = tmp_path_factory.mktemp("guarded-kafka")
     public, private = certificate(folder)
     both = folder / "both.pem"
@@ -97,7 +97,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 def test_messages_go_through_tls_with_a_password_from_a_file(guarded: Guarded) -> None:
-    """Every question that the port can ask, and a message there and back."""
+    """Every request of the port, and a message sent and received."""
     broker = guarded.broker()
     topics = Topics((f"soak-test-{secrets.token_hex(4)}",), 1)
 
@@ -121,7 +121,7 @@ def test_messages_go_through_tls_with_a_password_from_a_file(guarded: Guarded) -
 def test_the_daemons_measure_a_guarded_cluster_and_write_the_password_nowhere(
     guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This time it comes from the environment; every file of the run is looked through."""
+    """The password is in the environment; every file of the run is searched for it."""
     monkeypatch.setenv("SOAKD_TEST_PASSWORD", guarded.password)
     common = {**guarded.common, "sasl.password": "${env:SOAKD_TEST_PASSWORD}"}
     words = ", ".join(f"{name}: '{value}'" for name, value in common.items())
@@ -145,7 +145,7 @@ def test_the_daemons_measure_a_guarded_cluster_and_write_the_password_nowhere(
 def test_a_wrong_password_is_named_as_the_cause_and_not_shown(
     guarded: Guarded, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not that nobody answers, which is all that the question itself ends with."""
+    """The error of the request itself is only that no broker answers."""
     wrong = tmp_path / "wrong"
     wrong.write_text("hunter2\n")
     broker = guarded.broker(sasl_password=f"${{file:{wrong}}}")
@@ -158,8 +158,8 @@ def test_a_wrong_password_is_named_as_the_cause_and_not_shown(
     assert "hunter2" not in str(told.value) + caplog.text
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(guarded: Guarded, tmp_path: Path) -> None:
-    """Another one made the same way is no authority for it."""
+def test_an_untrusted_certificate_is_refused(guarded: Guarded, tmp_path: Path) -> None:
+    """A second self-signed certificate does not vouch for the first."""
     stranger, _ = certificate(tmp_path)
 
     with pytest.raises(BrokerError, match="certificate verify failed"):

@@ -10,7 +10,7 @@ from urllib.request import urlopen
 import pytest
 
 from soak.brokers import pulsar
-from soak.brokers.pulsar import durability as _pulsar_durability
+from soak.brokers.pulsar.durability import read_durability
 from soak.core.clock import SystemClock
 from soak.core.cluster import durability
 from soak.core.plan.plan import Topic
@@ -35,7 +35,7 @@ def on_pulsar(bodies: Mapping[str, str | int], topic: Topic, bookies: int = 0) -
     """Return what is said of a topic where these pages are admin interface and bookies alike."""
     with pages(bodies) as url:
         config = pulsar.Config(admin_url=url, bookie_urls=",".join([url] * bookies))
-        return durability.to_json(_pulsar_durability.read_durability(config, topic))
+        return durability.to_json(read_durability(config, topic))
 
 
 def settings_of(told: dict[str, Any]) -> dict[str, tuple[str | None, str]]:
@@ -180,10 +180,8 @@ def test_the_level_of_a_live_pulsar(lab_pulsar: Pulsar) -> None:
     broker = pulsar.connect(whole, SystemClock())
     broker.create_topics(Topics((name,), 1), 1, settings)
 
-    there = _pulsar_durability.read_durability(whole, Topic(name=name, use_existing=True))
-    planned = _pulsar_durability.read_durability(
-        without, Topic(name="soak-not-there", replication=3)
-    )
+    there = read_durability(whole, Topic(name=name, use_existing=True))
+    planned = read_durability(without, Topic(name="soak-not-there", replication=3))
 
     assert there.level == 2
     assert settings_of(durability.to_json(there)) == {
@@ -215,7 +213,7 @@ def test_what_the_level_of_pulsar_says_is_what_its_bookie_does(lab_pulsar: Pulsa
         assert _is_acknowledged(producer)
     producer.close(10)
 
-    assert _pulsar_durability.read_durability(config, Topic(name=topic.names[0])).local == "sync"
+    assert read_durability(config, Topic(name=topic.names[0])).local == "sync"
     assert _journal_syncs(lab_pulsar) - before >= 23
 
 

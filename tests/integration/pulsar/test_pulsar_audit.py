@@ -1,4 +1,4 @@
-"""The audit against a real Pulsar: what really happened to messages is counted exactly."""
+"""The audit against a real Pulsar counts exactly what happened to messages."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def make_run(tmp_path: Path) -> Iterator[Make]:
 def test_a_topic_that_was_there_is_read_from_where_it_ended(
     lab_pulsar: lab.Pulsar, make_run: Make
 ) -> None:
-    """One partition holds 1,009 messages that are not ours; ours are acknowledged before anybody reads."""
+    """One partition holds 1,009 other messages; those of the run are acknowledged before it is read."""
     kept = {"retentionSizeInMB": "100", "retentionTimeInMinutes": "60"}  # nobody has subscribed yet
     run = make_run(lab_pulsar, partitions=2, settings=kept)
     plan = read_plan(run.folder)
@@ -117,7 +117,9 @@ def test_a_kill_under_load_loses_nothing_that_was_acknowledged(
         assert b"bookie_journal_JOURNAL_SYNC" in page.read()
 
 
-def test_what_a_bookie_never_wrote_is_lost_by_a_kill(tmp_path: Path, make_run: Make) -> None:
+def test_messages_never_written_by_a_bookie_are_lost_when_it_is_killed(
+    tmp_path: Path, make_run: Make
+) -> None:
     """With journalWriteData=false an acknowledged message is in memory; every one of them is missed."""
     broker = lab.start(tmp_path / "pulsar", {"journalWriteData": "false"})
     try:
@@ -136,7 +138,7 @@ def test_what_a_bookie_never_wrote_is_lost_by_a_kill(tmp_path: Path, make_run: M
     assert run.verdict() == {"received": acked - gone, "lost": gone}
 
 
-def test_what_retention_took_before_it_was_read_is_expired(
+def test_messages_deleted_by_retention_before_they_were_read_are_expired(
     lab_pulsar: lab.Pulsar, make_run: Make
 ) -> None:
     """Without a subscription ledgers are deleted as soon as they are full: here of 200 messages."""

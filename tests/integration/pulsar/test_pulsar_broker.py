@@ -48,7 +48,7 @@ def topics(broker: pulsar.PulsarBroker) -> Topics:
 
 
 def send(broker: pulsar.PulsarBroker, topics: Topics, first: int, count: int) -> Acks:
-    """Send messages that hold their own number, over the partitions in turn."""
+    """Send messages that hold their own number, to the partitions in turn."""
     numbers = range(first, first + count)
     producer = broker.producer(topics)
     payloads = [number.to_bytes(64, "little") for number in numbers]
@@ -75,7 +75,7 @@ def read(
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
-def test_what_is_sent_is_acknowledged_and_received_in_order(
+def test_sent_messages_are_acknowledged_and_received_in_order(
     lab_pulsar: Pulsar, topics: Topics, kind: str
 ) -> None:
     """Offsets rise in each partition, and are those that were acknowledged."""
@@ -99,7 +99,7 @@ def test_what_is_sent_is_acknowledged_and_received_in_order(
 def test_reading_goes_on_from_the_positions_given(
     broker: pulsar.PulsarBroker, topics: Topics
 ) -> None:
-    """In the middle of a batch, too: what lies below a position does not come again."""
+    """In the middle of a batch, too: messages below a position are not received again."""
     acks = send(broker, topics, 0, COUNT)
     by_partition = [np.sort(acks.offset[acks.token % PARTITIONS == at]) for at in range(PARTITIONS)]
     positions = {at: int(mine[100]) + 1 for at, mine in enumerate(by_partition)}
@@ -116,7 +116,7 @@ def test_reading_goes_on_from_the_positions_given(
 def test_a_subscription_is_set_back_to_a_position_below_what_it_has_read(
     broker: pulsar.PulsarBroker, topics: Topics
 ) -> None:
-    """A daemon that died unread its last seconds: the journal says where it stood, not the cluster."""
+    """The position comes from the journal, which may lag behind the cluster's after a daemon died."""
     acks = send(broker, topics, 0, COUNT)
     first = broker.consumer(topics, "audit-0", dict.fromkeys(range(PARTITIONS), EARLIEST))
     read(first, lambda count: count >= COUNT)
@@ -132,10 +132,10 @@ def test_a_subscription_is_set_back_to_a_position_below_what_it_has_read(
     assert sorted(numbers) == list(range(COUNT))
 
 
-def test_a_subscription_that_is_new_or_is_gone_begins_where_reading_is_to_go_on(
+def test_a_new_or_deleted_subscription_starts_at_the_positions_given(
     broker: pulsar.PulsarBroker, topics: Topics
 ) -> None:
-    """In one partition at a message, in the other behind the last entry: what lies below is not sent."""
+    """At a message in one partition, behind the last entry in the other."""
     acks = send(broker, topics, 0, 10)
     offset = dict(zip(acks.token.tolist(), acks.offset.tolist(), strict=True))
     end = (offset[9] >> INDEX_BITS) + 1 << INDEX_BITS
@@ -148,10 +148,10 @@ def test_a_subscription_that_is_new_or_is_gone_begins_where_reading_is_to_go_on(
     assert consumer.redelivered_total <= 2  # those before it in the entry that holds the message
 
 
-def test_a_consumer_leaves_its_subscription_there_until_it_closes_for_good(
+def test_a_consumer_keeps_its_subscription_until_it_closes_for_good(
     broker: pulsar.PulsarBroker, admin: Admin, topics: Topics
 ) -> None:
-    """Without it a broker deletes what the next one was to read."""
+    """Without it a broker deletes messages that the next consumer needs."""
     begin = dict.fromkeys(range(PARTITIONS), EARLIEST)
     path = topic_path(f"persistent://public/default/{topics.names[0]}-partition-0")
 
@@ -164,7 +164,7 @@ def test_a_consumer_leaves_its_subscription_there_until_it_closes_for_good(
 
 
 def test_a_paused_consumer_lags_and_catches_up(broker: pulsar.PulsarBroker, topics: Topics) -> None:
-    """Nothing comes while it is paused; the lag counts what waits, and is nothing in the end."""
+    """It receives nothing while it is paused; the lag counts unread messages, and is 0 at the end."""
     consumer = broker.consumer(topics, "audit-0", dict.fromkeys(range(PARTITIONS), EARLIEST))
     consumer.pause(is_paused=True)
     acks = send(broker, topics, 0, COUNT)
@@ -185,10 +185,10 @@ def test_a_paused_consumer_lags_and_catches_up(broker: pulsar.PulsarBroker, topi
     assert left == 0
 
 
-def test_reading_from_the_latest_leaves_what_was_there(
+def test_a_consumer_from_the_latest_offset_skips_existing_messages(
     broker: pulsar.PulsarBroker, topics: Topics
 ) -> None:
-    """A topic that the run did not make may hold much that is not ours."""
+    """A topic that existed before the run may hold other messages."""
     send(broker, topics, 0, 10)
     consumer = broker.consumer(topics, "audit-0", dict.fromkeys(range(PARTITIONS), LATEST))
     send(broker, topics, 10, 10)
@@ -198,10 +198,10 @@ def test_reading_from_the_latest_leaves_what_was_there(
     assert sorted(numbers) == list(range(10, 20))
 
 
-def test_a_repeat_that_the_broker_dropped_is_acknowledged_without_an_offset(
+def test_a_duplicate_dropped_by_the_broker_is_acknowledged_without_an_offset(
     lab_pulsar: Pulsar,
 ) -> None:
-    """With deduplication on, the answer to sequence numbers that it knows is (-1,-1,-1,-1)."""
+    """With deduplication the message id of a known sequence number is (-1,-1,-1,-1)."""
     named = {"producer_name": "once", "batching_enabled": "false"}
     broker = connected(lab_pulsar, producer=named)
     topics = Topics((f"soak-test-{secrets.token_hex(4)}",), 1)
@@ -214,10 +214,10 @@ def test_a_repeat_that_the_broker_dropped_is_acknowledged_without_an_offset(
     assert (acks.offset == UNKNOWN_OFFSET).tolist() == [True] * 5 + [False]
 
 
-def test_a_subscription_that_another_holds_is_refused(
+def test_a_subscription_of_another_consumer_is_refused(
     lab_pulsar: Pulsar, broker: pulsar.PulsarBroker, topics: Topics
 ) -> None:
-    """After the time that a killed predecessor's connection may take to go."""
+    """After the time that the connection of a killed consumer may take to close."""
     begin = dict.fromkeys(range(PARTITIONS), EARLIEST)
     first = broker.consumer(topics, "audit-0", begin)
 
@@ -227,7 +227,7 @@ def test_a_subscription_that_another_holds_is_refused(
 
 
 def test_several_topics_are_numbered_through(broker: pulsar.PulsarBroker) -> None:
-    """Two topics of three partitions are six running numbers."""
+    """Two topics of three partitions have six indices."""
     name = f"soak-test-{secrets.token_hex(4)}"
     topics = Topics((f"{name}-0", f"{name}-1"), 3)
     broker.create_topics(topics, 1, {})
@@ -243,7 +243,7 @@ def test_several_topics_are_numbered_through(broker: pulsar.PulsarBroker) -> Non
 def test_a_leader_is_known_by_its_address(
     lab_pulsar: Pulsar, broker: pulsar.PulsarBroker, admin: Admin, topics: Topics
 ) -> None:
-    """The same in the list of brokers as where a partition is looked up."""
+    """It is the same in the list of brokers and in a lookup."""
     address = lab_pulsar.admin_url.partition("://")[2]
 
     named = {broker.leader_name(number) for number in broker.leaders(topics).tolist()}
@@ -254,8 +254,8 @@ def test_a_leader_is_known_by_its_address(
     assert looked_up == address
 
 
-def test_a_topic_knows_whether_it_is_there(broker: pulsar.PulsarBroker, topics: Topics) -> None:
-    """And the question creates none."""
+def test_existing_topics_are_known(broker: pulsar.PulsarBroker, topics: Topics) -> None:
+    """The request creates none."""
     (name,) = topics.names
 
     for _ in range(2):
@@ -265,7 +265,7 @@ def test_a_topic_knows_whether_it_is_there(broker: pulsar.PulsarBroker, topics: 
 
 
 def test_a_check_reaches_both_addresses(lab_pulsar: Pulsar, broker: pulsar.PulsarBroker) -> None:
-    """A wrong one is named."""
+    """The error names a wrong one."""
     broker.check()
 
     nowhere = connected(lab_pulsar, service_url="pulsar://127.0.0.1:1", timeout=SECOND_NS)

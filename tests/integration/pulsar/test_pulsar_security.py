@@ -1,4 +1,4 @@
-"""The Pulsar broker port against a real Pulsar that demands a token and speaks TLS."""
+"""The Pulsar broker port against a real Pulsar with TLS and tokens."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 def test_messages_go_through_tls_with_a_token_from_a_file(guarded: Guarded) -> None:
-    """Both the client and the admin interface; the plan holds where the token is, and no more."""
+    """Both the client and the admin interface use it; the plan only refers to it."""
     broker = guarded.broker(
         authentication="token",
         token=f"${{file:{guarded.token}}}",
@@ -113,7 +113,7 @@ def test_without_a_token_the_cluster_refuses(guarded: Guarded) -> None:
         broker.check()
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(guarded: Guarded) -> None:
+def test_an_untrusted_certificate_is_refused(guarded: Guarded) -> None:
     broker = guarded.broker(authentication="token", token=f"${{file:{guarded.token}}}")
 
     with pytest.raises(BrokerError, match=r"(?i)certificate"):

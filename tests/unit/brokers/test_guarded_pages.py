@@ -1,4 +1,4 @@
-"""Pages beside a cluster's own protocol: asked with the CA and the user that its client has."""
+"""Admin pages of a cluster are requested with the CA and the user of its client."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from probes.retention_pulsar.cluster import PulsarCluster
-from soak.brokers import redpanda as _redpanda_durability
+from soak.brokers import redpanda
 from soak.brokers.pulsar import client as pulsar_client
-from soak.brokers.pulsar import durability as _pulsar_durability
+from soak.brokers.pulsar.durability import read_durability
 from soak.core.cluster import durability
 from soak.core.plan.plan import Topic
 from tests.support.certificate import certificate
@@ -28,7 +28,7 @@ BODY = b"""{"write_caching_default": "false", "journalSyncData": "false", "booki
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate that nobody but itself vouches for, and its key."""
+    """A self-signed certificate and its key."""
     return certificate(tmp_path_factory.mktemp("pages"))
 
 
@@ -36,7 +36,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def page(
     files: tuple[Path, Path] | None, heard: list[str | None], status: int = 200
 ) -> Iterator[str]:
-    """Serve one page under every path and note each question's authorization; yields the address."""
+    """Serve one page under every path and note each request's authorization; yields the address."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -65,10 +65,10 @@ def of_redpanda(address: str, **more: str) -> durability.SettingValue:
         "sasl.password": "${env:SOAKD_TEST_PASSWORD}",
         **{name.replace("_", "."): value for name, value in more.items()},
     }
-    config = _redpanda_durability.Config(
+    config = redpanda.Config(
         bootstrap_servers="b1:9092", metrics_urls=(f"{address}/metrics",), common=common
     )
-    return _redpanda_durability.cluster_caching(config)
+    return redpanda.cluster_caching(config)
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,9 @@ def password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOAKD_TEST_PASSWORD", PASSWORD)
 
 
-def test_redpandas_admin_api_is_asked_with_the_plans_ca_and_user(files: tuple[Path, Path]) -> None:
+def test_the_admin_api_of_redpanda_gets_the_ca_and_user_of_the_plan(
+    files: tuple[Path, Path],
+) -> None:
     heard: list[str | None] = []
     with page(files, heard) as address:
         told = of_redpanda(address, ssl_ca_location=str(files[0]))
@@ -84,7 +86,7 @@ def test_redpandas_admin_api_is_asked_with_the_plans_ca_and_user(files: tuple[Pa
     assert (told.value, heard) == ("false", [BASIC])
 
 
-def test_who_is_not_vouched_for_hears_no_password(files: tuple[Path, Path]) -> None:
+def test_an_untrusted_server_gets_no_password(files: tuple[Path, Path]) -> None:
     heard: list[str | None] = []
     with page(files, heard) as address:
         told = of_redpanda(address)
@@ -102,8 +104,8 @@ def test_no_password_goes_over_a_connection_without_tls() -> None:
     assert (told.value, heard) == ("false", [None])
 
 
-def test_an_admin_api_that_points_elsewhere_is_not_followed(files: tuple[Path, Path]) -> None:
-    """The password was meant for it alone."""
+def test_a_redirect_of_the_admin_api_is_not_followed(files: tuple[Path, Path]) -> None:
+    """The password is meant for this server only."""
     heard: list[str | None] = []
     with page(files, heard, status=307) as address:
         told = of_redpanda(address, ssl_ca_location=str(files[0]))
@@ -116,7 +118,7 @@ def test_an_admin_api_that_points_elsewhere_is_not_followed(files: tuple[Path, P
 @pytest.mark.parametrize(
     ("value", "error"), [("/nowhere/ca.pem", "No such file"), ("", "does not tell")]
 )
-def test_a_ca_that_is_not_there_is_said(files: tuple[Path, Path], value: str, error: str) -> None:
+def test_a_missing_ca_is_an_error(files: tuple[Path, Path], value: str, error: str) -> None:
     with page(files, []) as address:
         told = of_redpanda(address, ssl_ca_location=value)
 
@@ -124,7 +126,7 @@ def test_a_ca_that_is_not_there_is_said(files: tuple[Path, Path], value: str, er
     assert error in told.where
 
 
-def test_the_probe_asks_bookies_with_the_plans_ca(files: tuple[Path, Path]) -> None:
+def test_the_probe_of_bookies_uses_the_ca_of_the_plan(files: tuple[Path, Path]) -> None:
     heard: list[str | None] = []
     client = {"tls_trust_certs_file_path": str(files[0])}
     with page(files, heard) as address:
@@ -135,8 +137,8 @@ def test_the_probe_asks_bookies_with_the_plans_ca(files: tuple[Path, Path]) -> N
     assert (found, heard) == (BODY, [None])
 
 
-def test_bookies_are_asked_with_the_plans_ca_and_no_token(files: tuple[Path, Path]) -> None:
-    """They have no use for it; the admin interface beside them has."""
+def test_bookies_get_the_ca_of_the_plan_and_no_token(files: tuple[Path, Path]) -> None:
+    """Only the admin interface uses the token."""
     heard: list[str | None] = []
     client = {
         "tls_trust_certs_file_path": str(files[0]),
@@ -145,7 +147,7 @@ def test_bookies_are_asked_with_the_plans_ca_and_no_token(files: tuple[Path, Pat
     }
     with page(files, heard) as address:
         config = pulsar_client.Config(admin_url=address, bookie_urls=address, client=client)
-        told = durability.to_json(_pulsar_durability.read_durability(config, Topic()))
+        told = durability.to_json(read_durability(config, Topic()))
 
     settings: Any = told["settings"]
     journal = next(one for one in settings if one["name"] == "journalSyncData")

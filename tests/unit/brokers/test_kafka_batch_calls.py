@@ -55,7 +55,7 @@ def test_an_unknown_version_is_refused_by_its_name(versions: tuple[str, str]) ->
     assert f"confluent-kafka {versions[0]} with librdkafka {versions[1]}" in str(error.value)
 
 
-def test_an_unknown_version_falls_back_without_a_look_at_memory(tmp_path: Path) -> None:
+def test_an_unknown_version_falls_back_without_reading_memory(tmp_path: Path) -> None:
     """In a process where the client has another version, and any use of ctypes would end it."""
     script = tmp_path / "unknown.py"
     script.write_text(
@@ -82,7 +82,7 @@ def test_an_unknown_version_falls_back_without_a_look_at_memory(tmp_path: Path) 
 
 
 def test_structures_are_copied_from_their_addresses_in_order() -> None:
-    """Addresses anywhere, unaligned, twice the same."""
+    """Addresses are unaligned, and one is repeated."""
     memory = ctypes.create_string_buffer(bytes(range(251)) * 9)
     begin = ctypes.addressof(memory)
     at = [1009, 3, 770, 3]

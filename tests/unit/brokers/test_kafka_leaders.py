@@ -1,4 +1,4 @@
-"""Who leads Kafka's partitions, as it is asked for all through a run."""
+"""The leaders of Kafka's partitions, requested throughout a run."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Cluster:
             self._note(KafkaError(KafkaError._AUTHENTICATION, "the password has expired"))
 
 
-def test_one_connection_asks_about_our_own_topics_alone() -> None:
-    """As often as it is asked: a handshake every 15 s in every daemon is the cluster's to bear."""
+def test_one_connection_requests_only_the_topics_of_the_run() -> None:
+    """A handshake every 15 s in every daemon would load the cluster."""
     cluster = Cluster(("a", "b", "somebody-else-s"))
     leaders = LeaderCache(cluster.connect, "b1:9092", 3.0)
 
@@ -64,8 +64,8 @@ def test_one_connection_asks_about_our_own_topics_alone() -> None:
     assert cluster.asked == {"a": 3, "b": 3}
 
 
-def test_each_answer_tells_where_the_nodes_are() -> None:
-    """Of one that was never listed nothing, nor of one whose host could be no label."""
+def test_each_answer_updates_the_addresses_of_nodes() -> None:
+    """A node that was never listed has none, nor has one whose host is no valid label."""
     cluster = Cluster(OURS.names)
     leaders = LeaderCache(cluster.connect, "b1:9092", 3.0)
     told = [leaders.address(7)]
@@ -78,8 +78,8 @@ def test_each_answer_tells_where_the_nodes_are() -> None:
     assert [leaders.address(number) for number in (8, 9, 10)] == ["", "", ""]
 
 
-def test_a_client_that_failed_is_replaced_and_its_reason_told() -> None:
-    """What it was connected with may have changed."""
+def test_a_failed_client_is_replaced_and_its_error_has_the_cause() -> None:
+    """The settings of the connection may have changed."""
     cluster = Cluster(OURS.names)
     leaders = LeaderCache(cluster.connect, "b1:9092", 3.0)
     leaders.leaders(OURS)
@@ -92,13 +92,13 @@ def test_a_client_that_failed_is_replaced_and_its_reason_told() -> None:
     assert cluster.connected == 2
 
 
-def test_a_topic_that_is_gone_has_no_leaders() -> None:
+def test_a_deleted_topic_has_no_leaders() -> None:
     leaders = LeaderCache(Cluster(("b",)).connect, "b1:9092", 3.0)
 
     assert leaders.leaders(OURS).tolist() == [-1, -1, 7, 8]
 
 
-def test_many_topics_are_asked_about_in_turn() -> None:
+def test_many_topics_are_requested_in_turn() -> None:
     names = tuple(f"t{at}" for at in range(LEADER_TOPICS_PER_CALL + 7))
     cluster = Cluster(names)
     leaders = LeaderCache(cluster.connect, "b1:9092", 3.0)
@@ -111,8 +111,8 @@ def test_many_topics_are_asked_about_in_turn() -> None:
     assert cluster.asked.total() == 2 * LEADER_TOPICS_PER_CALL
 
 
-def test_the_client_itself_finds_leaders_and_makes_no_topic_by_asking() -> None:
-    """At a cluster that librdkafka plays, which would make whatever is asked for."""
+def test_the_client_finds_leaders_and_creates_no_topic() -> None:
+    """A mock cluster of librdkafka, which would create any topic requested."""
     player = confluent_kafka.Producer(
         {"bootstrap.servers": "b1:9092", "test.mock.num.brokers": "3", "log_level": "0"}
     )
@@ -127,8 +127,8 @@ def test_the_client_itself_finds_leaders_and_makes_no_topic_by_asking() -> None:
     assert list(player.list_topics(timeout=30).topics) == ["a"]
 
 
-def test_a_certificate_s_file_that_has_gone_is_an_error_of_the_broker() -> None:
-    """It was there when the run began; whoever asks in its middle goes on asking."""
+def test_a_missing_certificate_file_is_a_broker_error() -> None:
+    """It may be deleted during a run, which must go on."""
     common = {"security.protocol": "SSL", "ssl.ca.location": "/nowhere/ca.pem"}
     broker = kafka.connect(kafka.Config(bootstrap_servers="b1:9093", common=common), SystemClock())
 

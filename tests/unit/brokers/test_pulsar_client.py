@@ -1,4 +1,4 @@
-"""What the Pulsar broker port computes without a cluster: offsets, settings, notes, logs."""
+"""Parts of the Pulsar broker port without a cluster: offsets, settings, reports, logs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from soak.brokers import pulsar
-from soak.brokers.pulsar import client, topics
-from soak.brokers.pulsar import partition_log as offsets
-from soak.brokers.pulsar import producer as producing
+from soak.brokers.pulsar import client, partition_log, topics
 from soak.brokers.pulsar.client import ClientLogPipe
 from soak.brokers.pulsar.partition_log import PartitionLog, log_of
-from soak.brokers.pulsar.producer import partition_of
+from soak.brokers.pulsar.producer import SendReports, partition_of
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, SettingError
 from soak.core.ports import FAILED_OFFSET, UNKNOWN_OFFSET
 from tests.support.fakes import FakeClock
 
 PLACES = st.tuples(
-    st.integers(0, 2**offsets.LEDGER_BITS - 1),
-    st.integers(0, 2**offsets.ENTRY_BITS - 1),
-    st.integers(0, offsets.MAX_BATCH_MESSAGES - 1),
+    st.integers(0, 2**partition_log.LEDGER_BITS - 1),
+    st.integers(0, 2**partition_log.ENTRY_BITS - 1),
+    st.integers(0, partition_log.MAX_BATCH_MESSAGES - 1),
 )
 
 
@@ -33,10 +31,10 @@ PLACES = st.tuples(
 def test_offsets_rise_as_message_ids_do_and_tell_them_again(
     first: tuple[int, int, int], second: tuple[int, int, int]
 ) -> None:
-    packed = [offsets.pack_offset(*place) for place in (first, second)]
+    packed = [partition_log.pack_offset(*place) for place in (first, second)]
 
     assert (packed[0] < packed[1]) == (first < second)
-    assert [offsets.unpack_offset(offset) for offset in packed] == [first, second]
+    assert [partition_log.unpack_offset(offset) for offset in packed] == [first, second]
     assert max(packed) < 2**63
 
 
@@ -45,28 +43,26 @@ def test_many_offsets_are_packed_as_one_is(places: list[tuple[int, int, int]]) -
     """The slow twin is the function for one."""
     ledger, entry, index = np.array(places, dtype=np.int64).reshape(-1, 3).T
 
-    assert offsets.pack_offsets(ledger, entry, index).tolist() == [
-        offsets.pack_offset(*one) for one in places
+    assert partition_log.pack_offsets(ledger, entry, index).tolist() == [
+        partition_log.pack_offset(*one) for one in places
     ]
 
 
 def test_a_message_outside_a_batch_is_its_entrys_first() -> None:
-    assert offsets.pack_offset(7, 3, -1) == offsets.pack_offset(7, 3, 0)
+    assert partition_log.pack_offset(7, 3, -1) == partition_log.pack_offset(7, 3, 0)
 
 
 @pytest.mark.parametrize(
     ("place", "what"),
     [((2**27, 0, 0), "ledgers"), ((0, 2**24, 0), "entries"), ((0, 0, 4096), "messages a batch")],
 )
-def test_what_does_not_fit_is_an_error_and_no_other_offset(
-    place: tuple[int, int, int], what: str
-) -> None:
+def test_a_message_id_that_does_not_fit_is_an_error(place: tuple[int, int, int], what: str) -> None:
     with pytest.raises(BrokerError, match=what):
-        offsets.pack_offsets(*(np.array([part]) for part in place))
+        partition_log.pack_offsets(*(np.array([part]) for part in place))
 
 
-def test_settings_become_what_the_client_takes() -> None:
-    """Numbers, truths and names of choices, all written as text."""
+def test_settings_are_converted_for_the_client() -> None:
+    """Numbers, booleans and choices, all written as text."""
     found = client.convert_settings(
         "producer",
         {"batching_enabled": "true", "compression_type": "LZ4", "max_pending_messages": "7"},
@@ -96,7 +92,7 @@ def test_settings_become_what_the_client_takes() -> None:
 def test_a_wrong_setting_is_named_with_its_place(
     where: str, name: str, text: str, said: str
 ) -> None:
-    """Before anything is asked of a cluster."""
+    """Before any request to a cluster."""
     sections: dict[str, Any] = {where: {name: text}}
     broker = pulsar.connect(pulsar.Config(**sections), SystemClock())
 
@@ -107,7 +103,7 @@ def test_a_wrong_setting_is_named_with_its_place(
 
 
 def test_the_default_settings_are_known() -> None:
-    """And a token by reference is none that stands in the plan."""
+    """A reference to a token is not a secret in the plan."""
     by_name = {"authentication": "token", "token": "${env:NOT_READ_YET}"}
 
     pulsar.connect(pulsar.Config(client=by_name), SystemClock()).check_settings()
@@ -139,7 +135,7 @@ def test_a_setting_of_the_producer_leaves_our_others_as_they_were() -> None:
     }
 
 
-def test_who_asks_for_chunks_gets_no_batches_beside_them() -> None:
+def test_chunking_turns_batches_off() -> None:
     """The client refuses both together."""
     assert pulsar.Config(producer={"chunking_enabled": "true"}).producer == {
         "chunking_enabled": "true"
@@ -183,12 +179,12 @@ def log_stats(*entries: int, state: str = "LedgerOpened", last: str = "9:4") -> 
 
 def test_a_log_reaches_from_its_first_ledger_to_behind_its_last_entry() -> None:
     assert log_of(log_stats(10, 10, 5)).bounds == (
-        offsets.pack_offset(5, 0),
-        offsets.pack_offset(9, 5),
+        partition_log.pack_offset(5, 0),
+        partition_log.pack_offset(9, 5),
     )
     assert log_of(log_stats(0, last="5:-1")).bounds == (
-        offsets.pack_offset(5, 0),
-        offsets.pack_offset(5, 0),
+        partition_log.pack_offset(5, 0),
+        partition_log.pack_offset(5, 0),
     )
 
 
@@ -196,14 +192,14 @@ def test_a_log_reaches_from_its_first_ledger_to_behind_its_last_entry() -> None:
     ("offset", "left"),
     [
         (-2, 25),
-        (offsets.pack_offset(4, 9), 25),  # in a ledger that is gone
-        (offsets.pack_offset(5, 0), 25),
-        (offsets.pack_offset(5, 0, 1), 24),  # an entry that was begun counts as read
-        (offsets.pack_offset(5, 9, 3), 15),
-        (offsets.pack_offset(6, 0), 15),
-        (offsets.pack_offset(9, 4), 1),
-        (offsets.pack_offset(9, 4, 1), 0),
-        (offsets.pack_offset(11, 0), 0),  # younger than the answer
+        (partition_log.pack_offset(4, 9), 25),  # in a ledger that is gone
+        (partition_log.pack_offset(5, 0), 25),
+        (partition_log.pack_offset(5, 0, 1), 24),  # an entry that was begun counts as read
+        (partition_log.pack_offset(5, 9, 3), 15),
+        (partition_log.pack_offset(6, 0), 15),
+        (partition_log.pack_offset(9, 4), 1),
+        (partition_log.pack_offset(9, 4, 1), 0),
+        (partition_log.pack_offset(11, 0), 0),  # younger than the answer
     ],
 )
 def test_entries_are_counted_from_an_offset_over_all_ledgers(offset: int, left: int) -> None:
@@ -226,7 +222,9 @@ class Id:
         return self._parts[2]
 
 
-def test_the_clients_lines_are_told_up_to_ten_a_second(caplog: pytest.LogCaptureFixture) -> None:
+def test_up_to_ten_lines_a_second_of_the_client_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A lost broker with thousands of partitions must not fill a disk."""
     clock = FakeClock()
     lines = ClientLogPipe(clock)
@@ -241,11 +239,11 @@ def test_the_clients_lines_are_told_up_to_ten_a_second(caplog: pytest.LogCapture
     assert said[10:] == ["client_lines_skipped count=13", "client_log line=the next"]
 
 
-def test_notes_tell_acknowledged_from_repeated_from_failed() -> None:
-    """A full queue is neither: nothing was sent."""
+def test_reports_distinguish_acknowledged_duplicate_and_failed_messages() -> None:
+    """A message refused by a full queue has no report: it was not sent."""
     result = _pulsar.Result
     ticks = iter(range(100))
-    notes = producing.SendReports(lambda: next(ticks))
+    notes = SendReports(lambda: next(ticks))
     nowhere = Id(-1, -1, -1)
 
     notes.note(1, result.Ok, Id(7, 3, 2))

@@ -1,4 +1,4 @@
-"""What a Pulsar consumer makes of messages that come a few at a time, through a client that is played."""
+"""A Pulsar consumer with a fake client whose messages arrive a few at a time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Message:
 
 
 class Client:
-    """Gives out messages at their times (ns), by message or in batches; `entries` when not in order."""
+    """A client that returns messages at their times (ns), singly or in batches; `entries` if out of order."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ def consumer(client: Client, clock: FakeClock) -> PulsarConsumer:
     return PulsarConsumer(played, played, topics, {0: 0}, cast("LogWatcher", None), clock)
 
 
-def test_each_message_has_the_time_when_it_came() -> None:
-    """And they are handed over together: for the caller one or many cost the same."""
+def test_each_message_has_its_arrival_time() -> None:
+    """They are returned together: for the caller one or many cost the same."""
     clock = FakeClock()
     begin_ns = clock.mono_ns()
     times_ns = [begin_ns + at * MS for at in (3, 4, 9, 30)]
@@ -100,7 +100,7 @@ def test_each_message_has_the_time_when_it_came() -> None:
     assert batch.at_mono_ns <= begin_ns + 50 * MS
 
 
-def test_a_message_is_read_when_it_comes_so_that_hundreds_do_not_delay_the_next() -> None:
+def test_a_message_is_read_on_arrival_so_that_hundreds_do_not_delay_the_next() -> None:
     """Of 50 that come each millisecond and take half of one, none waits for the others to be read."""
     clock = FakeClock()
     begin_ns = clock.mono_ns()
@@ -114,7 +114,7 @@ def test_a_message_is_read_when_it_comes_so_that_hundreds_do_not_delay_the_next(
 
 
 @pytest.mark.parametrize(("patience", "end_ms"), [(10.0, 1200), (1.01, 1010)])
-def test_it_waits_for_the_first_and_then_for_200_ms_but_never_longer_than_told(
+def test_receive_waits_for_the_first_message_and_then_200_ms_but_no_longer_than_the_timeout(
     patience: float, end_ms: int
 ) -> None:
     clock = FakeClock()
@@ -126,7 +126,7 @@ def test_it_waits_for_the_first_and_then_for_200_ms_but_never_longer_than_told(
     assert batch.at_mono_ns == begin_ns + end_ms * MS
 
 
-def test_what_comes_again_is_passed_over_with_its_time() -> None:
+def test_a_redelivered_message_is_dropped_with_its_time() -> None:
     clock = FakeClock()
     begin_ns = clock.mono_ns()
     times_ns = [begin_ns + at * MS for at in (1, 2, 3, 4)]
@@ -138,7 +138,7 @@ def test_what_comes_again_is_passed_over_with_its_time() -> None:
     assert [int.from_bytes(head, "little") for head in batch.heads] == [5, 6, 7]
 
 
-def test_of_many_that_lie_there_whole_batches_are_taken_until_few_are_left() -> None:
+def test_many_waiting_messages_are_received_in_batches_until_few_remain() -> None:
     clock = FakeClock()
     begin_ns = clock.mono_ns()
     later_ns = begin_ns + 20 * MS

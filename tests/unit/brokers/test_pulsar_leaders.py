@@ -1,4 +1,4 @@
-"""Which Pulsar broker serves which partition, as the admin interface tells it."""
+"""The Pulsar broker of each partition, from the admin interface."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BROKERS = ["b1:8080", "b2:8080"]
 
 
 class Cluster(Admin):
-    """Tells its brokers and, by partition, what a lookup finds."""
+    """An admin interface with these brokers and lookups by partition."""
 
     def __init__(self, brokers: object, found: list[dict[str, str | None]]) -> None:
         super().__init__("http://nowhere", 1, Access())
@@ -55,8 +55,8 @@ def named(lookups: LeaderLookup, cluster: Cluster, partitions: int) -> list[str]
     return [lookups.name(number) if number >= 0 else "" for number in found]
 
 
-def test_a_leader_has_the_same_name_in_whichever_order_it_is_seen() -> None:
-    """One daemon starts before the partitions move, the other behind it."""
+def test_the_name_of_a_leader_does_not_depend_on_the_order_of_lookups() -> None:
+    """One daemon starts before the partitions move, the other afterwards."""
     early, late = (
         Cluster(BROKERS, at("b1:8080", "b2:8080")),
         Cluster(BROKERS, at("b2:8080", "b1:8080")),
@@ -74,13 +74,13 @@ def test_a_leader_has_the_same_name_in_whichever_order_it_is_seen() -> None:
         ({"brokerUrl": "", "brokerUrlTls": "pulsar+ssl://b1:6651"}, "b1:6651"),
     ],
 )
-def test_a_broker_is_known_by_whichever_address_it_has(
+def test_a_broker_is_known_by_any_of_its_addresses(
     answer: dict[str, str | None], name: str
 ) -> None:
     assert named(LeaderLookup(), Cluster(BROKERS, [answer]), 1) == [name]
 
 
-def test_a_cluster_of_one_is_not_asked_further() -> None:
+def test_a_cluster_of_one_broker_needs_no_lookups() -> None:
     cluster = Cluster(["b1:8080"], [])
 
     assert named(LeaderLookup(), cluster, 3) == ["b1:8080"] * 3
@@ -105,16 +105,16 @@ def test_many_partitions_are_looked_up_in_turn() -> None:
         Cluster("a page", [{}]),
     ],
 )
-def test_what_is_not_told_is_an_error_of_the_broker(cluster: Cluster) -> None:
-    """Which costs the latency by leader, and lets the daemon be."""
+def test_an_incomplete_answer_is_a_broker_error(cluster: Cluster) -> None:
+    """The daemon goes on without latency by leader."""
     with pytest.raises(BrokerError):
         named(LeaderLookup(), cluster, 1)
 
 
-def test_certificates_and_token_are_read_anew_only_after_a_question_that_failed(
+def test_certificates_and_token_are_read_again_only_after_a_failed_request(
     tmp_path: Path,
 ) -> None:
-    """Every 15 s in each load daemon is often; a token that has expired is replaced all the same."""
+    """To read them every 15 s in each daemon is too often; an expired token is still replaced."""
     token = tmp_path / "token"
     token.write_text("eyJ")
     answers: dict[str, str | int] = {"/admin/v2/brokers": '["b1:8080"]'}

@@ -1,4 +1,4 @@
-"""What is known of a Pulsar partition's log when the cluster tells it late, in part, or not at all."""
+"""The log of a Pulsar partition when the cluster answers late, incompletely, or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATS = {
 
 
 class Told(Admin):
-    """An admin interface whose answer a test sets; an error among them is raised."""
+    """An admin interface with an answer set by the test; an error is raised."""
 
     def __init__(self, answer: object) -> None:
         super().__init__("http://nowhere", 1, Access())
@@ -45,7 +45,7 @@ def of_partitions(*stats: object) -> dict[str, object]:
 
 
 def test_a_lag_is_unknown_when_the_last_answer_is_old() -> None:
-    """The logs may have grown since: no lag at all is better than one that stands still."""
+    """The logs may have grown since then: an unknown lag is better than a constant one."""
     clock, admin = FakeClock(), Told(of_partitions(STATS, STATS))
     watcher = LogWatcher(admin, TOPICS, {}, clock)
     watcher.poll()
@@ -87,17 +87,17 @@ def test_a_lag_raises_when_the_polling_thread_has_died() -> None:
 @pytest.mark.parametrize(
     "ask", [lambda one: one.bounds([0, 1]), lambda one: one.bounds([1])], ids=["both", "one"]
 )
-def test_bounds_that_are_not_told_in_whole_are_an_error_of_the_broker(
+def test_incomplete_bounds_are_a_broker_error(
     answer: object, ask: Callable[[LogWatcher], object]
 ) -> None:
-    """So that holes stay until they are, and the consumer lives on."""
+    """Gaps stay open until the answer is complete, and the consumer goes on."""
     watcher = LogWatcher(Told(answer), TOPICS, {}, FakeClock())
 
     with pytest.raises(BrokerError):
         ask(watcher)
 
 
-def test_an_answer_that_cannot_be_read_leaves_the_lag_unknown() -> None:
+def test_an_invalid_answer_leaves_the_lag_unknown() -> None:
     watcher = LogWatcher(Told("a page of something else"), TOPICS, {}, FakeClock())
 
     watcher.poll()

@@ -1,16 +1,16 @@
-"""What the forecast takes from brokers and clients: their limits, and how large they store a message."""
+"""Inputs of the forecast: retention limits of brokers, and the stored size of a message."""
 
 from __future__ import annotations
 
 import pytest
 
 from soak.brokers.kafka import retention
-from soak.brokers.pulsar import retention as _pulsar_entry
+from soak.brokers.pulsar import retention as pulsar_retention
 from soak.core.cluster.forecast import NEVER, Limits, Stored
 from soak.core.plan.load import Load
 
 
-def test_a_record_is_as_large_as_kafka_writes_it() -> None:
+def test_the_size_of_a_record_is_that_of_kafka() -> None:
     """1,024 bytes: 2 of its length, 2 of the value's, attributes, deltas, no key, no headers."""
     assert retention.record_bytes(1024) == 1024 + 2 + 2 + 1 + 2 + 1 + 1
     assert retention.record_bytes(50) == 50 + 1 + 1 + 1 + 2 + 1 + 1
@@ -28,15 +28,15 @@ def test_a_record_is_as_large_as_kafka_writes_it() -> None:
         ({"rate": "1k/s"}, {"linger.ms": "500"}, 11.0),
     ],
 )
-def test_a_batch_holds_what_comes_while_the_producer_waits(
+def test_a_batch_holds_the_messages_of_the_linger_time(
     load: dict[str, object], producer: dict[str, str], expected: float
 ) -> None:
     """With keys a partition gets its share; without, the producer stays with one for 10 ms."""
     assert retention.messages_per_batch(Load(**load), 4, producer) == pytest.approx(expected)  # type: ignore[arg-type]  # as a plan has it
 
 
-def test_compression_takes_away_what_is_compressible() -> None:
-    """Half of each message is one repeated byte; the topic may say otherwise than the producer."""
+def test_compression_removes_the_compressible_part() -> None:
+    """Half of each message is one repeated byte; the topic may override the producer."""
     load = Load(rate=1000, compressible=0.5, message_size=1000)  # type: ignore[arg-type]  # as a plan has it
     plain = retention.stored_in_batches(load, 1, {"linger.ms": "0"})
 
@@ -62,18 +62,18 @@ def test_the_cluster_compresses_unless_it_leaves_it_to_the_producer(
     assert retention.retention_of(topic, brokers).compression == expected
 
 
-def test_an_entry_is_as_large_as_pulsar_writes_it() -> None:
+def test_the_size_of_an_entry_is_that_of_pulsar() -> None:
     """As measured: 4,132 bytes of a message of 4,096."""
-    single = _pulsar_entry.stored_in_entries(Load(rate=100, message_size=4096), 1, {})  # type: ignore[arg-type]  # as a plan has it
+    single = pulsar_retention.stored_in_entries(Load(rate=100, message_size=4096), 1, {})  # type: ignore[arg-type]  # as a plan has it
     batch = {"batching_enabled": "true", "batching_max_publish_delay_ms": "1"}
-    many = _pulsar_entry.stored_in_entries(Load(rate=9000, message_size=1024), 1, batch)  # type: ignore[arg-type]  # as a plan has it
+    many = pulsar_retention.stored_in_entries(Load(rate=9000, message_size=1024), 1, batch)  # type: ignore[arg-type]  # as a plan has it
 
     assert single == Stored(4132.0, 1.0)
     assert many == Stored(1024 + 3.6 + 10, 10.0)
 
 
 def test_kafkas_settings_come_from_the_topic_then_from_the_brokers_then_from_kafka() -> None:
-    """In the units that each of them has."""
+    """Each in its own unit."""
     brokers = {"log.retention.hours": "2", "log.segment.bytes": "1000", "log.roll.ms": "5000"}
 
     found = retention.retention_of({"segment.bytes": "500", "retention.bytes": "-1"}, brokers)
@@ -108,18 +108,18 @@ def test_a_compacted_topic_deletes_nothing_for_its_age() -> None:
 def test_pulsars_policies_are_in_minutes_and_mebibytes(
     policy: dict[str, object], keep: tuple[float, float]
 ) -> None:
-    """-1 is for ever; without a policy what was read goes at once."""
+    """-1 is unlimited; without a policy messages are deleted once they are read."""
     broker = {"managedLedgerMaxEntriesPerLedger": "200", "retentionCheckIntervalInSeconds": "1"}
 
-    found = _pulsar_entry.retention_of(policy, broker)
+    found = pulsar_retention.retention_of(policy, broker)
 
     assert (found.keep_bytes, found.keep_seconds) == keep
     assert (found.segment_entries, found.check_seconds, found.free_seconds) == (200, 1, None)
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1"])
-def test_a_rollover_time_of_nothing_is_none(minutes: str) -> None:
-    """Pulsar closes no ledger for its age then."""
+def test_a_rollover_time_of_0_is_unlimited(minutes: str) -> None:
+    """Pulsar then closes no ledger for its age."""
     broker = {"managedLedgerMaxLedgerRolloverTimeMinutes": minutes}
 
-    assert _pulsar_entry.retention_of({}, broker).segment_seconds == NEVER
+    assert pulsar_retention.retention_of({}, broker).segment_seconds == NEVER

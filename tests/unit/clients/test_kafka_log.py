@@ -1,4 +1,4 @@
-"""A broker that is away: what its clients say is neither lost nor a flood, and they are back soon."""
+"""Clients while a broker is down: their log lines are neither lost nor a flood, and they reconnect soon."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ MS = SECOND_NS // 1000
 
 
 def say(log: ClientLog, text: str, client: str = "rdkafka#consumer-1") -> None:
-    """Give a line as librdkafka's binding does."""
+    """Log a line as librdkafka's binding does."""
     log.log(logging.ERROR, "%s [%s] %s", "FAIL", client, text)
 
 
-def test_a_broker_that_is_down_is_a_line_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
-    """Twenty a second for 23 s, whichever client says it and however long its attempt took."""
+def test_a_broker_that_is_down_causes_one_line_in_ten_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Twenty a second for 23 s, from several clients, with different durations."""
     clock = FakeClock()
     log = ClientLog(logging.getLogger("soak.brokers.kafka"), clock)
 
@@ -44,7 +46,7 @@ def test_a_broker_that_is_down_is_a_line_in_ten_seconds(caplog: pytest.LogCaptur
     assert all(REFUSED in record.getMessage() for record in caplog.records)
 
 
-def test_every_kind_of_line_is_heard_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_every_kind_of_line_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """Another broker and another reason are other kinds."""
     log = ClientLog(logging.getLogger("soak.brokers.kafka"), FakeClock())
 
@@ -54,8 +56,8 @@ def test_every_kind_of_line_is_heard_at_once(caplog: pytest.LogCaptureFixture) -
     assert len(caplog.records) == 3
 
 
-def test_partitions_are_no_kinds_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that dies says the same of a thousand partitions, each at an offset of its own."""
+def test_lines_about_different_partitions_are_one_kind(caplog: pytest.LogCaptureFixture) -> None:
+    """After a broker dies, a line comes for each of a thousand partitions, with its offset."""
     log = ClientLog(logging.getLogger("soak.brokers.kafka"), FakeClock())
 
     for number in range(1000):
@@ -85,8 +87,8 @@ class Silent:
 
 
 @pytest.mark.parametrize("first", [KafkaError._AUTHENTICATION, KafkaError._SSL])
-def test_a_refusal_is_the_cause_and_not_what_follows_from_it(first: int) -> None:
-    """Of all that the client was told."""
+def test_a_refusal_is_the_cause_and_not_its_consequences(first: int) -> None:
+    """Of all errors of the client."""
     cause = ErrorCause()
     admin: Any = Silent(
         cause,
@@ -100,8 +102,8 @@ def test_a_refusal_is_the_cause_and_not_what_follows_from_it(first: int) -> None
         cause.metadata(admin, "b1:9092", 1.0)
 
 
-def test_without_a_cause_the_question_s_own_words_stand() -> None:
-    """That all brokers are down says no more than they do."""
+def test_without_a_cause_the_error_of_the_request_is_shown() -> None:
+    """That all brokers are down adds nothing to it."""
     cause = ErrorCause()
     admin: Any = Silent(cause, (KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
 
@@ -109,8 +111,8 @@ def test_without_a_cause_the_question_s_own_words_stand() -> None:
         cause.metadata(admin, "b1:9092", 1.0)
 
 
-def test_between_two_attempts_to_connect_lies_a_second_at_most_unless_the_plan_says_more() -> None:
-    """The client tells it by refusing a shortest pause that is longer than the longest."""
+def test_attempts_to_connect_are_a_second_apart_at_most_unless_the_plan_says_otherwise() -> None:
+    """The client refuses a minimum above its maximum, which shows the maximum."""
     longer = {"reconnect.backoff.ms": "1001"}
     planned = {**longer, "reconnect.backoff.max.ms": "5000"}
 
@@ -120,8 +122,10 @@ def test_between_two_attempts_to_connect_lies_a_second_at_most_unless_the_plan_s
         kafka.connect(kafka.Config(common=longer), SystemClock()).check_settings()
 
 
-def test_a_request_that_is_never_answered_is_told_by_name(caplog: pytest.LogCaptureFixture) -> None:
-    """What listens there takes the connection and says nothing."""
+def test_a_request_that_is_never_answered_is_logged_by_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The server accepts the connection and never answers."""
     caplog.set_level(logging.INFO)
     impatient = {"api.version.request.timeout.ms": "100"}
     clock = SystemClock()
@@ -139,8 +143,8 @@ def test_a_request_that_is_never_answered_is_told_by_name(caplog: pytest.LogCapt
         consumer.close()
 
 
-def test_a_probe_keeps_nothing_of_what_its_client_is_told_while_the_broker_is_away() -> None:
-    """It asks for weeks: of ten refused connections and more at most those since the answer are left."""
+def test_a_probe_keeps_no_backlog_of_events_while_the_broker_is_down() -> None:
+    """It runs for weeks: at most the events since the last request are waiting."""
     offsets = KafkaOffsets({"bootstrap.servers": "127.0.0.1:1"}, 0.6)
 
     with pytest.raises(ProbeError, match="cannot list topics"):

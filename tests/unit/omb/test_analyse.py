@@ -78,7 +78,7 @@ def test_without_its_backlog_the_same_run_has_no_known_cause(name: str) -> None:
     ids=str,
 )
 def test_every_catch_up_read_is_one_finding_until_it_is_over(catch_up: CatchUp) -> None:
-    """Short and long, one that never ends, with quiet and wandering noise, whether others pay or not."""
+    """Short, long and endless ones, with white and correlated noise, with or without publish latency."""
     for seed in (1, 2):
         run = result(catch_up, np.random.default_rng(seed))
         found = latency_rises(run)
@@ -90,7 +90,7 @@ def test_every_catch_up_read_is_one_finding_until_it_is_over(catch_up: CatchUp) 
 
 
 def test_a_quiet_run_has_no_finding() -> None:
-    """20 runs of 90 samples whose noise wanders."""
+    """20 runs of 90 samples with correlated noise."""
     calm = CatchUp(pause=90, drain=91, end=92, noise=0.1, correlation=0.6)
 
     assert sum(len(latency_rises(result(calm, np.random.default_rng(s)))) for s in range(20)) <= 1
@@ -160,7 +160,7 @@ def test_every_rise_of_a_run_is_found_in_its_export(
     assert [one["index"] * 10 for one in found] == [at * length for at in rises]
 
 
-def test_for_people_a_finding_is_a_sentence_with_its_reasons() -> None:
+def test_the_text_of_a_finding_is_a_sentence_with_its_evidence() -> None:
     text = printed(str(RECORDED / "catch_up" / "one-sample.json.gz"))
 
     assert "to 61.9 s from sample 36 (6 min) until sample 37, cause catch_up_read" in text
@@ -171,7 +171,7 @@ def test_a_file_without_a_rise_says_so() -> None:
     assert "no rise of latency in 4 samples" in printed(str(RECORDED / "upstream.json"))
 
 
-def test_a_file_that_is_no_result_is_named_and_nothing_is_printed(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "workload.yaml"
     path.write_text("name: a\ntopics: 1\n")
     done = CliRunner().invoke(build(["omb"]), ["omb", "analyse", str(path)])
@@ -182,7 +182,7 @@ def test_a_file_that_is_no_result_is_named_and_nothing_is_printed(tmp_path: Path
 
 
 def changed(folder: Path, change: Callable[[int, Any], Any], *stems: str) -> str:
-    """Write a real result with every entry of some lists made another; return its path."""
+    """Write a real result with every entry of some lists changed; return its path."""
     body = result_file.parse_json(result_file.read_text(RUN), "a")
     assert isinstance(body, dict)
     for key, row in body.items():
@@ -215,7 +215,7 @@ def notes(text: str) -> list[str]:
 def test_a_run_whose_latency_was_not_measured_is_refused_before_anything_is_printed(
     tmp_path: Path, change: Callable[[int, Any], Any], stems: tuple[str, ...], output: str
 ) -> None:
-    """Nothing measured is no clean run; the file beside it, which has a finding, is not printed either."""
+    """A run without measurements is not a clean run; a second file, with a finding, is not printed either."""
     path = changed(tmp_path, change, *stems)
     done = CliRunner().invoke(
         build(["omb"]), ["omb", "analyse", "--format", output, str(RUN), path]
@@ -239,7 +239,7 @@ def test_a_result_without_a_sample_is_refused(tmp_path: Path) -> None:
     assert "no value above 0 in 0 samples" in str(done.exception)
 
 
-def test_a_run_of_which_samples_are_missing_is_analysed_and_it_is_said(tmp_path: Path) -> None:
+def test_a_run_with_missing_samples_is_analysed_with_a_note(tmp_path: Path) -> None:
     path = changed(tmp_path, lambda at, value: None if at % 8 == 0 else value, "publishLatency")
     text = printed(path)
 
@@ -248,8 +248,8 @@ def test_a_run_of_which_samples_are_missing_is_analysed_and_it_is_said(tmp_path:
     assert "  note: end_to_end_latency: 11 of 48 samples missing" in notes(text)
 
 
-def test_samples_that_are_negative_are_counted_and_told(tmp_path: Path) -> None:
-    """They are left out of what is searched, which without a word looks like a whole run."""
+def test_negative_samples_are_counted_in_a_note(tmp_path: Path) -> None:
+    """They are not searched, which without a note would look like a complete run."""
     path = changed(tmp_path, lambda at, value: -1.0 if at % 8 == 0 else value, "publishLatency")
 
     assert (
@@ -263,7 +263,7 @@ def test_samples_that_are_negative_are_counted_and_told(tmp_path: Path) -> None:
     [("publishLatency",), ("publishLatency5", "publishLatency9")],
     ids=["all", "quantiles alone"],
 )
-def test_a_rise_to_the_cap_of_the_recorder_is_told_with_the_cap(
+def test_a_rise_to_the_cap_of_the_recorder_has_a_note_on_the_cap(
     tmp_path: Path, stems: tuple[str, ...]
 ) -> None:
     path = changed(tmp_path, lambda at, _: 60_000.0 if at > 23 else 5.0, *stems)
@@ -273,7 +273,7 @@ def test_a_rise_to_the_cap_of_the_recorder_is_told_with_the_cap(
     assert f"  note: publish_latency: 24 samples {CAP_NOTE}" in notes(text)
 
 
-def test_a_file_whose_end_to_end_latency_is_not_there_says_so(tmp_path: Path) -> None:
+def test_a_file_without_end_to_end_latency_has_a_note(tmp_path: Path) -> None:
     body = json.loads((RECORDED / "upstream.json").read_text())
     path = tmp_path / "a.json"
     path.write_text(json.dumps({k: v for k, v in body.items() if not k.startswith("endToEnd")}))
@@ -281,7 +281,7 @@ def test_a_file_whose_end_to_end_latency_is_not_there_says_so(tmp_path: Path) ->
     assert "  note: end_to_end_latency: no values in the file" in notes(printed(str(path)))
 
 
-def test_for_people_a_file_has_the_notes_that_its_import_has() -> None:
+def test_the_text_has_the_same_notes_as_the_import() -> None:
     path = str(RECORDED / "upstream.json")
     imported = CliRunner().invoke(build(["omb"]), ["omb", "import", path])
 
@@ -289,15 +289,15 @@ def test_for_people_a_file_has_the_notes_that_its_import_has() -> None:
     assert notes(printed(path)) == notes(imported.stdout)
 
 
-def test_a_finding_for_programs_holds_the_remarks_on_its_file() -> None:
+def test_a_finding_in_json_holds_the_remarks_on_its_file() -> None:
     (row,) = [json.loads(line) for line in printed("--format", "jsonl", str(RUN)).splitlines()]
 
     assert row["remarks"] == list(load(RUN).remarks)
     assert row["remarks"][1:] == ITS_NOTES
 
 
-def test_for_programs_a_file_without_a_finding_has_its_notes_beside_the_objects() -> None:
-    """One object a finding is the contract: what belongs to none goes to stderr."""
+def test_in_json_a_file_without_a_finding_has_its_notes_on_stderr() -> None:
+    """Stdout has one object for each finding; notes go to stderr."""
     path = RECORDED / "upstream.json"
     done = CliRunner().invoke(build(["omb"]), ["omb", "analyse", "--format", "jsonl", str(path)])
 

@@ -25,8 +25,8 @@ def test_a_kafka_driver_fills_broker_and_topic() -> None:
     assert (plan.topic.replication, plan.topic.settings) == (3, {"min.insync.replicas": "2"})
 
 
-def test_a_producer_does_unasked_what_javas_does() -> None:
-    """Librdkafka would wait 5 ms for a batch and not be idempotent: another test than the benchmark's."""
+def test_a_producer_has_the_defaults_of_javas() -> None:
+    """Librdkafka would linger for 5 ms and not be idempotent, unlike the benchmark."""
     bare = KAFKA.replace("  linger.ms=1\n  batch.size=131072\n", "")
     producer = imported(WORKLOAD, bare)[0].broker_config.producer
 
@@ -35,7 +35,7 @@ def test_a_producer_does_unasked_what_javas_does() -> None:
     assert (one["acks"], one["enable.idempotence"]) == ("1", "false")
 
 
-def test_what_all_clients_are_told_is_overruled_by_no_default() -> None:
+def test_common_settings_override_the_defaults() -> None:
     """The benchmark gives a producer the common settings first, then its own."""
     more = "  acks=1\n  linger.ms=10\n  batch.size=1048576\nproducerConfig: |\n  compression.type=none\n"
     driver = KAFKA.replace(
@@ -87,10 +87,10 @@ def test_a_producer_is_idempotent_where_javas_is_unasked(told: str, is_idempoten
         "socket.connection.setup.timeout.ms=0",
     ],
 )
-def test_what_java_takes_and_librdkafka_refuses_becomes_what_it_takes_and_is_told(
+def test_a_value_that_librdkafka_refuses_becomes_the_nearest_with_a_note(
     told: str,
 ) -> None:
-    """The client itself says so: it is made, and asks nobody."""
+    """The client itself accepts it, without a connection."""
     driver = KAFKA.replace("  bootstrap.servers", f"  {told}\n  bootstrap.servers")
     plan, text = imported(WORKLOAD, driver)
     common = plan.broker_config.common
@@ -121,10 +121,10 @@ def test_a_key_goes_to_the_partition_that_javas_client_chooses(keys: str, at: st
         ("acks=all\n  enable.idempotence=false\n  batch.size=131072", 0),
     ],
 )
-def test_a_batch_that_keeps_an_idempotent_producer_busy_stands_and_is_told(
+def test_a_small_batch_of_an_idempotent_producer_is_kept_with_a_note(
     settings: str, times: int
 ) -> None:
-    """It is what the benchmark did; how much it costs here is another thing."""
+    """The benchmark has it too, but it costs librdkafka more."""
     given = "acks=all\n  linger.ms=1\n  batch.size=131072"
 
     plan, text = imported(WORKLOAD, KAFKA.replace(given, settings))
@@ -133,7 +133,7 @@ def test_a_batch_that_keeps_an_idempotent_producer_busy_stands_and_is_told(
     assert text.count(f"producerConfig: batch.size {size}: at full speed an idempotent") == times
 
 
-def test_javas_names_become_librdkafkas_or_are_told_with_the_nearest() -> None:
+def test_javas_names_become_librdkafkas_or_get_a_note_with_the_nearest() -> None:
     more = (
         "  buffer.memory=33554432\n  max.request.size=2000000\n  lingr.ms=4\n  key.serializer=x\n"
     )
@@ -182,7 +182,7 @@ def test_no_secret_gets_into_a_plan() -> None:
         ('"$ConnectionString"', "$ConnectionString"),
     ],
 )
-def test_the_name_of_a_user_is_taken_whole(told: str, user: str) -> None:
+def test_the_name_of_a_user_is_parsed_completely(told: str, user: str) -> None:
     """A backslash stands for itself twice: in properties, and within the quotes."""
     line = f"  sasl.jaas.config=org.example.PlainLoginModule required username={told} password='hunter2';\n"
     plan, _ = imported(WORKLOAD, KAFKA.replace("producerConfig", f"{line}producerConfig"))
@@ -216,8 +216,8 @@ def test_a_pulsar_driver_fills_broker_and_topic_with_the_benchmarks_defaults() -
     assert "soakd creates no namespace" in text
 
 
-def test_a_pulsar_producer_has_the_limits_that_the_benchmark_sets_or_they_are_told() -> None:
-    """None on a batch's messages, on a send's time and, unasked, on what waits: the client has its own."""
+def test_a_pulsar_producer_has_the_limits_of_the_benchmark_or_a_note() -> None:
+    """The benchmark does not limit the messages of a batch, the time of a send or pending messages."""
     plan, text = imported(WORKLOAD, PULSAR.replace("producer:\n  pendingQueueSize: 5000\n", ""))
     producer = plan.broker_config.producer
 

@@ -34,7 +34,7 @@ CHARTED = (
     *("publishLatency99pct", "publishDelayLatency99pct"),
     *("endToEndLatency95pct", "endToEndLatencyAvg"),
 )
-"""What the chart script of the benchmark takes from a result, beside the maps of percentiles."""
+"""The lists that the chart script of the benchmark reads, apart from the maps of percentiles."""
 
 
 def collected(folder: RunFolder) -> Result:
@@ -67,7 +67,7 @@ def pooled(by_second: dict[int, list[Ints]], begin: int, end: int) -> HdrHistogr
 
 
 def test_samples_are_the_histograms_of_ten_seconds_added_up(tmp_path: Path) -> None:
-    """Percentiles, mean and maximum are what HdrHistogram says of all latencies in one."""
+    """Percentiles, mean and maximum are those of one HdrHistogram with all latencies."""
     run = write_known_run(tmp_path / "run")
     found = collected(run.folder)
     latencies = {"publish_latency": run.publish, "end_to_end_latency": run.end_to_end}
@@ -100,7 +100,7 @@ def test_rates_counts_and_backlog_are_those_of_all_processes(tmp_path: Path) -> 
 
 
 def test_a_backlog_grows_by_what_is_sent_while_consumers_pause(tmp_path: Path) -> None:
-    """They know of none then, nor for five seconds after: 50 messages a second, of which each reads 25."""
+    """Consumers do not know it then, nor for five seconds after; 50 messages a second, each reads 25."""
     run = write_known_run(tmp_path / "run", paused=range(WARM_UP + 8, WARM_UP + 16))
     found = collected(run.folder)
 
@@ -110,7 +110,7 @@ def test_a_backlog_grows_by_what_is_sent_while_consumers_pause(tmp_path: Path) -
 
 
 def test_a_backlog_of_one_subscription_grows_while_another_reads_on(tmp_path: Path) -> None:
-    """The one that pauses says that it lags by nothing; the live one by as much as it does."""
+    """The paused one reports a lag of 0, the live one its real lag."""
     paused = range(WARM_UP + 10, WARM_UP + 20)
     run = write_known_run(tmp_path / "run", paused=paused, live=1)
     found = collected(run.folder)
@@ -183,7 +183,7 @@ def test_an_export_imports_as_the_same_numbers(tmp_path: Path, dialect: str) -> 
     assert same(again, result_file.parse_result(result_file.result_body(again, dialect), "a"))
 
 
-def test_the_charts_find_what_they_take(tmp_path: Path) -> None:
+def test_the_charts_find_their_lists(tmp_path: Path) -> None:
     """Finite numbers in every list, and percentiles below 100 that a logarithm can take."""
     body = exported(write_known_run(tmp_path / "run"), tmp_path)
 
@@ -196,7 +196,7 @@ def test_the_charts_find_what_they_take(tmp_path: Path) -> None:
         assert all(0.0 <= share <= 100.0 for share in shares)
 
 
-def test_an_export_says_what_the_plan_says(tmp_path: Path) -> None:
+def test_an_export_has_the_facts_of_the_plan(tmp_path: Path) -> None:
     body = exported(write_known_run(tmp_path / "run"), tmp_path, "--dialect", "vanlightly")
 
     assert (body["workload"], body["driver"]) == ("known", "Kafka")
@@ -217,7 +217,7 @@ def test_a_ramped_run_s_rate_is_that_of_its_soak(tmp_path: Path) -> None:
     assert exported(run, tmp_path, "--dialect", "vanlightly")["producerRate"] == 75
 
 
-def test_a_record_of_a_second_that_is_over_is_left_out_and_told(tmp_path: Path) -> None:
+def test_a_record_of_an_earlier_second_is_omitted_with_a_remark(tmp_path: Path) -> None:
     folder = write_known_run(tmp_path / "run").folder
     told = list(omb.run_seconds(folder))
     found = run_result.result_of_run(omb.run_source(folder), [*told, told[WARM_UP]])
@@ -260,7 +260,7 @@ def test_nothing_is_overwritten_when_there_is_nothing_to_export(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "run"]
 
 
-def test_what_cannot_be_exported_is_told(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_exported_is_an_error(tmp_path: Path) -> None:
     run = write_known_run(tmp_path / "run")
     there = str(run.folder.path)
 
@@ -307,7 +307,7 @@ def test_a_second_above_the_range_has_a_line_with_its_maximum_and_their_number()
     assert line.startswith("Tag=publish,7.000,1.000,4500000.000,")
 
 
-def test_what_waited_an_hour_to_be_sent_is_no_hour_of_the_cluster_s() -> None:
+def test_an_hour_of_waiting_before_the_send_is_not_publish_latency() -> None:
     """23 messages, due 75 min before they were sent, and acknowledged 5 ms after."""
     found = RunLatencies(HistogramCells(), RecordReader())
     found.add_produced(told(histogram(*[HOUR_AND_A_QUARTER_NS] * 23), histogram(*[5_000_000] * 23)))

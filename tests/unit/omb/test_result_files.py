@@ -53,7 +53,7 @@ def refused(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_recorded_file_is_told_by_its_keys_and_read_in_seconds(dialect: str) -> None:
+def test_a_recorded_file_is_recognised_by_its_keys_and_read_in_seconds(dialect: str) -> None:
     found = load(RECORDED / f"{dialect}.json")
 
     assert found.dialect == dialect
@@ -103,7 +103,7 @@ def test_a_time_axis_comes_from_counts_and_rates_where_they_are() -> None:
     assert any("before the warm-up" in text for text in found.remarks)
 
 
-def test_without_counts_the_nominal_step_stands_and_it_is_said() -> None:
+def test_without_counts_the_nominal_step_is_assumed_with_a_remark() -> None:
     found = load(RECORDED / "upstream.json")
 
     assert found.seconds.tolist() == [10.0, 20.0, 30.0, 40.0]
@@ -120,20 +120,20 @@ def test_a_result_without_a_sample_is_read() -> None:
     assert found.totals["publish_latency_p99_seconds"] == 0.006448
 
 
-def test_another_sample_rate_is_heeded() -> None:
+def test_another_sample_rate_is_used() -> None:
     body = {**body_of("redpanda"), "sampleRateMillis": 1000, "sent": [], "consumed": []}
 
     assert result_file.parse_result(body, "a").seconds.tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_the_end_of_a_run_may_stand_in_the_name_of_its_file() -> None:
+def test_the_end_of_a_run_may_be_in_the_name_of_its_file() -> None:
     name = "results/1kb-Kafka-2026-03-01-10-02-08.json"
     found = result_file.parse_result(body_of("upstream"), name)
 
     assert found.facts["endTime"] == "2026-03-01-10-02-08"
 
 
-def test_capped_values_negative_backlogs_and_unknown_keys_are_told() -> None:
+def test_capped_values_negative_backlogs_and_unknown_keys_have_remarks() -> None:
     found = load(RECORDED / "upstream.json")
 
     assert any(
@@ -149,7 +149,7 @@ def test_capped_values_negative_backlogs_and_unknown_keys_are_told() -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @settings(max_examples=12)
 @given(data=st.data())
-def test_what_is_written_reads_as_the_same_numbers(dialect: str, data: st.DataObject) -> None:
+def test_a_written_result_reads_as_the_same_numbers(dialect: str, data: st.DataObject) -> None:
     result = data.draw(results(dialect))
     text = result_file.result_text(result, dialect)
     again = result_file.parse_result(result_file.parse_json(text, "a"), "a")
@@ -193,7 +193,7 @@ def test_all_published_results_import_and_survive_being_written() -> None:
         assert same(one, again)
 
 
-def test_the_command_sums_a_file_up(tmp_path: Path) -> None:
+def test_the_command_summarises_a_file(tmp_path: Path) -> None:
     packed = tmp_path / "a.json.gz"
     packed.write_bytes(gzip.compress((RECORDED / "redpanda.json").read_bytes()))
     text = printed("import", str(packed))
@@ -297,7 +297,7 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
         assert refused("import", str(path)).startswith(str(path))
 
 
-def test_what_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     assert "cannot read" in refused("import", str(path))
     path.write_bytes(b"\x89PNG\r\n\xff\xfe")

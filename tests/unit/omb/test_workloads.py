@@ -1,4 +1,4 @@
-"""Workloads of the OpenMessaging Benchmark to plans: what fits; the rest is told."""
+"""Workloads of the OpenMessaging Benchmark become plans, with notes on what does not fit."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def refused(*texts: str, dialect: str | None = None) -> str:
     return str(caught.value)
 
 
-def test_a_workload_says_what_is_sent_by_how_many_and_how_long() -> None:
-    """Producers count by topic there, by process and connection here."""
+def test_a_workload_becomes_topics_load_consumers_and_phases() -> None:
+    """The benchmark counts producers by topic, soakd by process and connection."""
     plan, _ = imported(WORKLOAD)
 
     assert plan.name == "1-topic-100-partitions-1kb"
@@ -57,7 +57,7 @@ def test_a_workload_says_what_is_sent_by_how_many_and_how_long() -> None:
 def test_there_are_as_many_processes_as_the_rate_needs(
     rate: int, producers: int, processes: tuple[int, int], readers: int
 ) -> None:
-    """One process gives a fifth of a million messages a second; connections that come on top are told."""
+    """One process sends 200,000 messages a second; additional connections have a note."""
     text = WORKLOAD.replace("200000", str(rate)).replace(
         "producersPerTopic: 5", f"producersPerTopic: {producers}"
     )
@@ -74,9 +74,7 @@ def test_there_are_as_many_processes_as_the_rate_needs(
     ("dialect", "minutes"),
     [("upstream", 1), ("confluent", 1), ("redpanda", 30), ("vanlightly", 30)],
 )
-def test_a_missing_warm_up_means_what_its_dialect_takes_it_to_mean(
-    dialect: str, minutes: int
-) -> None:
+def test_a_missing_warm_up_has_the_default_of_its_dialect(dialect: str, minutes: int) -> None:
     plan, text = imported(WORKLOAD, dialect=dialect)
 
     assert plan.phases.warm_up == minutes * MINUTE_NS
@@ -92,11 +90,11 @@ def test_a_missing_warm_up_means_what_its_dialect_takes_it_to_mean(
         ("backlogDrainRatio: 0.5", 1),
     ],
 )
-def test_a_key_that_one_dialect_has_tells_it(key: str, minutes: int) -> None:
+def test_a_key_of_one_dialect_identifies_it(key: str, minutes: int) -> None:
     assert imported(WORKLOAD + key)[0].phases.warm_up == minutes * MINUTE_NS
 
 
-def test_a_stated_warm_up_stands() -> None:
+def test_a_stated_warm_up_is_kept() -> None:
     assert imported(f"{WORKLOAD}warmupDurationMinutes: 0")[0].phases.warm_up == 0
 
 
@@ -110,7 +108,7 @@ def test_no_rate_is_a_search_and_no_duration_is_no_end() -> None:
     assert "testDurationMinutes: no end in the benchmark" in text
 
 
-def test_a_backlog_is_a_catch_up_and_its_other_place_is_told() -> None:
+def test_a_backlog_becomes_a_catch_up_with_a_note_on_its_place() -> None:
     plan, text = imported(f"{WORKLOAD}consumerBacklogSizeGB: 5\n")
 
     assert plan.phases.catch_up is not None
@@ -119,7 +117,7 @@ def test_a_backlog_is_a_catch_up_and_its_other_place_is_told() -> None:
     assert "0.yaml:14: consumerBacklogSizeGB: built after the soak" in text
 
 
-def test_an_unknown_key_is_ignored_and_told_but_refused_by_the_dialect_that_refuses() -> None:
+def test_an_unknown_key_is_ignored_with_a_note_or_refused_as_in_its_dialect() -> None:
     _, text = imported(f"{WORKLOAD}producerRat: 4\n")
 
     assert (
@@ -133,13 +131,13 @@ def test_an_unknown_key_is_ignored_and_told_but_refused_by_the_dialect_that_refu
 
 
 def test_a_key_that_two_dialects_have_does_not_make_one_of_them_refuse_another() -> None:
-    """Vanlightly's ignores what it does not know."""
+    """Vanlightly's ignores unknown keys."""
     _, text = imported(f"{WORKLOAD}sampleRateMillis: 1000\nproducerRat: 4\n")
 
     assert "producerRat: unknown key, ignored as in the benchmark" in text
 
 
-def test_what_has_no_part_here_is_told() -> None:
+def test_keys_without_a_counterpart_have_a_note() -> None:
     more = "payloadFile: 1Kb.data\nkeyDistributor: KEYS\nmessageSize: 10\nrandomizedPayloadPoolSize: 7\n"
     kept = "".join(
         line
@@ -157,7 +155,7 @@ def test_what_has_no_part_here_is_told() -> None:
     ("key", "line"),
     [("subscriptionsPerTopic", 9), ("consumerPerSubscription", 10), ("producersPerTopic", 11)],
 )
-def test_none_of_a_side_is_one_of_it_and_told(key: str, line: int) -> None:
+def test_no_client_of_a_side_becomes_one_with_a_note(key: str, line: int) -> None:
     before = re.sub(f"{key}: .*", f"{key}: 0", WORKLOAD)
 
     assert (
@@ -167,7 +165,7 @@ def test_none_of_a_side_is_one_of_it_and_told(key: str, line: int) -> None:
 
 
 @pytest.mark.parametrize("copies", [-1, 0])
-def test_copies_that_are_left_to_the_brokers_are_one_and_told(copies: int) -> None:
+def test_a_default_number_of_copies_becomes_one_with_a_note(copies: int) -> None:
     plan, text = imported(WORKLOAD, KAFKA.replace("Factor: 3", f"Factor: {copies}"))
 
     assert plan.topic.replication == 1
@@ -175,8 +173,8 @@ def test_copies_that_are_left_to_the_brokers_are_one_and_told(copies: int) -> No
 
 
 @pytest.mark.parametrize("topics", ["topics: 0\n", ""])
-def test_a_topic_that_is_there_is_taken_as_the_fork_takes_it(topics: str) -> None:
-    """It is named instead of counted."""
+def test_an_existing_topic_is_used_as_in_the_fork(topics: str) -> None:
+    """It has a name instead of a number."""
     text = WORKLOAD.replace("topics: 3\n", topics)
     plan, notes = imported(f"{text}existingTopicList: [foo]\n")
 
@@ -192,23 +190,21 @@ def test_a_topic_that_is_there_is_taken_as_the_fork_takes_it(topics: str) -> Non
         ("existingProduceTopicList: [a]\nexistingConsumeTopicList: [a]", 1),
     ],
 )
-def test_topics_that_are_there_and_do_not_fit_are_made_anew_and_told(
-    lists: str, count: int
-) -> None:
+def test_several_existing_topics_are_created_anew_with_a_note(lists: str, count: int) -> None:
     plan, notes = imported(f"{WORKLOAD.replace('topics: 3', 'topics: 0')}{lists}\n")
 
     assert (plan.topic.count, plan.topic.use_existing) == (count, False)
     assert "TopicList: not carried over: " in notes
 
 
-def test_a_list_of_topics_is_nothing_to_a_dialect_without_it() -> None:
+def test_a_list_of_topics_has_no_meaning_in_a_dialect_without_it() -> None:
     plan, notes = imported(f"{WORKLOAD}existingTopicList: [foo]\n", dialect="upstream")
 
     assert (plan.topic.count, plan.topic.use_existing) == (3, False)
     assert "existingTopicList: unknown key, ignored as in the benchmark" in notes
 
 
-def test_without_a_driver_a_lab_kafka_is_taken_and_told() -> None:
+def test_without_a_driver_a_lab_kafka_is_used_with_a_note() -> None:
     plan, text = imported(WORKLOAD)
 
     assert plan.broker_config.bootstrap_servers == ""
@@ -270,9 +266,7 @@ def test_without_a_driver_a_lab_kafka_is_taken_and_told() -> None:
         ([WORKLOAD.replace("100\n", "99999\n")], "partitions: must be at most 100000"),
     ],
 )
-def test_a_file_that_makes_no_plan_is_refused_with_its_place(
-    texts: list[str], message: str
-) -> None:
+def test_a_file_that_is_no_plan_is_refused_with_its_place(texts: list[str], message: str) -> None:
     assert message in refused(*texts)
 
 
