@@ -205,4 +205,4 @@ def _setting_text(one: Setting, found: Durability) -> str:
     part = f"decides {' and '.join(one.decides)}" if one.decides else "decides nothing"
     weak = [axis for axis in one.decides if getattr(found, axis) != "sync"]
     change = f"; `{one.change}` would help {' and '.join(weak)}" if one.change and weak else ""
-    return f"{one.name} {durability.value_text(one.told.value)} ({one.told.where}): {part}{change}"
+    return f"{one.name} {durability.value_text(one.value_read.value)} ({one.value_read.where}): {part}{change}"

@@ -35,6 +35,6 @@ def nearest(name: str, known: list[str]) -> str:
 
 
 def close_to(name: str, known: list[str]) -> str:
-    """Return `; did you mean ...?`, or "" when nothing known comes near."""
+    """Return `; did you mean ...?`, or "" when no known name is similar."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from soak.core.units import SECOND_NS
 
 NEVER_NS = 2**63 - 1
-"""When a message is due that the schedule does not reach: its last rate is 0."""
+"""Due time of a message that is never due, because the last rate of the schedule is 0."""
 
 _LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """One rate from one instant on, as the plain integers that every due time is made of."""
+    """One rate from one instant on, as the integers that due times are computed from."""
 
     from_ns: int
     rate: Fraction  # of all processes
@@ -35,7 +35,7 @@ class _Segment:
 
 
 class Line:
-    """N(t) as the segments that it is made of; all shares of one schedule have the same."""
+    """N(t) as a list of segments, common to all shares of a schedule."""
 
     __slots__ = ("changes", "first", "from_ns", "segments")
 
@@ -45,10 +45,10 @@ class Line:
         self.segments = [_segment(start_ns, rate, Fraction(0))]
         self.from_ns = [start_ns]  # of each segment, for bisection
         self.first = [0]  # the first message of each segment, of all processes
-        self.changes = 0  # so often it was extended
+        self.changes = 0  # number of extensions
 
     def extend(self, from_ns: int, rate: Fraction) -> None:
-        """Let all have this rate from an instant on, see `Schedule.extend`."""
+        """Set the rate of all shares from an instant on, see `Schedule.extend`."""
         if rate < 0 or from_ns < self.from_ns[0]:
             raise ValueError(f"no rate of {rate} from {from_ns} on: begins at {self.from_ns[0]}")
         self.changes += 1
@@ -87,13 +87,13 @@ class Schedule:
         return len(self.line.segments)
 
     def share(self, number: int, of: int) -> Schedule:
-        """Return every `of`-th of these messages, from message `number` on; both are extended together."""
+        """Return the schedule of every `of`-th message from `number` on; both are extended together."""
         found = Schedule(0, Fraction(0), number * self._of + self._index, self._of * of)
         found.line = self.line
         return found
 
     def extend(self, from_ns: int, rate: Fraction) -> None:
-        """Let all processes together have this rate from an instant on, whatever was to come after it.
+        """Set the rate of all processes together from an instant on, and drop later changes.
 
         Raises:
             ValueError: the rate is negative, or the instant lies before the schedule begins.
@@ -101,22 +101,22 @@ class Schedule:
         self.line.extend(from_ns, rate)
 
     def forget(self, before_ns: int) -> None:
-        """Drop the segments that ended before an instant; of what was due in them only that is known."""
+        """Drop the segments that ended before an instant; due times in them are no longer exact."""
         self.line.forget(before_ns)
 
     def rate_at(self, instant_ns: int) -> Fraction:
-        """Return the rate of this process; before the start, the one that it starts with."""
+        """Return the rate of this process; before the start, its first rate."""
         return self._at(instant_ns).rate / self._of
 
     def span_at(self, instant_ns: int) -> tuple[int, int]:
-        """Return from when on and until when the rate of an instant holds."""
+        """Return the first instant of the rate at an instant, and the instant at which it changes."""
         changes_ns = self.line.from_ns
         after = bisect_right(changes_ns, instant_ns)
         from_ns = changes_ns[after - 1] if after else instant_ns
         return from_ns, changes_ns[after] if after < len(changes_ns) else NEVER_NS
 
     def due_ns(self, index: int) -> int:
-        """Return when message `index` is due, or `NEVER_NS`."""
+        """Return the due time of message `index`, or `NEVER_NS`."""
         number = index * self._of + self._index
         one = self.line.segments[max(0, bisect_right(self.line.first, number) - 1)]
         if not one.per:
@@ -148,29 +148,29 @@ class Schedule:
         return line.segments[max(0, bisect_right(line.from_ns, instant_ns) - 1)]
 
     def _due_in_segment(self, first: int, count: int) -> NDArray[np.int64]:
-        """Return the due times of those that lie in the segment of `first`; at least one."""
+        """Return the due times of the messages in the segment of `first`; at least one."""
         number = first * self._of + self._index
         begins = self.line.first
         at = max(0, bisect_right(begins, number) - 1)
         one = self.line.segments[at]
         if not one.per:
             overdue = -((number - begins[at]) // self._of)
-            if overdue > 0:  # of a forgotten segment: sooner than this one, nobody knows when
+            if overdue > 0:  # of a dropped segment: some time before this one
                 return np.full(min(count, overdue), one.from_ns - 1)
             return np.full(count, NEVER_NS)
         if at + 1 < len(begins):
             count = min(count, -((number - begins[at + 1]) // self._of))
-        count = min(count, max(1, _LARGEST // one.per))  # else the products below exceed int64
+        count = min(count, max(1, _LARGEST // one.per))  # otherwise the products below exceed int64
         ahead = (number * one.parts - one.whole) * one.period_ns
         begin_ns, rest = divmod(ahead, one.parts * one.per)
         step_ns, step_rest = divmod(one.period_ns * self._of, one.per)
         room_ns = _LARGEST - one.from_ns - begin_ns
-        if room_ns < 0:  # due in centuries, for which int64 has no number
+        if room_ns < 0:  # due in centuries, beyond int64
             return np.full(count, NEVER_NS)
         steps = np.arange(min(count, 1 + room_ns // (step_ns + 1)), dtype=np.int64)
         due: NDArray[np.int64] = steps * min(step_ns, _LARGEST) + (one.from_ns + begin_ns)
         if step_rest:
-            # floor((x + n) / m) = floor((floor(x) + n) / m): so all of it fits in int64
+            # floor((x + n) / m) = floor((floor(x) + n) / m): so everything fits in int64
             due += (steps * step_rest + rest // one.parts) // one.per
         return due
 

@@ -37,7 +37,7 @@ RATE_PARTS = 10**6
 """Rates are whole numbers of these parts of a message a second."""
 MAX_RATE = Fraction(10**9)
 MAX_DURATION_NS = 3650 * _DURATION_NS["d"]
-"""Ten years, which outlast every plan; instants in nanoseconds have 64 bits."""
+"""Ten years, longer than every plan; instants in nanoseconds have 64 bits."""
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?)"
 
 
@@ -77,17 +77,17 @@ def rate_per_second(value: object) -> Fraction:
 
 
 def planned_rate(value: object) -> Fraction:
-    """Return a rate that a plan may ask for: one that a schedule in 64-bit integers can keep exactly."""
+    """Return a rate that a plan may have: one that a schedule in 64-bit integers can keep exactly."""
     rate = rate_per_second(value)
     if rate > MAX_RATE:
-        raise ValueError(f"{value!r} is above {format_rate(MAX_RATE)}, the highest rate there is")
+        raise ValueError(f"{value!r} is above {format_rate(MAX_RATE)}, the maximum")
     if RATE_PARTS % rate.denominator:
         raise ValueError(f"{value!r} has more than six decimals of a message a second")
     return rate
 
 
 def nearest_rate(rate: Fraction) -> Fraction:
-    """Return the nearest rate that a plan may ask for; one above 0 stays above it."""
+    """Return the nearest rate that a plan may have; a rate above 0 stays above 0."""
     return max(Fraction(round(rate * RATE_PARTS), RATE_PARTS), Fraction(bool(rate), RATE_PARTS))
 
 
@@ -105,12 +105,12 @@ def format_duration(value_ns: int) -> str:
 
 
 def format_size(value_bytes: int) -> str:
-    """Return the shortest exact text in binary units where they fit."""
+    """Return the shortest exact text, in binary units if possible."""
     return _format(value_bytes, _SIZE_BYTES)
 
 
 def format_rate(value: Fraction) -> str:
-    """Return the text of a rate; exact for `planned_rate` and `nearest_rate`, else to 28 digits."""
+    """Return the text of a rate; exact for `planned_rate` and `nearest_rate`, otherwise to 28 digits."""
     suffix, scale = next(
         item for item in (("M", 10**6), ("k", 1_000), ("", 1)) if value >= item[1] or not item[0]
     )
@@ -130,11 +130,11 @@ def _format(value: int, scale: dict[str, int]) -> str:
 
 
 IN_TEXT = {"is_text": True}
-"""Validation context of what was read from a file: there a number needs its unit."""
+"""Validation context for values from a file, in which a number needs a unit."""
 
 
 def _unless_parsed(parse: Callable[[object], int | Fraction]) -> BeforeValidator:
-    """Let code pass numbers that are in base units already; text is always parsed."""
+    """Return a validator that accepts numbers in base units from code; text is always parsed."""
 
     def convert(value: object, info: ValidationInfo) -> int | Fraction:
         is_number = isinstance(value, int | Fraction) and not isinstance(value, bool)

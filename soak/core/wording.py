@@ -1,4 +1,4 @@
-"""Text for people: titles of series, amounts, times and findings, the same in mails, reports and the terminal."""
+"""Text for people: titles of series, amounts, times and findings, in mails, reports and the terminal."""
 
 from __future__ import annotations
 

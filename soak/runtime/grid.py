@@ -1,7 +1,7 @@
 """The start of a run on this boot's clocks: stored by the first daemon of a host and read by all others.
 
-Otherwise a daemon that restarts after a step of the wall clock would count other intervals. The start is stored on
-CLOCK_BOOTTIME, which is never set and which a suspend does not stop.
+Otherwise a daemon that restarts after a step of the wall clock would count other intervals. The start is
+stored on CLOCK_BOOTTIME, which is never set and which a suspend does not stop.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _anchor(folder: RunFolder) -> Path:
 
 
 def anchored_grid(path: Path, boot: str, start_wall_ns: int, clock: Clock) -> Grid:
-    """Return the grid that `path` holds for this boot; on a new boot, anchor one by the wall clock and store it."""
+    """Return the grid that `path` holds for this boot; on a new boot, anchor and store one."""
     kept = _kept(path, boot, start_wall_ns)
     if kept is not None:
         return Grid(start_wall_ns, clock.mono_ns() - (clock.boot_ns() - kept))

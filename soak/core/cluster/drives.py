@@ -14,14 +14,14 @@ Moment = Literal["before", "during", "after"]
 Trim = Literal["enabled", "disabled", "unknown"]
 
 MAX_RATIO = 2.0
-"""Drives that differ by more are told of."""
+"""Drives that differ by more than this get a warning."""
 
 _FULL_RATIO = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class DriveState:
-    """How a drive is set up. `discard_bytes`: the most that can be trimmed at once, 0 where nothing can."""
+    """The setup of a drive. `discard_bytes`: maximum of one trim request, 0 if it cannot be trimmed."""
 
     filesystem: str
     options: str  # of the mount and of its filesystem
@@ -29,7 +29,7 @@ class DriveState:
     total_bytes: int
     free_bytes: int
     discard_bytes: int | None
-    write_cache: str  # "write back", "write through", or "" where the kernel does not tell
+    write_cache: str  # "write back", "write through", or "" if the kernel does not say
     trim_timer: Trim
     trimmed_wall_ns: int | None  # when the timer last ran
 
@@ -44,7 +44,7 @@ class DriveState:
 
     @property
     def words(self) -> str:
-        """Return it for people, on one line."""
+        """Return the setup as one line of text."""
         return "; ".join(
             [
                 f"{self.filesystem} on {', '.join(self.devices) or 'no block device'}",
@@ -57,10 +57,10 @@ class DriveState:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One drive at one moment. None: could not be measured, and `trouble` says why."""
+    """The measurements of one drive at one moment; None: could not be measured, `trouble` says why."""
 
     host: str
-    directories: tuple[str, ...]  # that lie on it
+    directories: tuple[str, ...]  # on this drive
     moment: Moment
     at_wall_ns: int
     flushes: int = 0
@@ -83,7 +83,7 @@ _FIGURES = {
 
 
 def warnings(several: Sequence[Measured]) -> list[str]:
-    """Return what a comparison of runs or brokers would trip over, a sentence each."""
+    """Return differences that make a comparison of runs or brokers unfair, one sentence each."""
     return [*_unequal(several), *_changed(several), *_settings(several)]
 
 
@@ -92,7 +92,7 @@ def to_json(one: Measured) -> dict[str, Any]:
 
 
 def from_json(body: Mapping[str, Any]) -> Measured:
-    """Return what `to_json` gave.
+    """Return the measurements that `to_json` described.
 
     Raises:
         TypeError, KeyError: it is something else.
@@ -104,7 +104,7 @@ def from_json(body: Mapping[str, Any]) -> Measured:
 
 
 def _unequal(several: Sequence[Measured]) -> Iterator[str]:
-    """Tell, by moment, of a figure by which drives differ too much; of each drive the last look counts."""
+    """Yield a warning for each moment and figure in which drives differ too much; the last value counts."""
     for moment in dict.fromkeys(one.moment for one in several):
         newest = {one.name: one for one in several if one.moment == moment}
         for figure, words in _FIGURES.items():
@@ -120,7 +120,7 @@ def _unequal(several: Sequence[Measured]) -> Iterator[str]:
 
 
 def _changed(several: Sequence[Measured]) -> Iterator[str]:
-    """Tell of a drive that was slower at a later moment."""
+    """Yield a warning for each drive that became slower."""
     for name in dict.fromkeys(one.name for one in several):
         of_one = sorted(
             (one for one in several if one.name == name), key=lambda one: one.at_wall_ns

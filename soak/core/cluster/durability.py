@@ -14,19 +14,19 @@ Axis = Literal["replication", "local"]
 
 _STATE: Mapping[bool | None, State] = {True: "sync", False: "async", None: "unknown"}
 _LEAST_COPIES = 2  # one copy is not replicated
-_WORDS = {None: "unknown", str(2**63 - 1): "never"}  # Kafka says never by its largest number
+_WORDS = {None: "unknown", str(2**63 - 1): "never"}  # Kafka writes "never" as its largest number
 
 
 @dataclass(frozen=True, slots=True)
 class SettingValue:
-    """A setting's value and who told it; None: nobody did, and `where` says why."""
+    """The value of a setting and where it was read; None: it could not be read, and `where` says why."""
 
     value: str | None
     where: str
 
     @property
     def number(self) -> int | None:
-        """Return the value as a whole number, None where it is none."""
+        """Return the value as an integer, or None."""
         try:
             return None if self.value is None else int(self.value)
         except ValueError:
@@ -35,20 +35,20 @@ class SettingValue:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting and its part in the level; one that decides nothing is shown because people ask for it."""
+    """A setting and its effect on the level; settings without one are shown because users ask for them."""
 
     name: str
-    told: SettingValue
+    value_read: SettingValue
     decides: tuple[Axis, ...]
-    change: str = ""  # what would raise the level, "" where it does its part already
+    change: str = ""  # what would raise the level; "" if nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """What holds at the instant of an acknowledgement, whatever fails afterwards.
+    """The durability of a message at the instant of its acknowledgement.
 
-    `confirmed` copies out of `copies` hold the message (0: nothing is ever acknowledged), and each
-    of them `is_flushed` to a disk that keeps it. No copies: nothing is stored. None: it could not be read.
+    `confirmed` of `copies` copies hold the message (0: nothing is ever acknowledged), and `is_flushed` says
+    whether each of them is on disk. No copies: nothing is stored. None: the setting could not be read.
     """
 
     system: str
@@ -60,7 +60,7 @@ class Durability:
 
     @property
     def is_replicated(self) -> bool | None:
-        """Return whether a majority of the copies, at least two, is sure."""
+        """Return whether a majority of the copies, at least two, holds the message."""
         known = [number for number in (self.copies, self.confirmed) if number is not None]
         if any(number < _LEAST_COPIES for number in known):
             return False
@@ -78,17 +78,17 @@ class Durability:
 
     @property
     def lowest(self) -> int:
-        """Return the level if all that is unknown is weak."""
+        """Return the level if all unknown settings are weak."""
         return 1 + 2 * (self.replication == "sync") + (self.local == "sync")
 
     @property
     def highest(self) -> int:
-        """Return the level if all that is unknown is strong."""
+        """Return the level if all unknown settings are strong."""
         return 1 + 2 * (self.replication != "async") + (self.local != "async")
 
     @property
     def level(self) -> int | None:
-        """Return the level, None where what is unknown leaves a choice."""
+        """Return the level, or None if unknown settings leave it open."""
         return self.lowest if self.lowest == self.highest else None
 
 
@@ -98,23 +98,23 @@ def majority(copies: int) -> int:
 
 
 def unknown(system: str, why: str) -> Durability:
-    """Return what is known when the cluster told nothing."""
+    """Return the durability of a cluster whose settings could not be read."""
     return Durability(system, None, None, None, notes=(why,))
 
 
 def weakest(found: Sequence[Durability]) -> Durability:
-    """Return the one that a message is least safe under; the first of equals."""
+    """Return the lowest durability; the first of equals."""
     return min(found, key=lambda one: (one.lowest, one.highest))
 
 
 def level_text(one: Durability) -> str:
-    """Return the level in words, such as `level 3 of 4: replication sync, local async`."""
+    """Return the level as text, such as `level 3 of 4: replication sync, local async`."""
     number = str(one.lowest) if one.level else f"between {one.lowest} and {one.highest}"
     return f"level {number} of 4: replication {one.replication}, local {one.local}"
 
 
 def replication_reason(one: Durability) -> str:
-    """Return in one sentence what makes the replication sync, async or unknown."""
+    """Return one sentence that says why the replication is sync, async or unknown."""
     if one.confirmed == 0:
         return _nothing(one)
     if one.copies is None or one.confirmed is None:
@@ -129,7 +129,7 @@ def replication_reason(one: Durability) -> str:
 
 
 def local_reason(one: Durability) -> str:
-    """Return in one sentence what makes the local side sync, async or unknown."""
+    """Return one sentence that says why the local side is sync, async or unknown."""
     if one.confirmed == 0:
         return _nothing(one)
     if one.is_flushed is None:
@@ -143,7 +143,7 @@ def _nothing(one: Durability) -> str:
 
 
 def value_text(value: str | None) -> str:
-    """Return a setting's value as people read it."""
+    """Return a setting's value for display."""
     return _WORDS.get(value, value or "")
 
 
@@ -154,14 +154,14 @@ def comparability(
     (name, one), (other_name, other) = first, second
     both = f"{name} is at {level_text(one)}; {other_name} is at {level_text(other)}"
     if one.level is None or other.level is None:
-        return False, f"not comparable: what could not be read decides it. {both}"
+        return False, f"not comparable: settings that decide it could not be read. {both}"
     if one.level != other.level:
-        return False, f"not comparable: they promise different things. {both}"
+        return False, f"not comparable: they give different guarantees. {both}"
     return True, f"comparable: {both}"
 
 
 def to_json(one: Durability) -> dict[str, object]:
-    """Return what `durability.json` and `summary.json` hold; `level` is null where it is a range."""
+    """Return the content of `durability.json` and `summary.json`; `level` is null if it is a range."""
     return {
         "system": one.system,
         "level": one.level,
@@ -174,7 +174,7 @@ def to_json(one: Durability) -> dict[str, object]:
         "settings": [
             {
                 "name": setting.name,
-                **asdict(setting.told),
+                **asdict(setting.value_read),
                 "decides": list(setting.decides),
                 "change": setting.change,
             }

@@ -1,4 +1,11 @@
-"""The retention forecast: when a run reaches the limit of what the cluster keeps, and how much it holds then."""
+"""The retention forecast: when a run reaches a retention limit of the cluster, and how much is stored then.
+
+A log is a row of segments (Kafka) or ledgers (Pulsar). A segment is closed when it is full or old enough. It
+is then deleted as a whole, at the next check of the broker, as soon as the later segments alone fill the
+limit in bytes, or its last message is older than the limit in time. Its space is free some time later.
+Sources: Kafka's UnifiedLog.deleteOldSegments and LogSegment.shouldRoll, Pulsar's ManagedLedgerImpl; measured
+in docs/retention.md.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +26,13 @@ from soak.core.wording import amount, span
 
 
 class Arrivals:
-    """Messages since the load began; the last rate goes on for ever."""
+    """The number of messages since the start of the load; the last rate never ends."""
 
     def __init__(self, rates: Iterable[tuple[float, float]], share: float = 1.0) -> None:
-        """Take (second, messages a second from it on), ascending from 0, and the share that counts.
+        """Take (second, rate from then on) in ascending order from second 0, and the share that counts.
 
         Raises:
-            ValueError: they do not begin at 0, do not ascend, or a rate is below 0.
+            ValueError: they do not start at 0, do not ascend, or a rate is below 0.
         """
         pairs = np.array([(float(second), float(rate)) for second, rate in rates])
         if pairs.size == 0 or pairs[0, 0] != 0 or (np.diff(pairs[:, 0]) <= 0).any():
@@ -45,21 +52,19 @@ class Arrivals:
         return float(self._rates[-1])
 
     def count(self, seconds: float) -> float:
-        """Return how many were sent in so many seconds."""
+        """Return the number of messages sent in this many seconds."""
         at = int(np.searchsorted(self._seconds, seconds, side="right")) - 1
         if at < 0:
             return 0.0
         return float(self._counts[at] + (seconds - self._seconds[at]) * self._rates[at])
 
     def when(self, count: float) -> float:
-        """Return after how many seconds so many were sent; infinity where they never are."""
+        """Return the seconds until this many messages are sent; infinity if they never are."""
         if count <= 0:
             return 0.0
         at = int(np.searchsorted(self._counts, count, side="left")) - 1
         rate = float(self._rates[at])
-        if (
-            rate == 0
-        ):  # only after the last change: before it a count that stands still is passed over
+        if rate == 0:  # only after the last change: searchsorted skips earlier pauses
             return math.inf
         return float(self._seconds[at] + (count - self._counts[at]) / rate)
 
@@ -69,23 +74,21 @@ NEVER = math.inf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What each partition keeps, and in what segments. Seconds and bytes; infinity: no such limit."""
+    """The retention limits and segments of each partition, in seconds and bytes; infinity: no limit."""
 
     segment_bytes: float = NEVER
-    segment_entries: float = NEVER  # batches, where the system counts them
+    segment_entries: float = NEVER  # batches, if the system counts them
     segment_seconds: float = NEVER
-    least_segment_seconds: float = 0.0  # a full one is not closed before
+    least_segment_seconds: float = 0.0  # a full segment is not closed earlier
     keep_bytes: float = NEVER
     keep_seconds: float = NEVER
-    check_seconds: float = 0.0  # the broker looks this often
-    free_seconds: float | None = 0.0  # from deletion to free space; None: not foreseen
-    local_bytes: float = (
-        NEVER  # of these the drives keep no more, where the rest is stored elsewhere
-    )
+    check_seconds: float = 0.0  # interval between checks of the broker
+    free_seconds: float | None = 0.0  # from deletion to free space; None: unknown
+    local_bytes: float = NEVER  # limit on the drives with tiered storage
     local_seconds: float = NEVER
-    copies: int | None = None  # None: as the plan has it
-    compression: str = ""  # by the cluster; empty: as the producer sent it
-    is_empty: bool = True  # there are no messages yet
+    copies: int | None = None  # None: those of the plan
+    compression: str = ""  # by the cluster; empty: that of the producer
+    is_empty: bool = True  # the topics hold no messages yet
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -98,7 +101,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What becomes of a message in the log: bytes, with its share of the batch; messages a batch."""
+    """The size of a message in the log, with its share of the batch, and the messages per batch."""
 
     message_bytes: float
     messages_per_batch: float = 1.0
@@ -106,7 +109,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """The run around the load, seconds since its start."""
+    """The run, in seconds since the start of its load."""
 
     partitions: int
     copies: int = 1
@@ -117,7 +120,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """When something happens for certain, if the forecast holds; seconds since the load's start."""
+    """The earliest and the latest time of an event, in seconds since the start of the load."""
 
     earliest: float
     latest: float
@@ -131,17 +134,17 @@ class Window:
 
 
 Seen = Literal["never", "after the run", "in the warm-up", "in the soak", "after the soak"]
-"""Where the first deletion falls; `never` where no limit is set."""
+"""The part of the run with the first deletion; `never` without a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The first deletion is that of the busiest partition; bytes are of all partitions and copies."""
+    """The first deletion in the busiest partition; bytes count all partitions and copies."""
 
     limit: Literal["", "bytes", "time"]  # which is reached first
     first_closed: float  # the first segment; infinity: never
     first_deletion: Window | None  # None: never
-    first_free: Window | None  # None: never, or not foreseen
+    first_free: Window | None  # None: never, or unknown
     deletions_every: float  # seconds between two, once all partitions delete
     written_bytes: float  # by the end of the load, if nothing were deleted
     most_held_bytes: float
@@ -150,7 +153,7 @@ class Forecast:
 
 
 def forecast(arrivals: Arrivals, stored: Stored, limits: Limits, scene: Scene) -> Forecast:
-    """Return what the plan leads to; `arrivals` are those of all partitions together."""
+    """Return the forecast; `arrivals` are those of all partitions together."""
     first = _Partition(arrivals, scene.busiest_ratio / scene.partitions, stored, limits)
     closed = first.closed
     by_bytes, by_time = first.when_over(closed), closed + limits.keep_seconds
@@ -177,7 +180,7 @@ def forecast(arrivals: Arrivals, stored: Stored, limits: Limits, scene: Scene) -
 
 
 class _Partition:
-    """One partition's log, `share` of all messages."""
+    """The log of one partition with `share` of all messages."""
 
     def __init__(self, arrivals: Arrivals, share: float, stored: Stored, limits: Limits) -> None:
         self._arrivals = arrivals
@@ -190,27 +193,27 @@ class _Partition:
 
     @property
     def closed(self) -> float:
-        """Return when the first segment is closed."""
+        """Return the time at which the first segment is closed."""
         return min(
             max(self._when(self._messages_that_fill), self._limits.least_segment_seconds),
             self._limits.segment_seconds,
         )
 
     def when_over(self, closed: float) -> float:
-        """Return when the limit in bytes would still be filled without the first segment."""
+        """Return the time from which the later segments alone fill the limit in bytes."""
         if math.isinf(closed):
             return NEVER
         wanted = self._limits.keep_bytes + self.bytes_by(closed)
         return max(closed, self._when(wanted / self._stored.message_bytes))
 
     def segment_seconds(self, rate: float) -> float:
-        """Return how long a segment lasts at a rate of all partitions."""
+        """Return the seconds that one segment covers at a rate of all partitions."""
         own = rate * self._share
         full = self._messages_that_fill / own if own > 0 else NEVER
         return min(max(full, self._limits.least_segment_seconds), self._limits.segment_seconds)
 
     def most_held(self) -> float:
-        """Return the most bytes that are there at the highest rate, those that wait to be freed too."""
+        """Return the maximum of stored bytes at the highest rate, including those that wait to be freed."""
         rate = self._arrivals.highest_rate
         flow = rate * self._share * self._stored.message_bytes
         if flow == 0:
@@ -235,7 +238,7 @@ class _Partition:
 
 
 def _seen(window: Window | None, scene: Scene) -> tuple[Seen, float]:
-    """Return where the first deletion falls, and for how much of the soak deletions go on."""
+    """Return the part of the run with the first deletion, and the seconds of the soak with deletions."""
     begin, end = scene.soak
     if window is None:
         return "never", 0.0
@@ -252,8 +255,8 @@ def forecast_plan(
 ) -> Forecast:
     """Return the forecast; `table` holds the rates of the profile's file.
 
-    A ramp counts as over at once, as nobody knows how long it will search, and catch-ups as if they
-    took as long as they may. See `doubts`.
+    The length of a ramp is unknown and counts as 0; catch-ups count at their maximum. See
+    `forecast_obstacles`.
     """
     lengths = dataclasses.replace(plan.phases, ramp=None)
     phases = planned_phases(lengths)
@@ -273,19 +276,19 @@ def forecast_plan(
 
 
 def forecast_obstacles(plan: Plan, limits: Limits) -> list[str]:
-    """Return why nobody can say when this plan's first deletion will come; none where one can."""
+    """Return why the first deletion of this plan cannot be forecast; an empty list if it can."""
     found = []
     if plan.phases.ramp is not None and plan.phases.ramp.soak_share:
-        found.append("the rate of the soak is what the ramp will find")
+        found.append("the ramp decides the rate of the soak")
     if not limits.is_empty:
-        found.append("the topics may hold messages already, and the first of them go at once")
+        found.append("the topics may hold older messages, which may be deleted at once")
     return found
 
 
 def busiest_ratio(keys: Keys, partitions: int) -> float:
-    """Return the rate of a topic's busiest partition over the mean, with the most frequent key on it.
+    """Return the rate of a topic's busiest partition, which has the most frequent key, over the mean.
 
-    The other keys are taken to be spread evenly.
+    The other keys are assumed to be spread evenly.
     """
     if keys.kind == "none":
         return 1.0
@@ -307,16 +310,16 @@ class Drive:
     free_bytes: int
 
     def fill_ratio(self, held_bytes: float) -> float:
-        """Return how full it is with so many bytes more, above 1 where they do not fit."""
+        """Return the fill ratio with this many bytes more; above 1 if they do not fit."""
         return (self.total_bytes - self.free_bytes + held_bytes) / self.total_bytes
 
 
 def forecast_lines(found: Forecast, drive: Drive | None) -> list[str]:
-    """Return what is foreseen, a sentence a line."""
+    """Return the forecast as sentences, one per line."""
     if found.first_deletion is None:
-        told = ["Retention: nothing is ever deleted, as the topic has no limit that is reached."]
+        first_line = "Retention: no data is deleted, because no limit of the topic is reached."
     else:
-        told = [_first(found, found.first_deletion)]
+        first_line = _first(found, found.first_deletion)
     held = amount(found.most_held_bytes, "bytes")
     written = amount(found.written_bytes, "bytes")
     fill = (
@@ -325,44 +328,44 @@ def forecast_lines(found: Forecast, drive: Drive | None) -> list[str]:
         else f", the drive then {drive.fill_ratio(found.most_held_bytes):.0%} full"
     )
     return [
-        *told,
+        first_line,
         f"Storage: {written} are written, at most {held} held, all copies together{fill}.",
     ]
 
 
 def forecast_warnings(found: Forecast, drive: Drive | None) -> list[str]:
-    """Return what a run as planned would miss, a sentence each; none where it sees the limit reached."""
-    said = []
+    """Return what the planned run would miss, one sentence each; empty if it reaches the limit in time."""
+    found_warnings = []
     window = found.first_deletion
     if window is not None and found.seen in {"after the run", "after the soak"}:
-        said.append(
+        found_warnings.append(
             f"the soak ends before old data is deleted, {span(window.middle)} after the start: what "
             "deletion does to latency will not be seen"
         )
     if found.seen == "in the soak" and not found.seen_seconds:
-        said.append(
+        found_warnings.append(
             "the soak may end before the broker looks for old data to delete: what deletion does to latency "
             "may not be seen"
         )
     if found.seen == "in the warm-up":
-        said.append(
+        found_warnings.append(
             "old data is deleted from the warm-up on: a step of latency that comes with it "
             "falls into the warm-up, and the soak begins on the higher level"
         )
     if found.seen == "never":
-        said.append(
+        found_warnings.append(
             "no limit of retention is reached, however long the run: its part will not be seen"
         )
     if drive is not None and drive.fill_ratio(found.most_held_bytes) > _MAX_FILL_RATIO:
         held, free = amount(found.most_held_bytes, "bytes"), amount(drive.free_bytes, "bytes")
-        said.append(f"{held} are to be held, and the drive has {free} free")
-    return said
+        found_warnings.append(f"{held} are to be held, and the drive has {free} free")
+    return found_warnings
 
 
 def forecast_json(
     found: Forecast, limits: Limits, stored: Stored, drive: Drive | None
 ) -> dict[str, object]:
-    """Return what `forecast.json` holds; null for what never happens or is not known."""
+    """Return the content of `forecast.json`; null is never or unknown."""
     numbers = {
         key: _finite(value) if isinstance(value, float) else value
         for key, value in asdict(limits).items()
@@ -390,27 +393,27 @@ def forecast_json(
 
 
 def unknown_forecast_json(why: str) -> dict[str, object]:
-    """Return what `forecast.json` holds where the cluster told nothing."""
+    """Return the content of `forecast.json` when the cluster's limits could not be read."""
     return {"first_deletion_seconds": None, "seen": "unknown", "notes": [why], "warnings": []}
 
 
 def no_forecast_line(why: str) -> str:
-    """Return the line for a plan of which the first deletion cannot be foreseen."""
-    return f"Retention: when old data is first deleted is not foreseen: {why}."
+    """Return the line for a plan whose first deletion cannot be forecast."""
+    return f"Retention: the first deletion cannot be forecast: {why}."
 
 
 def compare_with_event(
-    told: Mapping[str, object],
+    predicted: Mapping[str, object],
     seconds: Mapping[str, float | None],
     watched_until: float | None = None,
 ) -> dict[str, object]:
-    """Return forecast and event side by side: `seconds` since the load's start of the first of each.
+    """Return forecast and event side by side; `seconds` since the start of the load, by kind of event.
 
-    `error_seconds` is by how much the first deletion came later than the middle of what was foreseen;
-    `is_as_foreseen`: within 10 % or 5 s of the times foreseen, null where there is nothing to compare. It
-    is false as well where none came though somebody watched the load for longer, to `watched_until`.
+    `error_seconds` is the delay of the first deletion after the middle of the forecast window.
+    `is_as_foreseen`: within 10 % or 5 s of the window; null if there is nothing to compare, false if no
+    deletion came although the load was observed for longer, until `watched_until`.
     """
-    window, came = told.get("first_deletion_seconds"), seconds.get("first_deletion")
+    window, came = predicted.get("first_deletion_seconds"), seconds.get("first_deletion")
     error = ratio = holds = None
     if isinstance(window, list):
         early, late = (float(value) for value in window)
@@ -439,12 +442,12 @@ def _first(found: Forecast, window: Window) -> str:
     when = span(window.earliest)
     if span(window.latest) != when:
         when = f"between {when} and {span(window.latest)}"
-    said = f"Retention: {_LIMIT[found.limit]} is reached {when} after the start, {found.seen}"
+    text = f"Retention: {_LIMIT[found.limit]} is reached {when} after the start, {found.seen}"
     if found.seen == "in the soak" and found.seen_seconds:
-        said += f", which goes on for {span(found.seen_seconds)} with deletions"
+        text += f", which goes on for {span(found.seen_seconds)} with deletions"
     if found.first_free is not None:
-        said += f"; the space is free {span(found.first_free.earliest - window.earliest)} later"
-    return f"{said}."
+        text += f"; the space is free {span(found.first_free.earliest - window.earliest)} later"
+    return f"{text}."
 
 
 def _pair(window: Window | None) -> list[float] | None:

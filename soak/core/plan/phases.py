@@ -177,7 +177,7 @@ class Phases:
         return self.decisions[bisect_right(self.decisions, k, key=_from_k) :]
 
     def held(self, end_k: int) -> list[tuple[Decision, int]]:
-        """Return the decisions that held for an interval or more before `end_k`, each with the first after it."""
+        """Return the decisions that hold before `end_k`, each with the first interval after it."""
         edges = [*self.from_k[1:], end_k]
         found = [(one, min(edge, end_k)) for one, edge in zip(self.decisions, edges, strict=False)]
         return [(one, edge) for one, edge in found if one.from_k < edge]

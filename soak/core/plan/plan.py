@@ -26,11 +26,13 @@ from soak.core.units import (
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Limits:
-    """Above any of them a run begins only where it is told `--yes`."""
+    """A run above any of these limits starts only with `--yes`."""
 
-    rate: Rate = field(default_factory=lambda: rate_per_second("100k/s"))  # the highest of the plan
+    rate: Rate = field(
+        default_factory=lambda: rate_per_second("100k/s")
+    )  # highest rate of the plan
     bytes_per_day: Size = 10 * 2**40  # written at that rate, all copies together
-    partitions: int = 1000  # of all topics that the run makes
+    partitions: int = 1000  # of all topics that the run creates
     topics: int = 100
 
     def __post_init__(self) -> None:
@@ -41,12 +43,12 @@ class Limits:
 
 MINUTE_NS = 60 * SECOND_NS
 MAX_SHIP_TIMEOUT_NS = 12 * SECOND_NS
-"""Four such waits in a row fit into the 60 s after which systemd takes the shipping for hung."""
+"""Four such waits fit into the 60 s of the shipping daemon's systemd watchdog."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Sampling:
-    """How one probe is read; what it does on a thread of its own has a period of its own."""
+    """How one probe is read; work on a thread of its own has a period of its own."""
 
     period: Duration = SECOND_NS
     timeout: Duration = duration_ns("10s")  # a reading that takes longer has failed
@@ -97,7 +99,7 @@ class Ship:
 class Maintenance:
     """A window in which no message is sent; pending messages wait for its end."""
 
-    cron: str  # when it begins, in UTC
+    cron: str  # start, in UTC
     length: Duration
 
     def __post_init__(self) -> None:
@@ -126,20 +128,18 @@ class AlertingPlan:
 
 
 MAX_PARTITIONS = 100_000
-MIN_DIRTY_BYTES = 2**20  # a write or two of a broker
-MIN_WRITE_RATE = (
-    2**20
-)  # bytes a second; what waits on a slower drive keeps it from being taken apart
+MIN_DIRTY_BYTES = 2**20  # one or two writes of a broker
+MIN_WRITE_RATE = 2**20  # bytes a second; pending writes on a slower drive would block its removal
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LabDrive:
-    """An injected drive for the data of some of a lab's brokers, one for each of them."""
+    """An injected drive for the data of some of a lab's brokers, one each."""
 
-    capacity: Size = 2**30  # in memory, as far as it is written
+    capacity: Size = 2**30  # in memory, only for what is written
     filesystem: Literal["ext4", "xfs"] = "ext4"
-    dirty_limit: Size | None = None  # what the kernel holds back of it before who writes must wait
-    write_rate: Size | None = None  # bytes a second; beyond them writes wait for each other
+    dirty_limit: Size | None = None  # dirty pages of this drive before writers are throttled
+    write_rate: Size | None = None  # bytes a second; faster writes are throttled
     brokers: tuple[int, ...] = (1,)  # counted from 1
 
     def __post_init__(self) -> None:
@@ -148,31 +148,31 @@ class LabDrive:
         if self.dirty_limit is not None and self.dirty_limit < MIN_DIRTY_BYTES:
             raise ValueError("dirty_limit must be at least 1MiB")
         if not self.brokers or min(self.brokers) < 1:
-            raise ValueError("brokers are counted from 1, and at least one is named")
+            raise ValueError("brokers are counted from 1, and at least one must be named")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Lab:
-    """A broker that soakd fetches, starts and stops itself, on loopback."""
+    """A broker that soakd downloads, starts and stops, on loopback."""
 
-    broker: str = ""  # which one; empty: the plan's kind
+    broker: str = ""  # kind; empty: that of the plan
     nodes: int = 1  # brokers of one cluster
     settings: Settings = field(default_factory=dict)
-    mailbox: bool = True  # start a mail server that prints what it gets; sinks.mail goes to it
-    drive: LabDrive | None = None  # an injected one for their data; needs root and FUSE
-    relayed: bool = False  # clients come through a relay, in which a network's faults are injected
+    mailbox: bool = True  # start a mail server that prints its mails; sinks.mail uses it
+    drive: LabDrive | None = None  # an injected drive for their data; needs root and FUSE
+    relayed: bool = False  # clients connect through a relay, which injects network faults
 
     def __post_init__(self) -> None:
         check_between(self, "nodes", 1, 9)
         if self.drive and max(self.drive.brokers) > self.nodes:
-            raise ValueError(f"drive.brokers names more than the {self.nodes} that there are")
+            raise ValueError(f"drive.brokers must name brokers from 1 to {self.nodes}")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Topic:
     name: str = ""  # empty: soak-<run id>
-    count: int = 1  # topics alike; with more than one they are named <name>-0 and so on
-    use_existing: bool = False  # a topic that the run did not create is refused unless told
+    count: int = 1  # number of topics; more than one are named <name>-0 and so on
+    use_existing: bool = False  # write to topics that the run did not create
     partitions: int = 2  # of each
     replication: int = 1
     settings: Settings = field(default_factory=dict)
@@ -186,7 +186,7 @@ class Topic:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the topics' names, once the run has given them one."""
+        """Return the names of the topics; the run sets an empty name before."""
         if self.count == 1:
             return (self.name,)
         return tuple(f"{self.name}-{number}" for number in range(self.count))
@@ -203,7 +203,7 @@ class Journal:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Detection:
-    trigger: Duration = 5 * SECOND_NS  # Spark takes what has come in this often
+    trigger: Duration = 5 * SECOND_NS  # interval between batches of Spark
     detectors: PluginConfigs = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -218,7 +218,7 @@ class Plan:
     lab: Lab | None = None
     topic: Topic = field(default_factory=Topic)
     load: Load = field(default_factory=Load)
-    limits: Limits = field(default_factory=Limits)  # beyond them a run wants a person's word
+    limits: Limits = field(default_factory=Limits)  # a run above them needs `--yes`
     consumers: Consumers = field(default_factory=Consumers)
     phases: PhaseLengths = field(default_factory=PhaseLengths)
     journal: Journal = field(default_factory=Journal)
@@ -227,10 +227,10 @@ class Plan:
     detection: Detection = field(default_factory=Detection)
     sinks: PluginConfigs = field(default_factory=dict)
     alerts: Alerts = field(default_factory=Alerts)
-    ship: Ship | None = None  # how records of other hosts come here while the run goes on
+    ship: Ship | None = None  # how records of other hosts arrive during the run
     metrics: Metrics | None = None
-    drive_check: Duration = 0  # each broker drive is measured so long before and after; 0s: not
-    run_directory: str = "runs"  # each run makes a folder of its own below it
+    drive_check: Duration = 0  # time for measuring each broker drive before and after; 0s: none
+    run_directory: str = "runs"  # parent of the run folders
     free_space_floor: Size = 2**30  # the run does not start, and stops, below this much free space
 
     def __post_init__(self) -> None:
@@ -259,7 +259,7 @@ class Plan:
 
     @property
     def over_hosts(self) -> tuple[str, ...]:
-        """Return the daemons that bring the records of several hosts together."""
+        """Return the daemons that merge the records of several hosts."""
         return ("ship", "receive") if self.ship else ()
 
     @property
@@ -275,10 +275,10 @@ _NAME_CHARACTERS = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123
 
 
 def check_name(name: str) -> None:
-    """Raise `ValueError` when a run's folder and topics cannot be named so."""
+    """Raise `ValueError` when a run folder and topics cannot have this name."""
     if not name or not set(name) <= _NAME_CHARACTERS or name[0] in "-.":
         raise ValueError(
-            f"name {name!r} must be letters, digits, '-', '_' or '.', and begin with none of '-.'"
+            f"name {name!r} must be letters, digits, '-', '_' or '.', and must not start with '-' or '.'"
         )
 
 
@@ -288,15 +288,15 @@ PLUGIN_SECTIONS: Mapping[tuple[str, ...], str] = {
     ("detection", "detectors"): "detectors",
     ("sinks",): "soak.sinks",
 }
-"""Where a plan names plug-ins, and the package in which their files lie."""
+"""The sections of a plan that name plug-ins, and the packages of these."""
 
 STREAM_DETECTOR = "level_shift"
-"""What detects in every run: a loaded plan has its configuration, whether it was named or not."""
+"""The detector of every run; a loaded plan always has its configuration."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ProbePlan:
-    """Sections mean what they mean in a `Plan`."""
+    """The plan of a probe host, without broker, load and phases; sections are those of a `Plan`."""
 
     name: str
     probes: PluginConfigs
@@ -305,7 +305,7 @@ class ProbePlan:
     ship: Ship | None = None
     metrics: Metrics | None = None
     run_directory: str = "runs"
-    free_space_floor: Size = 2**30  # with less free there nothing is recorded
+    free_space_floor: Size = 2**30  # nothing is recorded below this much free space
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -316,19 +316,19 @@ class ProbePlan:
 
     @property
     def daemons(self) -> tuple[str, ...]:
-        """Return the daemons of such a host, in the order in which they start."""
+        """Return the daemons of a probe host, in the order in which they start."""
         return ("probe", *(("ship",) if self.ship else ()))
 
 
 AnyPlan = Plan | ProbePlan
-"""What the probe daemon reads: it needs no more than both have."""
+"""What the probe daemon reads; it needs only what both have."""
 
 
 def with_plugin_values(plan: Plan, section: str, values: Mapping[str, object]) -> Plan:
     """Return the plan with `values` set in each plug-in of a section whose *first* named field is empty.
 
-    A field that a plug-in does not have is passed over: `{"host": h, "port": p}` sets both where no
-    host is named, and touches nothing else.
+    Fields that a plug-in does not have are ignored: `{"host": h, "port": p}` sets both if the host is empty,
+    and nothing else.
     """
     configs: PluginConfigs = {
         name: _with_values(config, values) for name, config in getattr(plan, section).items()
@@ -338,9 +338,9 @@ def with_plugin_values(plan: Plan, section: str, values: Mapping[str, object]) -
 
 
 def plugins_without(plan: AnyPlan, section: str, field: str) -> list[str]:
-    """Return the plug-ins of a section that need this field and were not given it.
+    """Return the plug-ins of a section in which this required field is empty.
 
-    A field that may be None is one that the plug-in can do without.
+    A field that may be None is optional.
     """
     return [
         name
@@ -351,7 +351,7 @@ def plugins_without(plan: AnyPlan, section: str, field: str) -> list[str]:
 
 
 def with_ship_target(plan: Plan) -> Plan:
-    """Return the plan with the measured cluster as where records go, unless it names another."""
+    """Return the plan with the measured cluster as the target of shipping, unless it names another."""
     config, ship = plan.broker_config, plan.ship
     if ship is None or ship.bootstrap_servers:
         return plan

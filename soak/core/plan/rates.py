@@ -20,7 +20,7 @@ from soak.core.wording import amount
 
 MAX_POINTS = 1_000_000
 SINE_STEP_SECONDS = 10
-"""Longest time for which a sine holds a rate; a hundredth of its period where that is shorter."""
+"""Longest step of a sine; a hundredth of its period if that is shorter."""
 
 Point = tuple[int, Fraction]
 """A second, counted from the start of the soak, and the rate from then on."""
@@ -28,7 +28,7 @@ Point = tuple[int, Fraction]
 
 class Curve(Protocol):
     def between(self, first: int, last: int) -> Iterator[Point]:
-        """Give the rate in second `first`, then every change of it before second `last`."""
+        """Yield the rate in second `first`, then every change before second `last`."""
         ...
 
 
@@ -50,7 +50,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Sine:
-    """A wave around `base` in stairs, each as high as the wave in its middle, to 1/10,000 of `base`."""
+    """A sine around `base` in steps, each at the value of its middle, rounded to 1/10,000 of `base`."""
 
     base: Fraction
     amplitude: float
@@ -69,7 +69,7 @@ class Sine:
 
 
 def curve(profile: Profile, base: Fraction, table: Sequence[Point] = ()) -> Curve:
-    """Return the rates of a soak; `table` is what `parse` made of the profile's file."""
+    """Return the rates of a soak; `table` holds those of the profile's file."""
     if profile.sine_period:
         return Sine(base, profile.sine_amplitude, profile.sine_period)
     steps = [(step.after // SECOND_NS, step.rate) for step in profile.steps]
@@ -85,7 +85,7 @@ def parse_rate_table(text: str, name: str) -> tuple[Point, ...]:
     points: list[Point] = []
     lines = text.splitlines()
     if not lines or [cell.strip() for cell in lines[0].split(",")] != ["seconds", "rate"]:
-        raise PlanError(f"{name}:1: begins with {_shown(lines)}, not with the header seconds,rate")
+        raise PlanError(f"{name}:1: starts with {_shown(lines)}, not with the header seconds,rate")
     for number, line in enumerate(lines[1:], 2):
         if not line.strip():
             continue
@@ -94,7 +94,7 @@ def parse_rate_table(text: str, name: str) -> tuple[Point, ...]:
         except ValueError as error:
             raise PlanError(f"{name}:{number}: {error}") from error
     if not points:
-        raise PlanError(f"{name}:{len(lines)}: there is no rate below the header")
+        raise PlanError(f"{name}:{len(lines)}: there are no rates below the header")
     return tuple(points)
 
 
@@ -120,10 +120,10 @@ def _shown(lines: Sequence[str]) -> str:
 def rates_between(
     load: Load, phases: Phases, table: Sequence[Point], first_k: int, last_k: int
 ) -> Iterator[tuple[int, Fraction]]:
-    """Give (second, rate from it on) for the seconds `first_k` to `last_k`, in ascending order.
+    """Yield (interval, rate from then on) for the intervals `first_k` to `last_k`, in ascending order.
 
-    A decision with a rate sets it until the next decision. The profile begins with the first second of the
-    soak and runs on through whatever follows; a rate of the soak itself is the one that it varies.
+    A decision with a rate sets it until the next decision. The profile starts with the soak and continues in
+    later phases; it varies the rate of the soak's decision, if there is one.
     """
     soak_k = phases.first_k("soak")
     edges = [first_k, *(one.from_k for one in phases.after(first_k) if one.from_k < last_k), last_k]
@@ -148,7 +148,7 @@ MAX_LAB_BYTES_PER_SECOND = 128 * 2**20
 
 
 def check_lab_limits(plan_file: PlanFile, table: Sequence[Point] = ()) -> None:
-    """Refuse a plan whose rates or number of copies no lab can give; one without a lab passes.
+    """Refuse a plan whose rates or number of copies are too large for a lab.
 
     `table` holds the rates of the profile's file.
 
@@ -170,8 +170,8 @@ def check_lab_limits(plan_file: PlanFile, table: Sequence[Point] = ()) -> None:
             each = f" in {min(copies, nodes)} copies" if min(copies, nodes) > 1 else ""
             raise plan_file.document.error(
                 place,
-                f"{format_rate(rate)} of {size}{each} is more than the {most} a second that a lab "
-                f"is for; {advice}",
+                f"{format_rate(rate)} of {size}{each} is more than the {most} a second "
+                f"for which a lab is made; {advice}",
             )
     if copies > nodes:
         raise plan_file.error(
@@ -181,10 +181,10 @@ def check_lab_limits(plan_file: PlanFile, table: Sequence[Point] = ()) -> None:
 
 
 def planned_rates(plan: Plan, table: Sequence[Point] = ()) -> list[tuple[KeyPath, Fraction]]:
-    """Return every rate that the plan will send at, the highest of a wave, and where it stands.
+    """Return every rate of the plan, of a sine the highest, with its key path.
 
-    A ramp goes up from its first rate only as far as the cluster follows. `table` holds the rates of the
-    profile's file; the highest of them counts.
+    A ramp counts with its first rate, as it grows only as far as the cluster follows. `table` holds the rates
+    of the profile's file, of which the highest counts.
     """
     load, profile = plan.load, plan.load.profile
     found: list[tuple[KeyPath, Fraction]] = [(("load", "rate"), load.rate)]
@@ -204,7 +204,7 @@ DAY_SECONDS = 86_400
 
 
 def exceeded_limits(plan: Plan, table: Sequence[Point] = ()) -> list[tuple[KeyPath, str]]:
-    """Return the places of a plan for a cluster that ask for too much, and why; none for a lab.
+    """Return the key paths of a plan that exceed its limits, and why; none for a plan with a lab.
 
     `table` holds the rates of the profile's file.
     """
@@ -238,18 +238,18 @@ def _highest_rate(plan: Plan, table: Sequence[Point]) -> tuple[KeyPath, Fraction
 
 
 def _exceeds(key: str, asked: str, most: str) -> str:
-    return f"{asked} is more than limits.{key}, {most}: set that higher"
+    return f"{asked} is more than limits.{key}, {most}: raise that limit"
 
 
 def rate_text(found: Iterable[Fraction]) -> str:
-    """Return the rate, or from which to which it goes: `20k/s to 80k/s`."""
+    """Return the rate, or the lowest and the highest: `20k/s to 80k/s`."""
     different = sorted(set(found))
     ends = dict.fromkeys((different[0], different[-1]))
     return " to ".join(format_rate(rate) for rate in ends)
 
 
 def soak_rate_text(plan: Plan, table: Sequence[Point] = ()) -> str:
-    """Return the rates that a plan has in its soak; `table` holds those of the profile's file."""
+    """Return the rates of a plan in its soak; `table` holds those of the profile's file."""
     ramp, seconds = plan.phases.ramp, plan.phases.soak // SECOND_NS
     if ramp is not None and ramp.soak_share:
         return f"{ramp.soak_share:.0%} of the rate that the ramp finds"
@@ -258,7 +258,7 @@ def soak_rate_text(plan: Plan, table: Sequence[Point] = ()) -> str:
 
 
 def size_text(load: Load) -> str:
-    """Return the size of a message as planned: `1KiB`; of a mixture the mean, the least and the largest."""
+    """Return the planned message size: `1KiB`; of a mixture the mean, the smallest and the largest."""
     sizes = [size for size, _ in load.sizes]
     if len(set(sizes)) == 1:
         return format_size(sizes[0])

@@ -27,7 +27,7 @@ from soak.core.units import IN_TEXT
 KeyPath = tuple[str | int, ...]
 
 MAX_VALUES = 20_000
-"""Keys and items of a file, those that an alias repeats counted each time."""
+"""Maximum number of keys and items of a file; repetitions by aliases count."""
 
 _PLAIN_TAGS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 
@@ -47,7 +47,7 @@ class Document:
             self.lines[*new, *known[len(place) :]] = self.lines[known]
 
     def error(self, place: KeyPath, message: str) -> PlanError:
-        """Return the error `file:line: key: message`; a key that is not there takes its parent's line."""
+        """Return the error `file:line: key: message`; a missing key has the line of its parent."""
         known = place
         while known and known not in self.lines:
             known = known[:-1]
@@ -74,7 +74,7 @@ def parse_yaml(text: str, name: str) -> Document:
         raise PlanError(f"{name}:{line}: not YAML: {error.problem or error.context}") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise PlanError(f"{name}:1: not YAML: {error}") from error
-    except (ValueError, OverflowError) as error:  # an escape that is no character
+    except (ValueError, OverflowError) as error:  # an escape that is not a character
         raise PlanError(f"{name}:1: not YAML: {error}") from error
     finally:
         if loader is not None:
@@ -88,8 +88,8 @@ def _build(
     line = node.start_mark.line + 1
     if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
         raise PlanError(f"{name}:{line}: not YAML: the tag {node.tag} is not allowed here")
-    if len(lines) > MAX_VALUES:  # a few lines of aliases of aliases fill any memory
-        many = f"more than {MAX_VALUES:,} values, counting what aliases repeat"
+    if len(lines) > MAX_VALUES:  # nested aliases could fill the memory
+        many = f"more than {MAX_VALUES:,} values, counting repetitions by aliases"
         raise PlanError(f"{name}:{line}: not YAML: {many}")
     if isinstance(node, yaml.MappingNode):
         return _mapping(loader, node, place, lines, name)
@@ -104,17 +104,19 @@ def _build(
 
 
 def _scalar(loader: yaml.SafeLoader, node: yaml.Node, place: KeyPath, name: str) -> object:
-    """Return what a text stands for; its tag may ask for what it is not, as may a date that never was."""
+    """Return the value of a scalar.
+
+    Raises:
+        PlanError: the text does not fit its tag, such as a date that does not exist.
+    """
     try:
         value: object = loader.construct_object(node)
         if isinstance(value, int):
-            float(
-                value
-            )  # beyond that nobody can reckon with it, and 4,300 digits cannot even be shown
+            float(value)  # refuses larger integers, which arithmetic and messages cannot handle
     except (ValueError, LookupError, AttributeError, ArithmeticError) as error:
         where = Document(name, None, {place: node.start_mark.line + 1})
         kind = node.tag.rpartition(":")[2]
-        raise where.error(place, f"not YAML: the value is no {kind}") from error
+        raise where.error(place, f"not YAML: the value is not of type {kind}") from error
     return value
 
 
@@ -148,7 +150,7 @@ _SCALAR_NAMES: Mapping[type[Any], str] = {
 
 
 def mistyped(hint: Any, value: object, place: KeyPath) -> Iterator[tuple[KeyPath, str]]:  # noqa: ANN401  # any annotation
-    """Yield where a number or a truth is wanted and another kind is written, and what it must be."""
+    """Yield the key paths of numbers and booleans that are written as another type, and what they must be."""
     if isinstance(hint, type) and hint in _SCALAR_NAMES:
         is_other = isinstance(value, bool) != (hint is bool) and value is not None
         if isinstance(value, str) or (is_other and isinstance(value, bool | int | float)):
@@ -160,7 +162,7 @@ def mistyped(hint: Any, value: object, place: KeyPath) -> Iterator[tuple[KeyPath
                 yield from mistyped(hints[key], item, (*place, key))
     elif get_origin(hint) is Annotated:
         inner, *metadata = get_args(hint)
-        if not any(isinstance(one, BeforeValidator) for one in metadata):  # those read text
+        if not any(isinstance(one, BeforeValidator) for one in metadata):  # these parse text
             yield from mistyped(inner, value, place)
     else:
         for inner in get_args(hint):
@@ -169,7 +171,7 @@ def mistyped(hint: Any, value: object, place: KeyPath) -> Iterator[tuple[KeyPath
 
 
 def with_current_keys(hint: Any, value: Any, document: Document, place: KeyPath) -> Any:  # noqa: ANN401  # any annotation
-    """Return the value with the current key for each former one, and warn of each.
+    """Return the value with current keys instead of former ones, and warn about each.
 
     Raises:
         PlanError: a key is given under both names.
@@ -203,7 +205,7 @@ def with_current_keys(hint: Any, value: Any, document: Document, place: KeyPath)
 
 
 def _current_names(hints: Mapping[str, Any]) -> dict[str, str]:
-    """Return the former keys of a section with their current names."""
+    """Return the current key of each former key of a section."""
     return {
         former.name: name
         for name, hint in hints.items()
@@ -221,7 +223,7 @@ def _rename_key(document: Document, place: KeyPath, name: str, *, is_given: bool
 
 
 def _items(hint: Any, value: object) -> Iterator[tuple[KeyPath, object]]:  # noqa: ANN401  # any annotation
-    """Yield what an annotation's arguments are about: items of a list or mapping, else the value itself."""
+    """Yield the values that the arguments of an annotation describe: items, or the value itself."""
     if get_origin(hint) is tuple and isinstance(value, list):
         yield from (((number,), item) for number, item in enumerate(value))
     elif get_origin(hint) is dict and isinstance(value, dict):
@@ -232,7 +234,7 @@ def _items(hint: Any, value: object) -> Iterator[tuple[KeyPath, object]]:  # noq
 
 _NO_PLAN = "a plan is a mapping of keys, such as `name: my-soak`"
 _MISSING = "is missing and has no default"
-_OF_A_HOST = "a plan of a host that only probes is for `soak probe`"
+_OF_A_HOST = "the plan of a probe host is for `soak probe`"
 _NOUN = {
     "soak.brokers": "broker",
     "probes": "probe",
@@ -256,12 +258,12 @@ _EXPECTED = {
     "string_type": "text",
     "tuple_type": "a list, such as [a, b]",
 }
-"""What a value must be, by the kind of pydantic's error; the value may be a secret, and is not repeated."""
+"""What a value must be, by the type of pydantic's error; the value may be secret and is not printed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """A plan and where its keys stand, so that later checks can point at them."""
+    """A plan and the lines of its keys, so that later checks can name them."""
 
     plan: Plan
     document: Document
@@ -285,7 +287,7 @@ def load(text: str, name: str) -> PlanFile:
 
 
 def load_any(text: str, name: str) -> tuple[AnyPlan, Document]:
-    """Return a plan with every default, and its text: without a broker it is that of a host that only probes.
+    """Return a plan with every default, and its document; without a broker it is the plan of a probe host.
 
     Raises:
         PlanError: the first fault found, as `file:line: key: what is wrong`.
@@ -298,10 +300,10 @@ def load_any(text: str, name: str) -> tuple[AnyPlan, Document]:
 
 
 def load_alerting(text: str, name: str) -> tuple[AlertingPlan, Document]:
-    """Return of a plan whom it tells and when, and its text; what else it says may be wrong.
+    """Return the alerting part of a plan, and its document; other sections are not checked.
 
     Raises:
-        PlanError: the first fault found in that, as `file:line: key: what is wrong`.
+        PlanError: the first fault found in this part, as `file:line: key: what is wrong`.
     """
     document = parse_yaml(text, name)
     if not isinstance(document.value, dict):
@@ -310,12 +312,12 @@ def load_alerting(text: str, name: str) -> tuple[AlertingPlan, Document]:
     raw = {key: document.value[key] for key in keys if document.value.get(key) is not None}
     place = ("sinks",)
     raw = _with_plugins(raw, document, place, PLUGIN_SECTIONS[place])
-    telling: AlertingPlan = validated(AlertingPlan, raw, document, ())
-    return telling, document
+    found: AlertingPlan = validated(AlertingPlan, raw, document, ())
+    return found, document
 
 
 def _raw(document: Document) -> dict[str, Any]:
-    """Return a plan's keys, with the configurations of its plug-ins typed."""
+    """Return the values of a plan, with its plug-ins' configurations as objects."""
     if not isinstance(document.value, dict):
         raise document.error((), _NO_PLAN)
     raw = dict(document.value)
@@ -326,11 +328,11 @@ def _raw(document: Document) -> dict[str, Any]:
 
 
 def _with_detector(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan's keys with the detector that every stream runs, where they do not name it."""
+    """Return the values of a plan, with the detector of every run."""
     detection = raw.get("detection", {})
     detectors = detection.get("detectors", {}) if isinstance(detection, dict) else None
     if not isinstance(detectors, dict) or STREAM_DETECTOR in detectors:
-        return raw  # what is no mapping is told of with the other types
+        return raw  # a wrong type is reported with the others
     config = plugins.load("detectors", STREAM_DETECTOR).Config()
     return {
         **raw,
@@ -339,23 +341,23 @@ def _with_detector(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def dump(plan: AnyPlan) -> str:
-    """Return YAML that loads as the same plan, every default written out."""
+    """Return YAML that loads as the same plan, with every default."""
     return to_yaml(body(plan))
 
 
 def body(plan: AnyPlan) -> dict[str, Any]:
-    """Return a plan's keys and values as people write them, every default among them."""
+    """Return a plan's values as they are written in a file, with every default."""
     found: dict[str, Any] = TypeAdapter(type(plan)).dump_python(plan, mode="json")
     return found
 
 
 def to_yaml(value: object) -> str:
-    """Return YAML, in the order that is given."""
+    """Return YAML with keys in their given order."""
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
 
 
 def validated(kind: type[Any], raw: object, document: Document, place: KeyPath) -> Any:  # noqa: ANN401  # an instance of `kind`
-    """Return `raw` as an instance of a strict pydantic dataclass; `place` is where it stands.
+    """Return `raw`, which stands at `place`, as an instance of a strict pydantic dataclass.
 
     Raises:
         PlanError: with the line and key of the first fault.
@@ -368,17 +370,17 @@ def validated(kind: type[Any], raw: object, document: Document, place: KeyPath) 
     except ValidationError as error:
         first = error.errors()[0]
         inner: KeyPath = tuple(part for part in first["loc"] if isinstance(part, str | int))
-        said, at = _message(kind, first, inner), (*place, *inner)
-        raise _at_its_key(said, at, document) from error
+        text, at = _message(kind, first, inner), (*place, *inner)
+        raise _at_its_key(text, at, document) from error
 
 
 def _check_sampled(raw: dict[str, Any], document: Document) -> None:
-    """Refuse a word on how a probe is read that the plan does not have."""
+    """Refuse `sampling` of a probe that the plan does not have."""
     sampling, probes = raw.get("sampling"), raw.get("probes") or {}
     for name in sampling if isinstance(sampling, dict) else ():
         if name not in probes:
             there = ", ".join(probes) or "there are none"
-            raise document.error(("sampling", name), f"is none of the plan's probes: {there}")
+            raise document.error(("sampling", name), f"is not a probe of this plan: {there}")
 
 
 def _with_plugins(
@@ -414,14 +416,14 @@ def _configs(
 
 
 def _has_config(package: str, name: str) -> bool:
-    """Return whether a plug-in can stand in a plan; loads it, and with it what it imports."""
+    """Return whether a plug-in has a configuration for plans; this imports it."""
     module = plugins.load(package, name)
     home = getattr(module, "Config", type).__module__
     return home == module.__name__ or home.startswith(f"{module.__name__}.")
 
 
 def _may_stand(package: str, name: str) -> bool:
-    """Return whether it can stand in a plan and is of use there: of detectors, those that follow a stream."""
+    """Return whether a plan may name the plug-in; of the detectors, only those of a stream."""
     is_of_stream = package != "detectors" or hasattr(plugins.load(package, name), "Panel")
     return is_of_stream and _has_config(package, name)
 
@@ -441,7 +443,7 @@ def _message(kind: type[Any], error: Any, inner: KeyPath) -> str:  # noqa: ANN40
 
 
 def _at_its_key(message: str, section: KeyPath, document: Document) -> PlanError:
-    """Return the error, at the key that its first word names where the section in the file has that key."""
+    """Return the error at the key that its first word names, if the section has that key."""
     word, _, rest = message.partition(" ")
     word = word.removesuffix(":")
     parts = tuple(int(part) if part.isdecimal() else part for part in word.split("."))

@@ -139,7 +139,7 @@ def test_the_level_follows_the_settings_of_a_live_kafka(lab_kafka: Running, tmp_
     assert audit(weak, weak)[0] == 0
     code, text = audit(weak, strong)
     assert code == 1
-    assert "not comparable: they promise different things" in text
+    assert "not comparable: they give different guarantees" in text
 
 
 @pytest.mark.broker
@@ -245,7 +245,7 @@ def test_a_soak_whose_rate_a_ramp_will_find_is_not_foreseen(tmp_path: Path) -> N
     load = LOAD.replace("soak: 60s", "soak: 60s, ramp: {soak_share: 0.8}")
     said = checked(tmp_path, f"{load}{KAFKA}")
 
-    assert "is first deleted is not foreseen: the rate of the soak is what" in said
+    assert "first deletion cannot be forecast: the ramp decides the rate" in said
     assert "Warning: the soak ends" not in said
 
 

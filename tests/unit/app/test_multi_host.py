@@ -356,7 +356,7 @@ def test_a_plan_of_a_run_is_refused_with_what_does_its_part(tmp_path: Path) -> N
             "ship: {bootstrap_servers: 'h:9', buffer: 1KiB}\n",
             "p:3: ship.buffer: must be at least 1MiB",
         ),
-        ("sampling: {fsync: {}}\n", "p:3: sampling.fsync: is none of the plan's probes"),
+        ("sampling: {fsync: {}}\n", "p:3: sampling.fsync: is not a probe of this plan"),
         (
             "sampling: {pressure: {period: 1500ms}}\n",
             "p:3: sampling.pressure.period: must be whole",

@@ -318,7 +318,7 @@ def test_a_service_is_told_of_the_limit_alone(tmp_path: Path) -> None:
     plan = tmp_path / "x.yaml"
     plan.write_text(CLUSTER + "topic: {partitions: 1001}\n")
 
-    with pytest.raises(PlanError, match="set that higher") as told:
+    with pytest.raises(PlanError, match="raise that limit") as told:
         check_limits(preflight.load_plan(plan))
     assert "--yes" not in str(told.value)
 

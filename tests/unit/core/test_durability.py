@@ -127,7 +127,7 @@ def test_write_caching_that_is_not_known_leaves_a_range_where_it_matters(
 def test_whose_word_is_missing_stands_beside_what_the_topic_says() -> None:
     caching = on_redpanda("all", 3, "true", None).settings[-1]
 
-    assert caching.told == SettingValue(
+    assert caching.value_read == SettingValue(
         None, "the test says true, and whether the cluster forbids it is unknown: the test"
     )
 

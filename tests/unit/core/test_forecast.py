@@ -255,7 +255,7 @@ TIGHT = (
         (
             "ramp: {soak_share: 0.8}, ",
             Limits(),
-            ["the rate of the soak is what the ramp will find"],
+            ["the ramp decides the rate of the soak"],
         ),
         ("", Limits(is_empty=False), ["the topics may hold messages already"]),
     ],

@@ -81,7 +81,7 @@ def test_a_plan_without_an_address_gets_a_lab_broker_of_its_kind(
         ("{dirty_limit: 512KiB}", "dirty_limit: must be at least 1MiB"),
         ("{write_rate: 200B}", "write_rate: must be at least 1MiB"),
         ("{brokers: [0]}", "counted from 1"),
-        ("{brokers: [2]}", "names more than the 1"),
+        ("{brokers: [2]}", "must name brokers from 1 to 1"),
     ],
 )
 def test_a_drive_that_no_lab_has_is_refused(drive: str, why: str) -> None:

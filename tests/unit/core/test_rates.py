@@ -174,9 +174,9 @@ def test_a_table_is_read_with_its_units() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "r.csv:1: begins with nothing, not with the header seconds,rate"),
-        ("0,500\n", "r.csv:1: begins with '0,500', not with the header seconds,rate"),
-        ("seconds,rate\n", "r.csv:1: there is no rate below the header"),
+        ("", "r.csv:1: starts with nothing, not with the header seconds,rate"),
+        ("0,500\n", "r.csv:1: starts with '0,500', not with the header seconds,rate"),
+        ("seconds,rate\n", "r.csv:1: there are no rates below the header"),
         ("seconds,rate\n0,5\n0,6\n", "r.csv:3: second 0 does not come after second 0"),
         ("seconds,rate\n0.5,5\n", "r.csv:2: '0.5' is not a whole number of seconds"),
         ("seconds,rate\n0,5,6\n", "r.csv:2: 3 columns instead of two: seconds,rate"),

@@ -245,7 +245,7 @@ def test_without_a_driver_a_lab_kafka_is_used_with_a_note() -> None:
         *(
             (
                 [WORKLOAD.replace("1024", value)],
-                f"0.yaml:6: messageSize: not YAML: the value is no {kind}",
+                f"0.yaml:6: messageSize: not YAML: the value is not of type {kind}",
             )
             for value, kind in (
                 ("!!int ''", "int"),
