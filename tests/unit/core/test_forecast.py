@@ -257,10 +257,10 @@ TIGHT = (
             Limits(),
             ["the ramp decides the rate of the soak"],
         ),
-        ("", Limits(is_empty=False), ["the topics may hold messages already"]),
+        ("", Limits(is_empty=False), ["the topics may hold older messages"]),
     ],
 )
-def test_what_nobody_can_foresee_is_not_foreseen(
+def test_a_first_deletion_that_depends_on_unknowns_is_not_forecast(
     ramp: str, limits: Limits, words: list[str]
 ) -> None:
     """A soak at a rate that is still to be found, and topics that are full already."""
