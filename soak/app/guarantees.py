@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from soak.app import preflight
+from soak.app.host import nearest_existing
 from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.core.cluster import durability, forecast
@@ -37,23 +38,23 @@ from soak.service.files import write_atomically
 from soak.service.signals import exit_on_sigterm
 from soak.store.run_folder import RunFolder
 
-FORECAST_LOG = logging.getLogger("soak.cli.forecast")
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanForecast:
-    """A forecast and what it was made from; `doubts` are why there is none."""
+    """A forecast of retention and its inputs; `obstacles` are the reasons why there is none."""
 
     found: Forecast | None
     limits: Limits
     stored: Stored
     drive: Drive | None
-    doubts: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
 
     @property
     def lines(self) -> list[str]:
         if self.found is None:
-            return [forecast.no_forecast_line("; ".join(self.doubts))]
+            return [forecast.no_forecast_line("; ".join(self.obstacles))]
         return forecast.forecast_lines(self.found, self.drive)
 
     @property
@@ -64,15 +65,17 @@ class PlanForecast:
     def body(self) -> dict[str, object]:
         """Return what `forecast.json` holds."""
         if self.found is None:
-            return forecast.unknown_forecast_json("; ".join(self.doubts))
+            return forecast.unknown_forecast_json("; ".join(self.obstacles))
         return forecast.forecast_json(self.found, self.limits, self.stored, self.drive)
 
 
 def forecast_plan(plan: Plan, table: Sequence[Point], near: Path) -> PlanForecast:
-    """Return the forecast of a plan; `table` are the rates of its profile's file, a lab's data lies `near`.
+    """Return the retention forecast of a plan.
+
+    `table` has the rates of its load profile; a lab keeps its data on the drive of the path `near`.
 
     Raises:
-        BrokerError: the cluster does not answer, or with limits that are none.
+        BrokerError: the cluster does not answer, or its limits make no sense.
     """
     guarantees = connect(plan, SystemClock()).guarantees
     try:
@@ -80,50 +83,42 @@ def forecast_plan(plan: Plan, table: Sequence[Point], near: Path) -> PlanForecas
     except ValueError as error:
         raise BrokerError(f"the cluster's retention settings make no sense: {error}") from error
     stored = guarantees.stored_size(plan.load, plan.topic, limits)
-    unsure = tuple(forecast_obstacles(plan, limits))
-    found = None if unsure else forecast_from_limits(plan, limits, stored, table)
-    return PlanForecast(found, limits, stored, _lab_drive(plan, near), unsure)
+    obstacles = tuple(forecast_obstacles(plan, limits))
+    found = None if obstacles else forecast_from_limits(plan, limits, stored, table)
+    return PlanForecast(found, limits, stored, _lab_drive(plan, near), obstacles)
 
 
 def record_forecast(folder: RunFolder, plan: Plan, table: Sequence[Point]) -> None:
-    """Write `forecast.json` for a run whose topics are there; a cluster that does not tell ends no run."""
+    """Write `forecast.json` of a run whose topics exist; the run continues without an answer of the cluster."""
     try:
         body = forecast_plan(plan, table, folder.path).body
     except BrokerError as error:
-        FORECAST_LOG.warning("the retention forecast is unknown: %s", error)
+        LOG.warning("the retention forecast is unknown: %s", error)
         body = forecast.unknown_forecast_json(str(error))
     write_atomically(folder.forecast, json.dumps(body, indent=2, allow_nan=False) + "\n")
 
 
 def _retention_limits(plan: Plan, guarantees: Guarantees) -> Limits:
-    """Return what the cluster says, or, of a lab that is not started yet, what its settings will be."""
-    is_there = any(plan.broker_config.addresses.values())
-    if plan.lab is None or is_there:
+    """Return the limits of the cluster, or the settings of a lab that is not started yet."""
+    has_address = any(plan.broker_config.addresses.values())
+    if plan.lab is None or has_address:
         return guarantees.retention(plan.topic)
     lab = plugins.load("soak.lab.brokers", plan.lab.broker)
     return guarantees.assumed_retention(plan.topic, lab.broker_settings(plan.lab.settings))
 
 
 def _lab_drive(plan: Plan, near: Path) -> Drive | None:
-    """Return the drive of a lab, which holds all copies; that of a cluster is not seen from here."""
+    """Return the drive of a lab, which stores all replicas; the drives of a cluster are not visible here."""
     if plan.lab is None:
         return None
-    existing = near.absolute()
-    while not existing.exists():
-        existing = existing.parent
-    usage = shutil.disk_usage(existing)
+    usage = shutil.disk_usage(nearest_existing(near))
     return Drive(usage.total, usage.free)
 
 
-# --- Looks up what a plan's target promises, for `soak audit` and for the report of a run.
-
-DURABILITY_LOG = logging.getLogger("soak.cli.durability")
-
-
 def read_durability(plan: Plan, document: Document) -> Durability:
-    """Ask the cluster that a plan names; the broker's file `_<name>_durability.py` knows what.
+    """Return the durability level that the cluster of a plan and its settings give.
 
-    `document` is the plan as it was written: what it leaves out is nobody's but our own word.
+    `document` is the plan as written: it shows which settings are defaults of soakd.
 
     Raises:
         BrokerError: the cluster does not answer.
@@ -133,17 +128,17 @@ def read_durability(plan: Plan, document: Document) -> Durability:
 
 
 def keys_of_broker(plan: Plan, document: Document) -> frozenset[KeyPath]:
-    """Return which keys a plan's text has in its broker's section, such as `("producer", "acks")`."""
+    """Return the keys that a plan sets in its broker's section, such as `("producer", "acks")`."""
     section = ("broker", plan.broker_kind)
     return frozenset(place[2:] for place in document.lines if place[:2] == section)
 
 
 def record_durability(folder: RunFolder, plan: Plan, document: Document) -> None:
-    """Write `durability.json` for a run whose topics are there; a cluster that does not tell ends no run."""
+    """Write `durability.json` of a run whose topics exist; the run continues without an answer of the cluster."""
     try:
         found = read_durability(plan, document)
     except BrokerError as error:
-        DURABILITY_LOG.warning("durability is unknown: %s", error)
+        LOG.warning("durability is unknown: %s", error)
         found = durability.unknown(plan.broker_kind, str(error))
     write_atomically(
         folder.durability, json.dumps(durability.to_json(found), indent=2, allow_nan=False) + "\n"
@@ -153,7 +148,7 @@ def record_durability(folder: RunFolder, plan: Plan, document: Document) -> None
 def audit_plans(
     plan: Path, other: Path | None, scale: str, *, is_json: bool
 ) -> tuple[list[str], bool]:
-    """Return what `soak audit` prints of one plan or two, and whether the two are comparable."""
+    """Return the output of `soak audit` for one or two plans, and whether the two are comparable."""
     found = [(str(path), audit_plan(path, scale)) for path in (plan, other) if path is not None]
     bodies = [{"plan": name, **durability.to_json(one)} for name, one in found]
     if other is None:
@@ -167,7 +162,7 @@ def audit_plans(
 
 
 def audit_plan(path: Path, scale: str) -> Durability:
-    """Ask the plan's cluster; a lab's is started before and stopped after."""
+    """Return the durability of a plan; a lab is started for the duration of the check."""
     plan_file = preflight.scaled_plan(preflight.load_plan(path), scale, "")
     preflight.check_target(plan_file)
     found = plan_file.plan
@@ -190,7 +185,7 @@ def audit_plan(path: Path, scale: str) -> Durability:
 
 
 def durability_text(name: str, found: Durability) -> str:
-    """Return lines that each stand alone in a log."""
+    """Return a line for the level, for each axis, setting and note."""
     lines = [
         f"{name}: {found.system}, {durability.level_text(found)}",
         f"  replication {found.replication}: {durability.replication_reason(found)}",

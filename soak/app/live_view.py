@@ -26,6 +26,11 @@ from soak.store.findings.store import FindingsStore
 from soak.store.journal.reader import last_record, sources
 from soak.store.run_folder import RunFolder
 
+HISTORY = 240  # points of the sparklines
+LINE_EVERY_SECONDS = 10
+NOTES = 6  # newest lines that stay below the panel
+NARROW = 60  # columns
+
 
 def latency_text(seconds: float) -> str:
     return wording.amount(seconds, "seconds")
@@ -36,15 +41,10 @@ def count_text(value: float) -> str:
 
 
 def clock_text(seconds: int) -> str:
-    """Return a clock, `h:mm:ss` or `m:ss`, which keeps its width as it ticks."""
+    """Return a time as `h:mm:ss` or `m:ss`."""
     minutes, rest = divmod(max(0, seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-# --- What a run looks like right now, read from its journals and findings: for the live view.
-
-HISTORY = 240
 
 
 _Newest = tuple[Record, tuple[Column, ...]]
@@ -52,7 +52,7 @@ _Newest = tuple[Record, tuple[Column, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Quantiles of one latency in the newest second, in seconds; NaN where there is none."""
+    """Quantiles of one latency in the newest interval, in seconds; NaN without a value."""
 
     p50: float = math.nan
     p99: float = math.nan
@@ -61,6 +61,8 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
+    """The current state of a run, read from its journals and findings."""
+
     start_wall_ns: int  # of the run
     k: int
     total_seconds: int
@@ -79,7 +81,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Watcher:
-    """Reads a run folder again and again, and keeps the history that the sparklines show."""
+    """Reads a run folder repeatedly, and keeps the history for the sparklines."""
 
     folder: RunFolder
     plan: Plan
@@ -142,7 +144,7 @@ class Watcher:
         try:
             with FindingsStore(self.folder.findings) as store:
                 return tuple(store.findings(self.run_id))
-        except SoakError:  # busy now: the next look will tell
+        except SoakError:  # busy: the next call reads them
             return ()
 
 
@@ -163,24 +165,17 @@ def _values(newest: list[_Newest], metric: str, quantile: str = "") -> list[floa
 
 
 def _total(newest: list[_Newest], metric: str) -> float:
-    """Return the sum over the sources; NaN where there is none."""
+    """Return the sum over the sources; NaN without a value."""
     found = _values(newest, metric)
     return sum(found) if found else math.nan
 
 
 def _latency(newest: list[_Newest], metric: str) -> Latency:
-    """Return the worst of the sources: quantiles of several cannot be added up."""
+    """Return the worst of the sources, because quantiles cannot be added."""
     found = (_values(newest, metric, quantile) for quantile in ("0.5", "0.99", "0.999"))
     return Latency(
         *(max((one for one in values if one == one), default=math.nan) for values in found)  # noqa: PLR0124  # NaN: nothing came
     )
-
-
-# --- The live view of a run: a refreshed panel on a terminal, plain lines everywhere else.
-
-LINE_EVERY_SECONDS = 10
-NOTES = 6  # newest lines kept below the panel
-NARROW = 60
 
 
 class View(Protocol):
@@ -190,14 +185,14 @@ class View(Protocol):
 
 
 def open_view(console: Console, title: str) -> View:
-    """Return the panel where the console is a terminal that can redraw, plain lines elsewhere."""
+    """Return a panel if the console is a terminal that can redraw, otherwise plain lines."""
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveView(console, title).start()
     return PlainView(console, title)
 
 
 class PlainView:
-    """One line every ten seconds and whenever something happens; good in a log."""
+    """Prints a line every ten seconds and at each event, for a log."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -235,7 +230,7 @@ class PlainView:
 
 
 class LiveView:
-    """The panel: phase, progress, rates, latencies with sparklines, findings as they come."""
+    """Shows a panel with phase, progress, rates, latencies with sparklines, and findings."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -253,7 +248,7 @@ class LiveView:
         self._refresh()
 
     def note(self, line: str) -> None:
-        if "\n" in line:  # a mail: above the panel, where it stays
+        if "\n" in line:  # a mail: printed above the panel, where it stays
             self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
             return
         stamp = datetime.now(UTC).strftime("%H:%M:%SZ")
@@ -287,7 +282,7 @@ def panel(snapshot: Snapshot, width: int) -> list[Text | Table]:
         ),
     ]
     if snapshot.invalid:
-        parts.append(Text(f"this client was the bottleneck: {snapshot.invalid}", style="yellow"))
+        parts.append(Text(f"the client was the bottleneck: {snapshot.invalid}", style="yellow"))
     table = Table(box=None, pad_edge=False, show_edge=False)
     for heading in ("", "p50", "p99") if width < NARROW else ("", "p50", "p99", "p99.9"):
         table.add_column(heading, justify="left" if not heading else "right")
@@ -306,7 +301,7 @@ def panel(snapshot: Snapshot, width: int) -> list[Text | Table]:
 
 
 def bar(share: float, width: int) -> str:
-    """Return a progress bar that needs no colour to be read."""
+    """Return a progress bar that is readable without colour."""
     room = max(4, min(width, 80) - 5)
     full = round(room * min(max(share, 0.0), 1.0))
     return f"{'━' * full}{'·' * (room - full)} {min(max(share, 0.0), 1.0):4.0%}"

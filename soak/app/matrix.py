@@ -22,12 +22,12 @@ from soak.lab.standing import end_holder
 from soak.service.files import is_locked, write_atomically
 from soak.service.signals import exit_on_sigterm
 
-STOP_SECONDS = drills.STOP_SECONDS + 30.0  # a drill may take this long to end
+STOP_SECONDS = drills.STOP_SECONDS + 30.0
 _POLL_NS = 200_000_000
 
 
 def wanted_runs(texts: Iterable[str], runs: int) -> dict[str, int]:
-    """Return how often each drill is to run, from texts such as `drive_gc=5`; all drills where none is named.
+    """Return the number of runs of each drill, from texts such as `drive_gc=5`; all drills if none is named.
 
     Raises:
         PlanError: a text is malformed, or there is no such drill.
@@ -48,15 +48,15 @@ def _parse_wanted(text: str, runs: int) -> tuple[str, int]:
 
 
 def run_missing(wanted: dict[str, int], state: Path, page: Path, run_dir: Path) -> bool:
-    """Run what is missing until it is there or somebody interrupts; then the run in hand does not count.
+    """Run the drills that have no result yet; an interrupted run does not count.
 
     Returns:
-        True when every run that this machine can make has a result.
+        True if every run that this machine can make has a result.
     """
     missing = matrix.remaining_runs(wanted, matrix.read_results(state))
     if missing:
         exit_on_sigterm()
-        state.parent.mkdir(parents=True, exist_ok=True)  # else the first result would be lost
+        state.parent.mkdir(parents=True, exist_ok=True)  # otherwise the first result would be lost
     lacks = {
         name: drills.missing_for_drill(drills.find_drill(name))
         for name in {name for name, _ in missing}
@@ -93,7 +93,7 @@ def _failed_result(name: str, seed: int, why: str) -> Result:
 
 
 def keeps_limits(wanted: dict[str, int], state: Path) -> bool:
-    """Return whether the drills that were asked for keep the limits, and say of each whether it does."""
+    """Print each limit with its result, and return whether these drills meet all of them."""
     asked = [one for one in matrix.read_results(state) if one.drill in wanted]
     for limit in matrix.limits(asked):
         print(limit, flush=True)
@@ -101,25 +101,26 @@ def keeps_limits(wanted: dict[str, int], state: Path) -> bool:
 
 
 def write_tables(state: Path, page: Path) -> None:
-
+    """Write the tables of all stored results into the page."""
     text = page.read_text(encoding="utf-8") if page.exists() else "# Drills\n"
     results = matrix.read_results(state)
     forms = {}
     for name in {one.drill for one in results} & set(drills.drill_names()):
-        with suppress(PlanError):  # somebody is at it
+        with suppress(PlanError):  # its file is being edited
             forms[name] = drill_files.fingerprint(drills.find_drill(name))
     tables = matrix.tables([_with_broker(one) for one in results], forms)
     write_atomically(page, matrix.with_tables(text, tables), 0o644)
 
 
 def _with_broker(one: Result) -> Result:
-    """Return a result with the broker that its drill has by now, where nobody noted it."""
+    """Return a result with the current broker of its drill if the result has none."""
     if one.broker or one.drill not in drills.drill_names():
         return one
     return replace(one, broker=drills.broker_of(drills.find_drill(one.drill)))
 
 
 def start_in_background(wanted: dict[str, int], state: Path, page: Path, run_dir: Path) -> None:
+    """Run the same matrix in a process that does not need this terminal."""
     run_dir.mkdir(parents=True, exist_ok=True)
     names = [f"{name}={count}" for name, count in wanted.items()]
     options = ["--state", str(state), "--page", str(page), "--run-dir", str(run_dir)]
@@ -136,19 +137,19 @@ def start_in_background(wanted: dict[str, int], state: Path, page: Path, run_dir
 
 
 def stop_matrix(lock: Path, limit_seconds: float = STOP_SECONDS) -> None:
-    """Have a matrix end, and wait until its drill has undone its fault.
+    """End a running matrix, and wait until its drill has undone its fault.
 
     Raises:
-        LabError: none runs there, or it does not end.
+        LabError: no matrix is running, or it does not end.
     """
     if not is_locked(lock):
-        raise LabError(f"no matrix runs below {lock.parent}")
+        raise LabError(f"no matrix is running below {lock.parent}")
     process = end_holder(lock)
-    print(f"process {process} ends its run, which undoes its fault first", flush=True)
+    print(f"process {process} is ending; its drill undoes its fault first", flush=True)
     clock = SystemClock()
-    deadline_ns = clock.mono_ns() + int(limit_seconds) * 10**9
+    deadline_ns = clock.mono_ns() + int(limit_seconds * 10**9)
     while is_locked(lock):
         if clock.mono_ns() > deadline_ns:
-            raise LabError(f"process {process} does not end")
+            raise LabError(f"process {process} does not end; see {lock.parent / 'matrix.log'}")
         clock.sleep_until(clock.mono_ns() + _POLL_NS)
     print("it has ended")

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from soak.app import host
+from soak.app import host, preflight
 from soak.app.preflight import check_probe_folders, check_probe_settings
 from soak.core import plugins
 from soak.core.errors import PlanError, RunFolderError, SoakError
@@ -46,14 +46,16 @@ from soak.supervisor.run import Role, roles_of
 from soak.supervisor.sidecar import Sidecar
 
 LEADING_DAEMONS = ("conduct", "receive", "detect-stream", "alert")
-"""Daemons of the first host, which makes the topics and judges."""
-
-_LATEST_NS = 2**63 - 1  # of a stamp: in the year 2262
+"""Daemons of the first host, which creates the topics, detects changes and reports."""
+PROBE_SPACE = "a probe host needs a few MiB"
+_LATEST_NS = 2**63 - 1  # of a timestamp: in the year 2262
+_RUN_SECTIONS = frozenset({"broker", "lab", "topic", "load", "consumers", "phases"})
+"""Sections that mark a text as the plan of a run, even if the text is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What this host does of a run. Without anything said it does all, at once, under an id of its own."""
+    """The part of a run that this host does. By default it does everything, at once, with a new run id."""
 
     run_id: str = ""
     start_wall_ns: int = 0
@@ -61,14 +63,14 @@ class Part:
 
     @property
     def is_first(self) -> bool:
-        """True on the host that makes the topics, detects and reports."""
+        """True on the host that creates the topics, detects changes and reports."""
         return not self.only or "conduct" in self.only
 
     def roles(self, plan_file: PlanFile) -> tuple[Role, ...]:
-        """Return the daemons of this host; one that joins has a conductor for itself.
+        """Return the daemons of this host; a host that joins a run has a conductor of its own.
 
         Raises:
-            PlanError: a daemon that the plan does not have.
+            PlanError: `only` names a daemon that the plan does not have.
         """
         every = roles_of(plan_file.plan)
         known = [role.name for role in every]
@@ -85,71 +87,73 @@ WHOLE = Part()
 
 
 def part_of(run_id: str, start: str, only: str) -> Part:
-    """Return a part from the options of a command line.
+    """Return the part that the options of a command line describe.
 
     Raises:
-        PlanError: an option that cannot be, or one without those that it needs.
+        PlanError: an option is malformed, or an option that it needs is missing.
     """
     if not (run_id or start or only):
         return WHOLE
     if not (run_id and start):
-        raise PlanError("a run over several hosts needs --run-id and --start, the same on each")
+        raise PlanError(
+            "a run over several hosts needs --run-id and --start, with the same values on each host"
+        )
     if not RUN_ID.fullmatch(run_id):
-        raise PlanError(f"--run-id {run_id!r}: letters, digits, '-', '_' and '.', at most 100")
+        raise PlanError(f"--run-id {run_id!r}: use at most 100 letters, digits, '-', '_' and '.'")
     try:
         at = datetime.fromisoformat(start)
     except ValueError as error:
-        raise PlanError(f"--start {start!r} is no time; write 2026-01-31T12:00:00Z") from error
+        raise PlanError(f"--start {start!r} is not a time; write 2026-01-31T12:00:00Z") from error
     if at.tzinfo is None:
         raise PlanError(f"--start {start!r} has no time zone; write {at.isoformat()}Z for UTC")
     names = daemon_names(only)
-    strays = sorted(set(LEADING_DAEMONS) & set(names)) if "conduct" not in names else []
-    if strays:
-        raise PlanError(f"--only: {strays[0]} belongs to the host that has conduct")
+    misplaced = sorted(set(LEADING_DAEMONS) & set(names)) if "conduct" not in names else []
+    if misplaced:
+        raise PlanError(f"--only: {misplaced[0]} must run on the host that has conduct")
     since_epoch = at - datetime(1970, 1, 1, tzinfo=UTC)
     micros = (since_epoch.days * 86_400 + since_epoch.seconds) * 10**6 + since_epoch.microseconds
     start_wall_ns = micros * (SECOND_NS // 10**6)
     if not 0 < start_wall_ns <= _LATEST_NS:
-        raise PlanError(f"--start {start!r} lies outside the years 1970 to 2262")
+        raise PlanError(f"--start {start!r} is outside the years 1970 to 2262")
     return Part(run_id, start_wall_ns, names)
 
 
 def resumed_part(run: Run, only: tuple[str, ...]) -> Part:
-    """Return what this host does of a run that goes on: what is named now, or else what it did before.
+    """Return the part of a resumed run that this host does: `only`, or else what it did before.
 
     Raises:
-        PlanError: it did all of it: the rest would end without a report.
+        PlanError: this host did everything, and the remaining daemons would end without a report.
     """
     if only and not run.only:
         raise PlanError(
-            f"--only: run {run.id} has all its daemons on this host: go on with it without"
+            f"--only: run {run.id} has all its daemons on this host: resume it without --only"
         )
     return Part(run.id, run.start_wall_ns, only or run.only)
 
 
 def daemon_names(only: str) -> tuple[str, ...]:
-    """Return the daemons that a command line names."""
+    """Return the daemons that the option --only names."""
     return tuple(name.strip() for name in only.split(",") if name.strip())
 
 
 def check_lead_time(part: Part, now_wall_ns: int, lead_ns: int) -> None:
-    """Check, once the topics are there, that the daemons will be ready for the first message.
+    """Check, after the topics are created, that the daemons will be ready for the first message.
 
     Raises:
-        SoakError: to make the topics took too long: what was due by then would be missed.
+        SoakError: creating the topics took too long: the first messages would be skipped.
     """
     if part.start_wall_ns and part.start_wall_ns < now_wall_ns + lead_ns:
         raise SoakError(
-            f"the topics were not there {lead_ns // SECOND_NS} s before --start, which the daemons need "
-            "to be ready; begin anew with a later --start and another --run-id"
+            f"the topics did not exist {lead_ns // SECOND_NS} s before --start, which the daemons need to "
+            "get ready; start again with a later --start and another --run-id"
         )
 
 
 def check_part(part: Part, plan_file: PlanFile, now_wall_ns: int, lead_ns: int) -> None:
-    """Check what only the plan and the time can tell.
+    """Check a part against its plan and the time.
 
     Raises:
-        PlanError: it starts too soon, or the plan decides by data that this host does not see.
+        PlanError: it starts too soon, or the plan decides phases by data that only one host has.
     """
     part.roles(plan_file)
     if part.start_wall_ns and part.start_wall_ns < now_wall_ns + lead_ns:
@@ -157,13 +161,10 @@ def check_part(part: Part, plan_file: PlanFile, now_wall_ns: int, lead_ns: int) 
         raise PlanError(f"--start is less than {least} s from now: the daemons would not be ready")
     plan = plan_file.plan
     if plan.lab is not None and part.only:
-        raise plan_file.error("lab", "a lab's broker is on loopback: no other host reaches it")
+        raise plan_file.error("lab", "the lab listens on loopback, which other hosts cannot reach")
     for key in ("ramp", "catch_up", "windows"):
         if part.only and getattr(plan.phases, key):
-            raise plan_file.error(f"phases.{key}", "is decided by data, which one host alone sees")
-
-
-# --- The run folder of a host that only probes: made or gone on in, recorded into, and shipped.
+            raise plan_file.error(f"phases.{key}", "depends on data that only one host has")
 
 
 def new_probe_run(run_id: str, start_wall_ns: int, plan: ProbePlan) -> Run:
@@ -181,19 +182,21 @@ def probe_into(
     ship_options: Sequence[str] = (),
     state_when_stopped: str = "ended",
 ) -> int:
-    """Probe until told to stop, or until the folder's phases end it; return the exit code.
+    """Read probes until `stop` or the end of the run in its phases; return the exit code.
 
     Raises:
-        PlanError: the folder is something else, or that of another run.
+        PlanError: the folder is not a run folder, or belongs to another run.
         SoakError: another process works in the folder.
     """
     with file_lock(_make_run_folder(folder) / "run.lock", "this run folder"):
         run = _enter_run(folder, plan, run, is_joining=is_joining)
         print(f"probing into {folder.path}, run {run.id}; SIGTERM ends it", flush=True)
-        with ship_sidecar(folder, plan, ship_options, clock) as beside:
+        with ship_sidecar(folder, plan, ship_options, clock) as sidecar:
             code = RESTART_CODE
-            while code == RESTART_CODE and not stop.is_set():  # after a suspend: a new incarnation
-                code = daemon.run(folder.path, stop, clock, beside.poll if beside else lambda: None)
+            while code == RESTART_CODE and not stop.is_set():  # after a suspend: a new epoch
+                code = daemon.run(
+                    folder.path, stop, clock, sidecar.poll if sidecar else lambda: None
+                )
         remove_metrics_targets(folder.path)
         state = "failed" if code == daemon.FAILED_CODE else "ended"
         if state == "ended" and stop.is_set():
@@ -203,10 +206,10 @@ def probe_into(
 
 
 def _make_run_folder(folder: RunFolder) -> Path:
-    """Make the folder; one that is there must be empty, a run's, or the home of runs that were joined.
+    """Create the folder; an existing one must be empty, a run folder, or contain the folders of joined runs.
 
     Raises:
-        PlanError: it is something else, or cannot be made.
+        PlanError: it is another kind of folder, or cannot be created.
     """
     path = folder.path
     try:
@@ -215,7 +218,7 @@ def _make_run_folder(folder: RunFolder) -> Path:
     except OSError as error:
         raise PlanError(f"--run-dir {path} cannot be used: {error.strerror}") from error
     if inside and not folder.run_json.exists():
-        raise PlanError(f"--run-dir {path} holds something, and no run")
+        raise PlanError(f"--run-dir {path} is not empty and not a run folder")
     return path
 
 
@@ -224,10 +227,10 @@ def _is_of_runs(entry: Path) -> bool:
 
 
 def _enter_run(folder: RunFolder, plan: ProbePlan, run: Run, *, is_joining: bool) -> Run:
-    """Write down which run this is; in a folder of its own go on with the run that it holds.
+    """Store plan and run in the folder; resume the run that is in it, unless another one is joined.
 
     Raises:
-        PlanError: the folder holds another run.
+        PlanError: the folder belongs to another run.
     """
     if folder.run_json.exists():
         before = read_run(folder)
@@ -236,7 +239,9 @@ def _enter_run(folder: RunFolder, plan: ProbePlan, run: Run, *, is_joining: bool
             run.start_wall_ns,
         )
         if before.name != plan.name or not is_same:
-            raise PlanError(f"--run-dir {folder.path} holds run {before.id} of plan {before.name}")
+            raise PlanError(
+                f"--run-dir {folder.path} belongs to run {before.id} of plan {before.name}"
+            )
         run = dataclasses.replace(before, state="running")
     write_plan(folder, plan)
     write_run(folder, run)
@@ -247,38 +252,37 @@ def _enter_run(folder: RunFolder, plan: ProbePlan, run: Run, *, is_joining: bool
 def ship_sidecar(
     folder: RunFolder, plan: ProbePlan, options: Sequence[str], clock: Clock
 ) -> Iterator[Sidecar | None]:
-    """Have the records shipped meanwhile, in a process of its own, if the plan says where to."""
+    """Ship the records in a process of its own, if the plan has a `ship` section."""
     if plan.ship is None:
         yield None
         return
-    arguments = ("ship", "--run-dir", str(folder.path), *options)
-    log = None if is_journal_stream() else folder.logs / "ship.log"
-    beside = Sidecar(arguments, log, clock)
+    sidecar = _start_shipping(folder, options, clock)
     try:
-        yield beside
+        yield sidecar
     finally:
-        beside.close()
+        sidecar.close()
 
 
-# --- A host that only probes and was told no run: it waits until one of its plan is announced, and joins it.
-# It ends with that run. Who starts it again, as its unit does, has it wait for the next.
-
-PROBE_SPACE = "a few MiB"
+def _start_shipping(folder: RunFolder, options: Sequence[str], clock: Clock) -> Sidecar:
+    log = None if is_journal_stream() else folder.logs / "ship.log"
+    return Sidecar(("ship", "--run-dir", str(folder.path), *options), log, clock)
 
 
 def run_announced(
     plan: ProbePlan, ship: Ship, home: Path, stop: threading.Event, clock: Clock
 ) -> int:
-    """Go on with the run that was cut short here, or join the next; return the exit code.
+    """Resume the interrupted run of this host, or join the next announced one; return the exit code.
+
+    It ends with that run; its unit starts it again to wait for the next.
 
     Raises:
-        SoakError: another process probes by this plan here, the folder cannot be made, or there is no room.
+        SoakError: another process uses this plan here, the folder cannot be created, or there is no space.
     """
     runs = JoinedRuns(home.absolute(), plan.name)
     _make_home(runs.home)
     with (
         host.full_drive_errors(runs.home, PROBE_SPACE),
-        file_lock(runs.home / f"{plan.name}.lock", "this plan's probing"),
+        file_lock(runs.home / f"{plan.name}.lock", "the probes of this plan"),
     ):
         run = runs.unfinished(clock.wall_ns()) or _await_announced_run(
             plan, ship, runs, stop, clock
@@ -287,7 +291,7 @@ def run_announced(
             return 0
         runs.trim(ship.buffer, keep=run.id)
         folder = runs.folder_of(run.id)
-        PlanHome(runs.home).set_current(folder)  # where a Prometheus finds the page
+        PlanHome(runs.home).set_current(folder)  # Prometheus finds the metrics page there
         notifier().status(f"run {run.id}")
         return probe_into(
             folder,
@@ -311,9 +315,9 @@ def _make_home(home: Path) -> None:
 def _await_announced_run(
     plan: ProbePlan, ship: Ship, runs: JoinedRuns, stop: threading.Event, clock: Clock
 ) -> Run | None:
-    """Return the run that was joined, its folder made; None when told to stop before."""
+    """Wait for an announced run, create its folder and return it; None after `stop`."""
     where = f"topic {ship.topic} at {ship.bootstrap_servers}"
-    print(f"waiting until a run of plan {plan.name} is announced on {where}", flush=True)
+    print(f"waiting for an announced run of plan {plan.name} on {where}", flush=True)
     manager = notifier()
     manager.ready()
     manager.status(f"waits for a run of plan {plan.name} on {where}")
@@ -333,42 +337,34 @@ def _await_announced_run(
 
 @contextlib.contextmanager
 def _sending_unsent(runs: JoinedRuns, clock: Clock) -> Iterator[Callable[[], None]]:
-    """Have sent meanwhile what the cluster did not take before the last run was over."""
-    left = [folder for folder, _ in runs.joined()[-1:] if has_unsent(folder, host_name())]
-    if not left:
+    """Ship in the meantime the records of the last run that the cluster did not accept in time."""
+    unsent = [folder for folder, _ in runs.joined()[-1:] if has_unsent(folder, host_name())]
+    if not unsent:
         yield lambda: None
         return
-    arguments = ("ship", "--run-dir", str(left[0].path))
-    log = None if is_journal_stream() else left[0].logs / "ship.log"
-    beside = Sidecar(arguments, log, clock)
+    sidecar = _start_shipping(unsent[0], (), clock)
     try:
-        yield beside.poll
+        yield sidecar.poll
     finally:
-        beside.close()
-
-
-# --- A host that only probes: by the id and the start of a run, by those that are announced, or on its own.
-
-_RUN_SECTIONS = frozenset({"broker", "lab", "topic", "load", "consumers", "phases"})
-"""Sections by which the text is meant as the plan of a run, whatever is wrong with it."""
+        sidecar.close()
 
 
 def load_any_plan(path: Path) -> AnyPlan:
-    """Return a plan, of a run or of a host that only probes.
+    """Return the plan of a run or of a probe host.
 
     Raises:
-        PlanError: it cannot be read, or something in it is wrong.
+        PlanError: the file cannot be read, or the plan is wrong.
     """
     return _load(path)[0]
 
 
 def load_probe_plan(path: Path) -> tuple[ProbePlan, Document] | None:
-    """Return the plan of a host that only probes, and its text; None where the text is that of a run's plan.
+    """Return the plan of a probe host and its text; None if the file is the plan of a run.
 
     Raises:
-        PlanError: it is of such a host, and something in it is wrong.
+        PlanError: the plan of a probe host is wrong.
     """
-    text = _read_text(path)
+    text = preflight.read_plan_text(path)
     value = parse_yaml(text, str(path)).value
     if not isinstance(value, dict) or "probes" not in value or value.keys() & _RUN_SECTIONS:
         return None
@@ -384,7 +380,7 @@ def run_probe_host(
     stop: threading.Event,
     clock: Clock,
 ) -> int:
-    """Probe until told to stop; return the exit code.
+    """Read the probes of a plan until `stop` or the end of the joined run; return the exit code.
 
     Raises:
         PlanError: before the first side effect.
@@ -393,7 +389,7 @@ def run_probe_host(
     plan, document = _load(path)
     if not isinstance(plan, ProbePlan):
         raise document.error(
-            ("broker",), "makes it the plan of a run: `soak run --only probe` does its part of it"
+            ("broker",), "makes this the plan of a run: use `soak run --only probe` for its probes"
         )
     check_probe_folders(plan, document)
     check_probe_settings(plan, document)
@@ -410,18 +406,11 @@ def run_probe_host(
 
 
 def _load(path: Path) -> tuple[AnyPlan, Document]:
-    return plan_text.load_any(_read_text(path), str(path))
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: cannot read the plan: {error}") from error
+    return plan_text.load_any(preflight.read_plan_text(path), str(path))
 
 
 def print_readings(plan: Path | None, run_dir: Path | None, directory: Path, clock: Clock) -> None:
-    """Read every probe of a plan, of a run, or else all there are with their defaults, and print the result."""
+    """Read and print the probes of a plan or of a run; without either, every probe with its defaults."""
     if plan is None and run_dir is None:
         configs = _default_configs(directory)
     else:

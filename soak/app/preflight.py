@@ -49,15 +49,23 @@ def load_plan(path: Path) -> PlanFile:
     Raises:
         PlanError: the file cannot be read, or the plan is wrong.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: cannot read the plan: {error}") from error
-    loaded = plan_text.load(text, str(path))
+    loaded = plan_text.load(read_plan_text(path), str(path))
     if loaded.plan.lab is None and not _named_addresses(loaded):
         plan = dataclasses.replace(loaded.plan, lab=Lab())
         return dataclasses.replace(loaded, plan=plan)
     return loaded
+
+
+def read_plan_text(path: Path) -> str:
+    """Return the text of a plan.
+
+    Raises:
+        PlanError: the file cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: cannot read the plan: {error}") from error
 
 
 def scaled_plan(plan_file: PlanFile, scale: str, duration: str) -> PlanFile:

@@ -27,26 +27,29 @@ PLANS = Path("etc/soak")
 CREDENTIALS = PLANS / "credentials"
 _COMMON, _PROGRAM = "# common.conf\n", "/usr/bin/soak"
 RENAMED_UNITS = tuple(UNITS / f"soak-{name}@.service" for name in ("begin", "failed", "owed"))
-"""Units of earlier versions that have another name now: an installation removes them."""
-HIDDEN_FOLDERS = ("/home", "/root", "/run/user")  # what ProtectHome= takes away
+"""Units of earlier versions under names that have changed: an installation removes them."""
+HIDDEN_FOLDERS = ("/home", "/root", "/run/user")  # hidden by ProtectHome=
 _PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")
 _TOOL_SECONDS = 60
+SERVICE_USER = "soak"
+_ANY_UNIT = re.compile(r"\.(?:service|socket|target|timer|mount|path|slice|scope|device|swap)\b")
+_READ, _ENTER = stat.S_IROTH, stat.S_IXOTH
 
 
 def rendered_files() -> dict[Path, str]:
-    """Return the files, by their place below the root.
+    """Return the files to install, by their path below the root.
 
     Raises:
-        NotAvailableError: this installation ships no units, or lies where a unit cannot name it.
+        NotAvailableError: this installation ships no units, or a unit cannot express its path.
     """
     folder = _shipped_folder()
     common = (folder / "common.conf").read_text()
     program = Path(sys.prefix) / "bin" / "soak"
     for part in required_folders():
         if not _PLAIN.fullmatch(part):
-            raise NotAvailableError(f"{part}: a unit cannot name such a path")
+            raise NotAvailableError(f"{part}: a unit cannot contain such a path")
     hidden = sorted(part for part in required_folders() if is_hidden(part))
-    if hidden:  # a unit sees nothing of home folders but what it needs
+    if hidden:  # of home folders a unit sees only what it needs
         shown = f"ProtectHome=tmpfs\nBindReadOnlyPaths={' '.join(hidden)}\n"
         common = common.replace("ProtectHome=yes\n", shown)
     files = {SYSUSERS: (folder / "soak.sysusers").read_text()}
@@ -95,11 +98,11 @@ def install(root: Path, documents: Mapping[Path, str], *, is_dry: bool) -> list[
 
 
 def checkout_note(units: Path) -> list[str]:
-    """Return a warning where the units that are installed, and so the code, are those of a checkout."""
+    """Return a warning if the installed units run the code of a checkout."""
     checkout = units.parent
     if not (checkout / "pyproject.toml").is_file():
         return []
-    return [f"note: the units run the code in {checkout}: what changes there changes under a run"]
+    return [f"note: the units run the code in {checkout}: changes there affect a run in progress"]
 
 
 def uninstall(root: Path, *, is_dry: bool) -> list[str]:
@@ -147,19 +150,19 @@ def _remove(root: Path, places: Collection[Path], *, is_dry: bool) -> list[str]:
 
 
 def required_folders() -> set[str]:
-    """Return the folders without which the program does not run."""
+    """Return the folders that the program needs to run."""
     return {sys.prefix, sys.base_prefix, str(Path(soak.__file__).parents[1])}
 
 
 def own_units() -> set[str]:
-    """Return how the names of our units begin, up to the instance: `soak-start@`."""
+    """Return the names of the template units without instance and suffix, such as `soak-start@`."""
     return {place.stem for place in rendered_files() if place.stem.endswith("@")}
 
 
 def loaded_units(listed: str, units: Collection[str]) -> tuple[list[str], list[str]]:
-    """Return which of these units run, and which have failed, by a list of systemctl's.
+    """Return which of these units are running and which have failed, from the output of `systemctl list-units`.
 
-    One that failed runs no more, yet it is listed until somebody has seen it.
+    A failed unit is listed until `systemctl reset-failed`.
     """
     rows = [line.split() for line in listed.splitlines() if line.strip()]
     states = {unit: state for unit, _, state, *_ in rows if f"{unit.partition('@')[0]}@" in units}
@@ -176,17 +179,17 @@ def _shipped_folder() -> Path:
 
 
 def is_hidden(path: str, hidden: Collection[str] = HIDDEN_FOLDERS) -> bool:
-    """True where a unit has an empty folder in the place of what is there."""
+    """Return whether ProtectHome= hides a path from a unit."""
     return any(Path(path).is_relative_to(one) for one in hidden)
 
 
 def is_managed(root: Path) -> bool:
-    """True where `root` is this machine's and systemd runs it (sd_booted(3))."""
+    """Return whether `root` is the root of this machine and systemd runs it (sd_booted(3))."""
     return root.resolve() == Path("/") and Path("/run/systemd/system").is_dir()
 
 
 def _enabled_links(root: Path, names: set[str]) -> list[Path]:
-    """Return the links by which a boot starts instances of these units."""
+    """Return the links with which a boot starts instances of these units."""
     links = (root / UNITS).glob("*.wants/soak*@*")
     return [
         link.relative_to(root)
@@ -196,7 +199,7 @@ def _enabled_links(root: Path, names: set[str]) -> list[Path]:
 
 
 def check_instances(paths: list[str]) -> list[str]:
-    """Return templates as units of a plan called `check`, which alone can be looked at."""
+    """Return template units as instances named `check`: systemd-analyze verifies only instances."""
     return [path.replace("@.", "@check.") for path in paths]
 
 
@@ -208,15 +211,15 @@ def _write(path: Path, text: str) -> None:
 
 
 def _give_to_group(path: Path) -> None:
-    """Let the daemons read plans, which nobody else may."""
+    """Let the daemons, and no other user, read the plans."""
     try:
         os.chown(path, -1, grp.getgrnam("soak").gr_gid)
-    except (KeyError, PermissionError):  # below another root, or for a package to do
+    except (KeyError, PermissionError):  # below another root, or left to a package
         return
 
 
 def run_tool(command: list[str]) -> str:
-    """Return all that a tool says.
+    """Return the output of a program.
 
     Raises:
         SoakError: it failed or took too long.
@@ -227,28 +230,21 @@ def run_tool(command: list[str]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SoakError(f"{command[0]}: {error}") from error
-    said = (done.stdout + done.stderr).strip()
+    output = (done.stdout + done.stderr).strip()
     if done.returncode and command[0] != "systemd-analyze":
-        raise SoakError(f"{' '.join(command)}: {said}")
-    return said
-
-
-# --- What is wrong with units that were installed, told before a daemon finds it out at its start.
-
-SERVICE_USER = "soak"
-_ANY_UNIT = re.compile(r"\.(?:service|socket|target|timer|mount|path|slice|scope|device|swap)\b")
-_READ, _ENTER = stat.S_IROTH, stat.S_IXOTH
+        raise SoakError(f"{' '.join(command)}: {output}")
+    return output
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whom the daemons run as; without numbers somebody who owns nothing."""
+    """The user of the daemons; without ids a user that owns nothing."""
 
     uid: int = -1
     gids: frozenset[int] = frozenset()
 
     def may(self, path: Path, bits: int) -> bool:
-        """True where the mode of a file grants these bits, given as those of others."""
+        """Return whether a file grants this user the permissions `bits`, given as those of others."""
         found = path.stat()
         if found.st_uid == self.uid:
             bits <<= 6
@@ -258,40 +254,40 @@ class Account:
 
 
 def check_installed(root: Path, documents: Mapping[Path, str]) -> list[str]:
-    """Return what is wrong with what is installed below `root`; of this machine also who the daemons are."""
+    """Return the problems of an installation below `root`; on this machine also those of the user `soak`."""
     account, wrong = account_of(SERVICE_USER) if is_managed(root) else (Account(), [])
     files = {**rendered_files(), **_installable(root, documents)}
     for place, text in files.items():
         path = root / place
         if not path.is_file() or path.read_text() != text:
-            wrong.append(f"{path} is not what was to be installed")
+            wrong.append(f"{path} is missing or differs: run `soak install-units` again")
     wrong += program_faults(account)
     wrong += folder_faults(root, account if is_managed(root) else None)
     if is_managed(root) and shutil.which("systemd-analyze"):
         units = [str(root / place) for place in files if place.suffix == ".service"]
-        said = run_tool(["systemd-analyze", "verify", "--man=no", *check_instances(units)])
-        wrong += own_lines(said.splitlines(), own_units())
+        output = run_tool(["systemd-analyze", "verify", "--man=no", *check_instances(units)])
+        wrong += own_lines(output.splitlines(), own_units())
     return wrong
 
 
 def program_faults(account: Account) -> list[str]:
-    """Return what of the program the daemons could not read, where units see it at all."""
+    """Return the parts of the program that the daemons cannot read, as far as units see them."""
     shown = [Path(part) for part in required_folders() if is_hidden(part)]
     wrong = []
     for path in (Path(sys.prefix) / "bin" / "soak", Path(sys.executable).resolve()):
         if not path.exists():
-            wrong.append(f"{path} is not there, and the units call it")
+            wrong.append(f"{path} does not exist, and the units call it")
             continue
         closed = closed_part(path, account, shown) or closed_part(path.resolve(), account, shown)
         if closed:
             wrong.append(
-                f"{path} cannot be run by the user {SERVICE_USER}: {closed} is closed to it"
+                f"{path} cannot be run by the user {SERVICE_USER}: no permission for {closed}"
             )
     for folder in sorted(_libraries()):
-        sealed = closed_part(folder, account, shown) or closed_below(folder, account)
-        if sealed:
+        closed = closed_part(folder, account, shown) or closed_below(folder, account)
+        if closed:
             wrong.append(
-                f"the user {SERVICE_USER} cannot import from {folder}: {sealed} is closed to it"
+                f"the user {SERVICE_USER} cannot import from {folder}: no permission for {closed}"
             )
     return wrong
 
@@ -299,9 +295,9 @@ def program_faults(account: Account) -> list[str]:
 def closed_part(
     path: Path, account: Account, shown: Iterable[Path], hidden: Collection[str] = HIDDEN_FOLDERS
 ) -> str:
-    """Return the first part of a path that the daemons may not pass, or ''.
+    """Return the first part of a path for which the daemons lack permission, or "".
 
-    Above what units are `shown` of a home folder they have empty folders of their own.
+    Of home folders units see the `shown` paths; the parts above them are empty folders of their own.
     """
     for part in (*reversed(path.parents), path):
         if is_hidden(str(part), hidden) and not any(part.is_relative_to(one) for one in shown):
@@ -312,7 +308,7 @@ def closed_part(
 
 
 def closed_below(folder: Path, account: Account) -> str:
-    """Return something below a folder that the daemons may not read, or ''."""
+    """Return a path below a folder that the daemons cannot read, or ""."""
     for path in _code_below(folder):
         if not account.may(path, _READ | _ENTER if path.is_dir() else _READ):
             return str(path)
@@ -320,55 +316,55 @@ def closed_below(folder: Path, account: Account) -> str:
 
 
 def folder_faults(root: Path, account: Account | None) -> list[str]:
-    """Return what lets the wrong people at plans and secrets; without an account owners are not looked at."""
+    """Return wrong permissions of plans and secrets; without an account owners are not checked."""
     plans, secrets = root / PLANS, root / CREDENTIALS
     wrong = [f"{path} is not a folder" for path in (plans, secrets) if not path.is_dir()]
     if wrong:
         return wrong
     if plans.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        wrong.append(f"{plans}: others than root may write plans: chmod 750 {plans}")
+        wrong.append(f"{plans} can be written by users other than root: chmod 750 {plans}")
     if secrets.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        wrong.append(f"{secrets} is open to others than root: chmod 700 {secrets}")
+        wrong.append(f"{secrets} can be read by users other than root: chmod 700 {secrets}")
     if account is not None:
         owned = (path for path in (plans, secrets) if path.stat().st_uid != 0)
-        wrong += [f"{path} does not belong to root: chown root {path}" for path in owned]
+        wrong += [f"{path} is not owned by root: chown root {path}" for path in owned]
         if not account.may(plans, _READ | _ENTER):
             wrong.append(
-                f"{plans} is closed to the daemons: chgrp {SERVICE_USER} {plans}; chmod 750 {plans}"
+                f"{plans} cannot be read by the daemons: chgrp {SERVICE_USER} {plans}; chmod 750 {plans}"
             )
     return wrong
 
 
-def own_lines(said: Iterable[str], units: Iterable[str]) -> list[str]:
-    """Return the lines that name a unit of ours, or none at all: what others shipped is not ours to mend."""
+def own_lines(lines: Iterable[str], units: Iterable[str]) -> list[str]:
+    """Return the lines that name one of these units, or no unit at all."""
     ours = re.compile(r"(?<![\w-])(?:" + "|".join(map(re.escape, sorted(units))) + ")")
-    return [line for line in said if line and (ours.search(line) or not _ANY_UNIT.search(line))]
+    return [line for line in lines if line and (ours.search(line) or not _ANY_UNIT.search(line))]
 
 
 def account_of(name: str) -> tuple[Account, list[str]]:
-    """Return the user and the group of a name, and which of them there is not."""
+    """Return the account of a user and a group of this name, and a line for each that is missing."""
     missing = []
     uid, gids = -1, set[int]()
     try:
         uid = pwd.getpwnam(name).pw_uid
     except KeyError:
-        missing.append(f"there is no user {name}: systemd-sysusers makes it")
+        missing.append(f"there is no user {name}: systemd-sysusers creates it")
     try:
         gids.add(grp.getgrnam(name).gr_gid)
     except KeyError:
-        missing.append(f"there is no group {name}: systemd-sysusers makes it")
+        missing.append(f"there is no group {name}: systemd-sysusers creates it")
     return Account(uid, frozenset(gids)), missing
 
 
 def _libraries() -> set[Path]:
-    """Return the folders from which the daemons import."""
+    """Return the folders that the daemons import from."""
     beside = Path(soak.__file__).parents[1]
     ours = {beside / name for name in ("soak", "probes", "detectors", "spark")}
     return {path for path in ours | {Path(sysconfig.get_path("purelib"))} if path.is_dir()}
 
 
 def _code_below(folder: Path) -> Iterator[Path]:
-    """Give all below a folder but what Python has compiled, which it can do without."""
+    """Give every path below a folder except compiled code, which Python does not need."""
     for where, folders, files in os.walk(folder):
         if "__pycache__" in folders:
             folders.remove("__pycache__")

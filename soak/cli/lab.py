@@ -284,7 +284,7 @@ def _show(state: LabState) -> None:
     for name, address in state.addresses.items():
         print(f"  {name} {address}")
     for drive in state.drives:
-        print(f"  drive of broker {drive.number}: {drive.device}, told by {drive.control}")
+        print(f"  drive of broker {drive.number}: {drive.device}, controlled by {drive.control}")
     for part in state.parts:
         if start_ticks(part.pid) != part.start_ticks:
             print(f"  broker {part.number}: ended; log {part.log}")

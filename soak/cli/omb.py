@@ -39,7 +39,7 @@ def import_(
     output: Annotated[Format, typer.Option("--format", help="How to print results.")] = Format.text,
     out: Annotated[Path | None, typer.Option(help="Where to write the plan.")] = None,
     dialect: Annotated[
-        str | None, typer.Option(help="Whose workload it is, if not told by its keys.")
+        str | None, typer.Option(help="Dialect of the workload, if its keys do not show it.")
     ] = None,
 ) -> None:
     """Read result files of any dialect, or make a plan of a workload and a driver.
@@ -77,9 +77,9 @@ def import_(
 def export(
     run_dir: Annotated[Path, typer.Argument(help="Folder of the run.")],
     out: Annotated[Path | None, typer.Option(help="Result file to write, JSON.")] = None,
-    dialect: Annotated[str, typer.Option(help="Whose fields to write.")] = "upstream",
+    dialect: Annotated[str, typer.Option(help="Dialect of the fields to write.")] = "upstream",
     hdr_log: Annotated[
-        Path | None, typer.Option(help="Write an interval log of HdrHistogram too.")
+        Path | None, typer.Option(help="Also write an interval log of HdrHistogram.")
     ] = None,
 ) -> None:
     """Write the soak of a run as a result file, so that the benchmark's own tools read it.

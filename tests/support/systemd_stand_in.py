@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from soak.app import units as _units
+from soak.app.units import rendered_files
 from tests.support.systemd_world import World, booted
 
 
@@ -20,7 +20,7 @@ def standing_in(shared: Path, program: str) -> Iterator[World]:
     shared.chmod(0o755)  # /srv of the user soak
     units = shared / "units"
     units.mkdir()
-    for place, text in _units.rendered_files().items():
+    for place, text in rendered_files().items():
         own = text.replace(f"={Path(sys.prefix) / 'bin' / 'soak'} ", "=/srv/soak ")
         (units / place.name).write_text(own)
     with booted(shared) as found:

@@ -26,7 +26,7 @@ from soak.store.run_folder import RunFolder, read_phases, read_plan
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What was put in and what came out; `set_ns` is the mean time between two alarms that is set."""
+    """Input and result of a calibration; `set_ns` is the configured mean time between two false alarms."""
 
     many: Sequence[Quiet]
     config: Config
@@ -38,20 +38,20 @@ class Calibrated:
 
     @property
     def a_month(self) -> tuple[float, float, float]:
-        """Return the false alarms to expect: the lowest, the middle, and the highest with 95 %."""
+        """Return the expected false alarms a month: the lower bound, the estimate and the upper bound, at 95 %."""
         return self.alarms.ratio.of(calibration.MONTH_NS / self.set_ns)
 
 
 def calibration_text(found: Calibrated) -> Iterator[str]:
     for one in found.many:
         yield (
-            f"{_title(one.series)}: {one.values.size} quiet rows about "
-            f"{wording.amount(one.level, one.unit)}, {one.cut} steps cut out"
+            f"{_title(one.series)}: {one.values.size} quiet rows at "
+            f"{wording.amount(one.level, one.unit)}, {one.cut} steps removed"
         )
     low, middle, high = (wording.amount(number, "") for number in found.a_month)
     yield (
-        f"false alarms to expect: {middle} a month over a panel of {found.config.panel_size} such series "
-        f"(95 %: {low} to {high}); {format_per_duration(found.set_ns)} is set"
+        f"expected false alarms: {middle} a month over a panel of {found.config.panel_size} such series "
+        f"(95 %: {low} to {high}); the configured rate is {format_per_duration(found.set_ns)}"
     )
     for rung in found.alarms.rungs:
         apart = wording.span(rung.allowed_seconds * found.spacing_seconds)
@@ -59,24 +59,24 @@ def calibration_text(found: Calibrated) -> Iterator[str]:
             f"  counted at 1 per {apart}: {rung.allowed:.0f} allowed, {rung.confirmed} confirmed, "
             f"{rung.warned} warned"
         )
-    yield "  extended from there to the set rate on a straight line in the logs of both"
+    yield "  extrapolated to the configured rate on a log-log line"
     piece, known = (
         wording.span(rows * found.spacing_seconds)
         for rows in (calibration.RUN_ROWS, exceedance_rate.LEAST_ROWS)
     )
     yield (
-        f"  counted in pieces of {piece}: from {known} of rows on, or later where rows hang together, the "
-        "threshold comes to follow the noise, towards the set rate"
+        f"  counted in pieces of {piece}: after {known} of rows, or later with autocorrelation, the threshold "
+        "adapts to the noise, towards the configured rate"
     )
     yield f"  of the kind {calibration.KIND}: drift, spikes and shares of slow messages are not simulated"
-    yield f"smallest step up that is confirmed with {calibration.PROBABILITY:.0%} probability:"
+    yield f"smallest step up that is confirmed with a probability of {calibration.PROBABILITY:.0%}:"
     for seen in found.power:
         times = [
             f"within {wording.span(seconds)} {_step(seen, at)}"
             for at, seconds in enumerate(found.within_seconds)
         ]
         if not seen.is_known:
-            times = ["not known: steps up are factors, and the level is not above zero"]
+            times = ["unknown: steps are factors, and the level is not above zero"]
         yield f"  {_title(seen.series)}: {'; '.join(times)}"
 
 
@@ -119,7 +119,7 @@ def calibration_json(found: Calibrated) -> Iterator[str]:
 
 def _step(seen: calibration.Power, at: int) -> str:
     after = seen.after[at]
-    return "none that was tried" if after is None else wording.step(seen.before, after, seen.unit)
+    return "none of those tried" if after is None else wording.step(seen.before, after, seen.unit)
 
 
 def _title(series: str) -> str:
@@ -128,9 +128,9 @@ def _title(series: str) -> str:
 
 WITHIN_SECONDS = (60, 600, 3600)
 MAX_SECONDS = 4 * 3600
-"""Of a run's soak, in pieces at equal distances."""
+"""Of the soak of a run, in evenly spaced pieces."""
 MIN_ROWS_BETWEEN = 60
-"""Two false alarms, on average: more often the detector cannot be set."""
+"""Between two false alarms on average: the detector cannot be set to a higher rate."""
 MAX_BETWEEN_NS = 1000 * 365 * 86_400 * 10**9
 
 
@@ -151,7 +151,7 @@ def calibrate_lines(
     *,
     is_json: bool,
 ) -> Iterator[str]:
-    """Give what `soak calibrate` prints of a CSV file or the folder of a run.
+    """Give the output of `soak calibrate` for a CSV file or the folder of a run.
 
     Raises:
         PlanError: the rate, the file or an option is wrong.
@@ -165,10 +165,10 @@ def calibrate_lines(
     _check_rate(set_ns, spacing)
     if not many:
         raise NotAvailableError(f"{target}: no series has {calibration.LEAST_ROWS} quiet rows")
-    # at least, as a spacing is a difference of two floats
+    # the minimum again, because the spacing is a difference of two floats
     rate = max(MIN_ROWS_BETWEEN * SECOND_NS, round(set_ns / spacing))
     config = replace(config, false_alarms=rate)
-    within = _affordable_times(len(many), spacing, simulation)
+    within = affordable_times(len(many), spacing, simulation)
     rows = [round(seconds / spacing) for seconds in within]
     found = Calibrated(
         many,
@@ -188,7 +188,7 @@ def _parse_rate(text: str) -> int:
     except ValueError as error:
         raise PlanError(f"--false-alarms: {error}") from error
     if found > MAX_BETWEEN_NS:
-        raise PlanError("--false-alarms: one in a thousand years is the least")
+        raise PlanError("--false-alarms: the minimum is one in a thousand years")
     return found
 
 
@@ -197,20 +197,20 @@ def _check_rate(set_ns: int, spacing: float) -> None:
     least_ns = max(1, ceil(MIN_ROWS_BETWEEN * spacing * 1000.0 - 0.1)) * 10**6
     if set_ns < least_ns:
         raise PlanError(
-            f"--false-alarms: {format_per_duration(set_ns)} is too often for rows {spacing:.4g} s apart; "
-            f"{format_per_duration(least_ns)} is the most"
+            f"--false-alarms: {format_per_duration(set_ns)} is too high a rate for rows {spacing:.4g} s apart; "
+            f"the maximum is {format_per_duration(least_ns)}"
         )
 
 
-def _affordable_times(series: int, spacing: float, simulation: Simulation) -> list[int]:
-    """Return the times no shorter than a row that `values` pay for; an hour of seconds is free."""
+def affordable_times(series: int, spacing: float, simulation: Simulation) -> list[int]:
+    """Return the times that the simulated values suffice for; for rows of a second always up to an hour."""
     most = max(simulation.values // 2, calibration.least_values(series, WITHIN_SECONDS[-1]))
     paid = []
     for seconds in (one for one in WITHIN_SECONDS if one >= spacing):
         cost = calibration.least_values(series, round(seconds / spacing))
-        takes = f"{wording.span(seconds)} of rows {spacing:g} s apart takes --values {2 * cost}"
+        takes = f"{wording.span(seconds)} of rows {spacing:g} s apart needs --values {2 * cost}"
         if 2 * cost > simulation.max_values:
-            takes = f"{takes}, {simulation.max_values} are the most: leave rows out"
+            takes = f"{takes}, and the maximum is {simulation.max_values}: use fewer rows"
         if cost <= most:
             paid.append(seconds)
         elif not paid:
@@ -221,7 +221,7 @@ def _affordable_times(series: int, spacing: float, simulation: Simulation) -> li
 
 
 def _quiet_run(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
-    """Return the quiet latencies of a run, its detector's settings, and the seconds between two rows."""
+    """Return the quiet latencies of a run, the settings of its detector, and the spacing of rows in seconds."""
     from spark.quiet import quiet_seconds
 
     if value is not None:
@@ -235,13 +235,15 @@ def _quiet_run(path: Path, value: str | None) -> tuple[list[Quiet], Config, floa
 
 
 def _quiet_file(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
-    """Return the same of a CSV, at the settings that a plan has by default; a row stands for a second."""
+    """Return the same for a CSV file, with the default settings of a plan; a row counts as one second."""
     csv, config = series_files.read_series(path, value), Config()
     if csv.spacing_seconds > WITHIN_SECONDS[-1]:
-        raise PlanError(f"{path}: rows {csv.spacing_seconds:g} s apart; an hour is the most")
+        raise PlanError(f"{path}: rows {csv.spacing_seconds:g} s apart; the maximum is an hour")
     if csv.is_latency and not csv.is_unit_named:
         name = wording.printable(csv.name)
-        print(f"note: {name} is taken to be in seconds: its name ends in no unit", file=sys.stderr)
+        print(
+            f"note: {name} is assumed to be in seconds: its name ends in no unit", file=sys.stderr
+        )
     here = np.flatnonzero(np.isfinite(csv.values))
     whole = Series(csv.name, here.astype(np.int64), csv.unit_seconds * csv.values[here])
     steps = segmentation.Config(

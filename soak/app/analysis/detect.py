@@ -25,7 +25,7 @@ _KINDS = {"step": "", "drift": "drift ", "spikes": "spikes ", "tail": "tail "}
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """When each row was, in seconds, how far they are apart, and whether several series have them."""
+    """The time of each row in seconds, their spacing, and whether several series share them."""
 
     seconds: NDArray[np.float64]
     spacing_seconds: float
@@ -33,7 +33,7 @@ class Rows:
 
 
 def change_text(changes: Sequence[Change], rows: Rows) -> str:
-    """Return a sentence: what the clearest series did and when, then what the others did."""
+    """Return a sentence about one change: the clearest series with its time, then the others."""
     first, *others = changes
     low, high = (_time(rows, k) for k in first.interval)
     period = _period_seconds(first, rows)
@@ -54,12 +54,12 @@ def change_text(changes: Sequence[Change], rows: Rows) -> str:
 
 
 def no_change_text(names: str, rows: Rows) -> str:
-    """Return a sentence: none of these series has a change."""
+    """Return a sentence that says that these series have no change."""
     return wording.printable(f"{names}: no change in {rows.seconds.size} rows")
 
 
 def change_json(changes: Sequence[Change], raised: int | None, rows: Rows) -> str:
-    """Return an object; of several series `moved` says what each did, clearest first."""
+    """Return a JSON object; for several series `moved` lists the change of each, clearest first."""
     first = changes[0]
     fields: dict[str, object] = {"index": first.onset_k}
     if raised is not None:
@@ -82,7 +82,7 @@ def change_json(changes: Sequence[Change], raised: int | None, rows: Rows) -> st
 
 
 def _time(rows: Rows, k: int) -> str:
-    """Return the fewest digits that tell this time from every other one, without an exponent."""
+    """Return the shortest decimal number that identifies this time, without an exponent."""
     return np.format_float_positional(rows.seconds[k], trim="-")
 
 
@@ -91,7 +91,7 @@ def _levels(change: Change) -> str:
 
 
 def _period_seconds(change: Change, rows: Rows) -> float | None:
-    """Return how far spikes lie apart; a row stands for a second in the change."""
+    """Return the period of spikes; in a change a row counts as one second."""
     if change.period_seconds is None:
         return None
     return change.period_seconds * rows.spacing_seconds
@@ -99,18 +99,18 @@ def _period_seconds(change: Change, rows: Rows) -> float | None:
 
 _FALSE_ALARMS_SECONDS = 30 * 86_400
 _MIN_COURSE_RATIO = 1.05  # of drift, spikes and tails
-_MIN_STEP_RATIO = 1.005  # a series of its own, without a duty to wake anyone
-_MIN_STEP_RATIO_ONLINE = 1.007  # also the least noise that a score is made with
+_MIN_STEP_RATIO = 1.005  # lower than in a run: nobody is notified of it
+_MIN_STEP_RATIO_ONLINE = 1.007  # also the minimum noise of the detector
 _CONFIRM_SECONDS, _CONFIRM_ROWS = 10.0, 7.0  # whichever is longer
 
 FoundChange = tuple[tuple[Change, ...], int | None]
-"""Changes that are one, clearest first, and the row that confirmed them, unless that is looked back at."""
+"""Changes of several series at one time, clearest first, and the row that confirmed them if online."""
 
 
 def detect_lines(
     target: Path, names: Sequence[str] | None, *, is_online: bool, is_json: bool
 ) -> Iterator[str]:
-    """Give what `soak detect` prints of a CSV file or the folder of a run.
+    """Give the output of `soak detect` for a CSV file or the folder of a run.
 
     Raises:
         PlanError: the file or an option is wrong.
@@ -128,7 +128,7 @@ def detect_lines(
 
 
 def detect_offline(many: Sequence[CsvSeries]) -> list[tuple[Change, ...]]:
-    """Return the changes of whole series of the same rows; a row number stands for the second."""
+    """Return the changes of complete series of the same rows; row numbers count as seconds."""
     whole, configs, worths = [], [], []
     for series in many:
         here = np.flatnonzero(np.isfinite(series.values))
@@ -165,7 +165,7 @@ def detect_online(series: CsvSeries, panel_size: int = 1) -> list[tuple[Change, 
     for row in range(values.size):
         changes = panel.update("csv", columns, row, values[row : row + 1], True, "soak")
         for change in changes:
-            if change.state == "confirmed":  # a drift that goes on is said again
+            if change.state == "confirmed":  # a continuing drift is reported again
                 named = _in_file_unit(series, replace(change, series=series.name))
                 found.setdefault((change.kind, change.raised_k), (named, row))
     return list(found.values())
@@ -174,7 +174,7 @@ def detect_online(series: CsvSeries, panel_size: int = 1) -> list[tuple[Change, 
 def _detect_in_file(
     path: Path, names: Sequence[str], *, is_online: bool
 ) -> tuple[list[str], Rows, list[FoundChange]]:
-    """Return the series that a file was searched for, their rows, and what was found in order of rows."""
+    """Return the names of the series in a file, their rows, and the changes in order of rows."""
     many = series_files.read_together(path, names)
     found: list[FoundChange]
     if is_online:
@@ -189,7 +189,7 @@ def _detect_in_file(
 def _detect_in_run(
     path: Path, names: Sequence[str] | None, *, is_online: bool
 ) -> tuple[list[str], Rows, list[FoundChange]]:
-    """Return the same of the soak of a run, looking back."""
+    """Return the same for the soak of a run, analysed offline."""
     from spark.offline_analysis import headlines, offline_changes
     from spark.timeline import assemble, digest_rows
 
@@ -201,7 +201,7 @@ def _detect_in_run(
 
 
 def _in_file_unit(series: CsvSeries, change: Change) -> Change:
-    """Return a change in the unit of its file."""
+    """Return a change with its values in the unit of the file."""
     unit = series.unit_seconds
     return replace(change, before=change.before / unit, after=change.after / unit)
 
@@ -211,12 +211,12 @@ def _confirming_row(one: tuple[Change, int | None]) -> int:
 
 
 def _rows_between(series: CsvSeries) -> float:
-    """Return the rows between two false alarms."""
+    """Return the mean number of rows between two false alarms."""
     return max(60.0, _FALSE_ALARMS_SECONDS / series.spacing_seconds)
 
 
 def _minimum_effect(series: CsvSeries, panel_size: int = 1) -> minimum_effect.Config:
-    """Return what drift, spikes and tails must clear."""
+    """Return the configuration of drift, spikes and tails."""
     return minimum_effect.Config(
         scale="log" if series.is_latency else "linear",
         threshold=minimum_effect.threshold_of(_rows_between(series), panel_size),

@@ -42,7 +42,7 @@ Imported = tuple[Path, Result]
 
 
 def result_text(path: Path, result: Result) -> Iterator[str]:
-    """Give the lines about one file: what ran, rates, latencies of the whole run, remarks."""
+    """Give the summary of one file: workload, rates, latencies of the whole run, notes."""
     seconds = int(result.seconds[-1]) if result.seconds.size else 0
     yield (
         f"{path}: {result.dialect}, workload {result.workload or '?'}, driver {result.driver or '?'}, "
@@ -59,13 +59,13 @@ def result_text(path: Path, result: Result) -> Iterator[str]:
 
 
 def notes(result: Result) -> Iterator[str]:
-    """Give a line for each thing that must be known of the numbers."""
+    """Give a line for each remark about the numbers."""
     for remark in result.remarks:
         yield f"  note: {wording.printable(remark)}"
 
 
 def result_json(path: Path, result: Result) -> Iterator[str]:
-    """Give one object a sample; null is missing."""
+    """Give one JSON object for each sample; null is a missing value."""
     for row in range(result.seconds.size):
         body: dict[str, object] = {"file": str(path), "index": row}
         body["seconds"] = float(result.seconds[row])
@@ -76,7 +76,7 @@ def result_json(path: Path, result: Result) -> Iterator[str]:
 
 
 def results_csv(imported: list[Imported]) -> str:
-    """Return one row a sample, `seconds` first; an empty cell is missing. The last column names the file."""
+    """Return CSV with one row for each sample: `seconds`, the values, the file; an empty cell is missing."""
     names = list(dict.fromkeys(name for _, result in imported for name in result.samples))
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\n")
@@ -103,24 +103,22 @@ def _range_text(values: Floats) -> str:
 
 
 def _latency_text(result: Result, family: Family) -> str:
-    """Return the percentiles of the whole run; intervals' percentiles cannot be merged into them."""
+    """Return the percentiles of the whole run, which cannot be computed from those of intervals."""
     names = {name: statistic_name(family, name) for name in _SHOWN_QUANTILES}
-    told = [
+    parts = [
         f"{name} {wording.amount(result.totals[column], 'seconds')}"
         for name, column in names.items()
         if column in result.totals and not math.isnan(result.totals[column])
     ]
-    return ", ".join(told)
+    return ", ".join(parts)
 
-
-# --- Reads a run folder for export: what it says of the run, and its seconds, all sources side by side.
 
 _ROLES = ("produce", "consume")
 _NO_END = 2**62
 
 
 def run_source(folder: RunFolder) -> ExportedRun:
-    """Return the run and which of its seconds are measured: from the first of the soak to its last.
+    """Return the run and its measured interval, from the beginning of the soak to its end.
 
     Raises:
         SoakError: no run folder, a damaged plan, or the soak has not begun.
@@ -141,7 +139,7 @@ def run_source(folder: RunFolder) -> ExportedRun:
 
 
 def run_seconds(folder: RunFolder) -> Iterator[Second]:
-    """Give (k, records of all producers and consumers), ascending in k as long as no clock was set back."""
+    """Give (k, records of all producers and consumers), in ascending order unless a clock was set back."""
     names = [name for name in sources(folder.journal) if name.startswith(_ROLES)]
     found = MergedReader(folder.journal, names).read()
     for k, group in groupby(found, key=lambda one: one.record.k):
@@ -151,20 +149,20 @@ def run_seconds(folder: RunFolder) -> Iterator[Second]:
 def _soak_span(phases: Phases, folder: RunFolder) -> tuple[int, int]:
     soaks = phases.spans("soak", _NO_END)
     if not soaks:
-        raise RunFolderError(f"the soak of {folder.path} has not begun: there is nothing to export")
+        raise RunFolderError(
+            f"the soak of {folder.path} has not begun, so there is nothing to export"
+        )
     return soaks[0][0], soaks[-1][1]
 
-
-# --- Tells the benchmark's files apart, prints results, and writes files whole or not at all.
 
 _YAML = {".yaml", ".yml"}
 
 
 def read_files(paths: Sequence[Path]) -> tuple[list[Imported], list[SourceFile]]:
-    """Return the results, and the workloads and drivers: told by their names, else by how they begin.
+    """Return the results, and the workloads and drivers, recognised by file name or content.
 
     Raises:
-        PlanError: one of them is neither.
+        PlanError: a file is neither.
     """
     results: list[Imported] = []
     sources: list[SourceFile] = []
@@ -190,10 +188,10 @@ def show_results(results: list[Imported], output: str) -> None:
 
 
 def write_file(path: Path, chunks: Iterable[str]) -> None:
-    """Replace a file by these chunks; it stays as it was until all are written.
+    """Replace a file atomically.
 
     Raises:
-        PlanError: it cannot be written there.
+        PlanError: it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -206,10 +204,8 @@ def write_file(path: Path, chunks: Iterable[str]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-# --- What stepped in a benchmark's result, since which sample, and why: findings of `soak omb analyse`.
-
 _STEP_RATIO = 1.5
-_MIN_SAMPLES = 2  # of a level: one sample is an outlier
+_MIN_SAMPLES = 2  # of a level: a single sample is an outlier
 _PENALTY = 0.05  # below the default, which is for seconds: a sample of ten seconds has less noise
 _CONFIG = Config(
     smallest_step_ratio=_STEP_RATIO,
@@ -224,19 +220,19 @@ _BOUNDS = episodes.Bounds(together=2, smallest_step_ratio=_STEP_RATIO)
 
 @dataclass(frozen=True, slots=True)
 class LatencyRise:
-    """A step of `metric`, counted in samples, with what moved along and its causes, strongest first."""
+    """A rise of `metric`, counted in samples, with the other metrics that rose and its causes, strongest first."""
 
     metric: str
     change: Change
-    beside: tuple[str, ...]
+    others: tuple[str, ...]
     causes: tuple[Explanation, ...]
 
 
 def check_measured(path: Path, result: Result) -> None:
-    """Refuse a result of which nothing can be said: that nothing rose would be taken for a clean run.
+    """Check that a result has latencies; without them it would look like a clean run.
 
     Raises:
-        PlanError: no sample has a latency in which steps are looked for.
+        PlanError: no sample has a latency that is analysed.
     """
     if not series.latency_series(result):
         raise PlanError(
@@ -246,9 +242,9 @@ def check_measured(path: Path, result: Result) -> None:
 
 
 def latency_rises(result: Result) -> list[LatencyRise]:
-    """Return the rises of publish and end-to-end latency in order of time, each with its return.
+    """Return the rises of publish and end-to-end latency in order of time, each with its end.
 
-    What only becomes better is no finding.
+    An improvement is not a finding.
     """
     latencies = series.latency_series(result)
     metrics = {one.name: metric for metric, one in latencies.items()}
@@ -259,38 +255,38 @@ def latency_rises(result: Result) -> list[LatencyRise]:
     for changes in episodes.joined(steps, _BOUNDS):
         if changes[0].direction == "down":
             continue
-        first, *beside = (metrics[change.series] for change in changes)
+        first, *others = (metrics[change.series] for change in changes)
         causes = _causes(result, changes[0], panel)
-        found.append(LatencyRise(first, changes[0], tuple(beside), tuple(causes)))
+        found.append(LatencyRise(first, changes[0], tuple(others), tuple(causes)))
     return found
 
 
 def _steps(latencies: Mapping[str, Series]) -> list[tuple[Change, ...]]:
-    """Return steps of all, and the edges of what is over before it is a level, in order of time.
+    """Return the steps of all latencies, and the edges of bursts too short for a level, in order of time.
 
-    Only a latency's median tells of bursts: the slowest of a sample are always far above the others now and
-    then. While it is away the other quantiles of that latency tell of no step.
+    Bursts are found in medians only: high quantiles have outliers in any run. During a burst the other
+    quantiles of that latency are not searched for steps.
     """
     edges = {
         metric: bursts.detect(one, _BURSTS)
         for metric, one in latencies.items()
         if metric.endswith(_MEDIAN)
     }
-    calm = [
+    without_bursts = [
         bursts.without(one, edges.get(metric.partition("_p")[0] + _MEDIAN, []))
         for metric, one in latencies.items()
     ]
     steps: list[tuple[Change, ...]] = [(edge,) for one in edges.values() for edge in one]
-    measured = {one.name: one.k for one in calm}
+    measured = {one.name: one.k for one in without_bursts}
     steps += [
         tuple(_at_measured(change, measured[change.series]) for change in changes)
-        for changes in detect_together(calm, _CONFIG)
+        for changes in detect_together(without_bursts, _CONFIG)
     ]
     return sorted(steps, key=lambda changes: changes[0].onset_k)
 
 
 def _at_measured(change: Change, k: NDArray[np.int64]) -> Change:
-    """Return a change with its onset in a sample that has this latency: others may step in a gap of it."""
+    """Return a change with its onset in a sample that has this latency: other latencies may change in a gap of it."""
     at = min(int(np.searchsorted(k, change.onset_k)), k.size - 1)
     onset_k = int(k[at])
     return replace(
@@ -301,7 +297,7 @@ def _at_measured(change: Change, k: NDArray[np.int64]) -> Change:
 
 
 def rises_json(imported: Imported, found: Sequence[LatencyRise]) -> Iterator[str]:
-    """Give one object a finding; `until` is the sample in which the level was back, null if it stayed."""
+    """Give one JSON object for each rise; `until` is the sample in which the level was back, or null."""
     path, result = imported
     for one in found:
         change = one.change
@@ -326,7 +322,7 @@ def rises_json(imported: Imported, found: Sequence[LatencyRise]) -> Iterator[str
 
 
 def rises_text(imported: Imported, found: Sequence[LatencyRise]) -> Iterator[str]:
-    """Give a sentence a finding, the reasons for its cause below it, and the notes on the file."""
+    """Give a sentence for each rise with the evidence for its cause, and the notes on the file."""
     path, result = imported
     if not found:
         yield f"{path}: no rise of latency in {result.seconds.size} samples"
@@ -339,15 +335,15 @@ def rises_text(imported: Imported, found: Sequence[LatencyRise]) -> Iterator[str
             f"({wording.span(series.second_of(result, change.onset_k))}){until}, "
             f"cause {one.causes[0].cause}"
         )
-        if one.beside:
-            yield f"  with {', '.join(one.beside)}"
+        if one.others:
+            yield f"  with {', '.join(one.others)}"
         for evidence in (text for why in one.causes for text in why.evidence):
             yield f"  {evidence.text}"
     yield from notes(result)
 
 
 def _causes(result: Result, change: Change, panel: Nearby) -> list[Explanation]:
-    """Return the causes of a step counted in samples, by a panel that counts seconds."""
+    """Return the causes of a change counted in samples, by a panel that counts seconds."""
     first, last = change.interval
     return attribute(
         replace(

@@ -1,4 +1,7 @@
-"""Series from a CSV file, compressed or not: a header, the time in the first column, then value columns."""
+"""Series from a CSV file, compressed or not: a header, the time in the first column, then value columns.
+
+The csv module reads it: pandas and pyarrow do not say in which line a wrong cell is.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,18 @@ _UNIT = re.compile(r"(?:^|_)(seconds|ms|us|ns|s)$", re.IGNORECASE)
 _UNITS_PER_SECOND = {"seconds": 1, "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _WHOLE = re.compile(r"\d{1,30}")
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
-_MAX_SECONDS = 2.5e11  # of a time since 1970, the year 9892: beyond it the unit is another one
-_MIN_SPACING_SECONDS = 0.5e-9  # what is nearer rounds to no nanosecond
-_UNIT_HINT = "let the name of its column end in its unit: _ms, _us or _ns"
-_SHOWN_CHARACTERS = 40  # characters of a wrong cell
+_MAX_SECONDS = 2.5e11  # since 1970, the year 9892: a later time is in another unit
+_MIN_SPACING_SECONDS = 0.5e-9  # less rounds to zero nanoseconds
+_UNIT_HINT = "end the name of the column with its unit: _ms, _us or _ns"
+_SHOWN_CHARACTERS = 40  # of a wrong cell
 
 Line = tuple[int, list[str]]
-"""Where it stands in the file, and its cells."""
+"""The line number in the file, and the cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class CsvSeries:
-    """Rows in the order of the file, values in its unit; NaN where the cell is empty."""
+    """One column: rows in the order of the file, values in its unit, NaN for an empty cell."""
 
     name: str
     seconds: NDArray[np.float64]
@@ -45,7 +48,7 @@ class CsvSeries:
 
     @property
     def is_latency(self) -> bool:
-        """True for a column that is named as a time."""
+        """Return whether the column is named like a duration."""
         return _is_latency(self.name)
 
     @property
@@ -54,7 +57,7 @@ class CsvSeries:
 
     @property
     def unit_seconds(self) -> float:
-        """Return what a latency is multiplied by to be in seconds: 1 where its name ends in no unit."""
+        """Return the factor from the unit of a latency to seconds; 1 if its name ends in no unit."""
         return 1.0 / _units_per_second(self.name)
 
 
@@ -62,7 +65,7 @@ def read_series(path: Path, value: str | None) -> CsvSeries:
     """Return the column named `value`, by default the second.
 
     Raises:
-        PlanError: the file cannot be read, or a cell is not what it must be; names file, line and column.
+        PlanError: with file, line and column; the file cannot be read, or a cell is wrong.
     """
     header, lines = _open(path)
     at = 1 if value is None else _column_index(path, header, value)
@@ -71,10 +74,10 @@ def read_series(path: Path, value: str | None) -> CsvSeries:
 
 
 def read_together(path: Path, names: Sequence[str]) -> list[CsvSeries]:
-    """Return the columns of these names; by default the second, and if it is a latency all others that are.
+    """Return the columns of these names; by default the second, and if it is a latency every latency.
 
     Raises:
-        PlanError: as `read`.
+        PlanError: as in `read_series`.
     """
     header, lines = _open(path)
     places = dict.fromkeys(_column_index(path, header, name) for name in names)
@@ -82,25 +85,23 @@ def read_together(path: Path, names: Sequence[str]) -> list[CsvSeries]:
 
 
 def _open(path: Path) -> tuple[list[str], Iterator[Line]]:
-    """Return the header of a file and the lines below it that are not empty."""
+    """Return the header of a file and its lines that are not empty."""
     lines = _lines(path, result_file.read_text(path))
     _, cells = next(lines, (1, []))
     header = [cell.strip() for cell in cells]
     if len(header) < 2:  # noqa: PLR2004  # time and value
         found = [name for one, name in _SEPARATORS.items() if one in "".join(header)]
-        hint = (
-            f"; this one is parted by {' and '.join(found)}, commas are expected" if found else ""
-        )
+        hint = f"; this one has {' and '.join(found)} as separators, use commas" if found else ""
         raise PlanError(f"{path}:1: a header with a time column and a value column is needed{hint}")
     if _is_number(header[0]):
         raise PlanError(
-            f"{path}:1: a header is needed: {header[0]!r} is a time and names no column"
+            f"{path}:1: a header is needed: {header[0]!r} is a time, not the name of a column"
         )
     return header, ((line, row) for line, row in lines if row)
 
 
 def _lines(path: Path, text: str) -> Iterator[Line]:
-    """Give the rows of a text; one with line breaks in quotes stands where it begins."""
+    """Give the rows of a text with their line numbers; a row with quoted line breaks has that of its first line."""
     rows = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     line = 1
     try:
@@ -115,15 +116,15 @@ def _read_columns(
     path: Path, header: list[str], lines: Iterator[Line], places: Sequence[int]
 ) -> list[CsvSeries]:
     _check_names(path, header, [0, *places])
-    a_second = _units_per_second(header[0])
+    units_per_second = _units_per_second(header[0])
     seconds: list[float] = []
     values: list[list[float]] = [[] for _ in places]
     for line, row in lines:
         if len(row) != len(header):
             raise PlanError(f"{path}:{line}: {len(row)} columns, the header has {len(header)}")
-        seconds.append(_seconds(path, line, header[0], row[0], a_second))
+        seconds.append(_seconds(path, line, header[0], row[0], units_per_second))
         if len(seconds) > 1 and seconds[-1] <= seconds[-2]:
-            raise _cell_error(path, line, header[0], "time must grow from row to row")
+            raise _cell_error(path, line, header[0], "the time must increase from row to row")
         for column, at in zip(values, places, strict=True):
             cell = row[at]
             column.append(_number(path, line, header[at], cell) if cell.strip() else float("nan"))
@@ -134,7 +135,7 @@ def _read_columns(
     ]
     if many[0].spacing_seconds < _MIN_SPACING_SECONDS:
         raise PlanError(
-            f"{path}: rows {many[0].spacing_seconds:g} s apart; a nanosecond is the least"
+            f"{path}: rows {many[0].spacing_seconds:g} s apart; a nanosecond is the minimum"
         )
     return many
 
@@ -157,7 +158,7 @@ def _is_latency(name: str) -> bool:
 
 
 def _units_per_second(name: str) -> int:
-    """Return how much of the unit that a name ends in is a second: 1 where it ends in none."""
+    """Return how many units, by the suffix of a name, make a second; 1 without a suffix."""
     unit = _UNIT.search(name)
     return 1 if unit is None else _UNITS_PER_SECOND[unit[1].lower()]
 
@@ -178,13 +179,13 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _seconds(path: Path, line: int, column: str, cell: str, a_second: int) -> float:
+def _seconds(path: Path, line: int, column: str, cell: str, units_per_second: int) -> float:
     number = _number(path, line, column, cell)
-    # A whole number is divided as one: of nanoseconds since 1970 a float loses hundreds.
-    seconds = (int(cell) if _WHOLE.fullmatch(cell) else number) / a_second
+    # Divide an integer as such: a float of nanoseconds since 1970 is off by hundreds.
+    seconds = (int(cell) if _WHOLE.fullmatch(cell) else number) / units_per_second
     if abs(seconds) > _MAX_SECONDS:
-        said = f"{cell[:_SHOWN_CHARACTERS]!r} lies beyond the year 9999; {_UNIT_HINT}"
-        raise _cell_error(path, line, column, said)
+        problem = f"{cell[:_SHOWN_CHARACTERS]!r} is beyond the year 9999; {_UNIT_HINT}"
+        raise _cell_error(path, line, column, problem)
     return seconds
 
 
@@ -196,10 +197,10 @@ def _number(path: Path, line: int, column: str, cell: str) -> float:
             path, line, column, f"{cell[:_SHOWN_CHARACTERS]!r} is not a number"
         ) from error
     if not np.isfinite(number):
-        said = f"{cell[:_SHOWN_CHARACTERS]!r} is not finite; leave it empty if missing"
-        raise _cell_error(path, line, column, said)
+        problem = f"{cell[:_SHOWN_CHARACTERS]!r} is not finite; leave it empty if missing"
+        raise _cell_error(path, line, column, problem)
     return number
 
 
-def _cell_error(path: Path, line: int, column: str, said: str) -> PlanError:
-    return PlanError(f"{path}:{line}:{wording.printable(column)}: {said}")
+def _cell_error(path: Path, line: int, column: str, problem: str) -> PlanError:
+    return PlanError(f"{path}:{line}:{wording.printable(column)}: {problem}")

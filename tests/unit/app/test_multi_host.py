@@ -90,11 +90,11 @@ def test_with_a_topic_every_host_ships_and_the_first_receives() -> None:
     [
         (("r1", "", ""), "needs --run-id and --start"),
         (("a/b", START, ""), "letters, digits"),
-        (("r1", "soon", ""), "is no time"),
+        (("r1", "soon", ""), "is not a time"),
         (("r1", "2026-01-31T12:00:00", ""), "has no time zone"),
         (("r1", "0001-01-01T00:00:00+14:00", ""), "outside the years 1970 to 2262"),
         (("r1", "9999-12-31T23:59:59-14:00", ""), "outside the years 1970 to 2262"),
-        (("r1", START, "alert,probe"), "alert belongs to the host that has conduct"),
+        (("r1", START, "alert,probe"), "alert must run on the host that has conduct"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: tuple[str, str, str], said: str) -> None:
@@ -108,7 +108,7 @@ def test_what_only_plan_and_time_can_tell() -> None:
     check_part(part, _plan(), START_NS - 60 * SECOND_NS, 7 * SECOND_NS)
     with pytest.raises(PlanError, match="less than 7 s from now"):
         check_part(part, _plan(), START_NS, 7 * SECOND_NS)
-    with pytest.raises(PlanError, match=r"p\.yaml:6: phases\.ramp: is decided by data"):
+    with pytest.raises(PlanError, match=r"p\.yaml:6: phases\.ramp: depends on data"):
         check_part(part, _plan("phases: {ramp: {}}\n"), 0, 0)
     with pytest.raises(PlanError, match=r"no daemon 'produce\.7'; did you mean"):
         check_part(Part("r1", START_NS, ("produce.7",)), _plan(), 0, 0)
@@ -160,7 +160,7 @@ def test_topics_that_took_until_the_start_to_make_end_the_run_before_it() -> Non
 
     check_lead_time(part, START_NS - lead_ns, lead_ns)
     check_lead_time(Part(), START_NS, lead_ns)
-    with pytest.raises(SoakError, match="not there 7 s before --start"):
+    with pytest.raises(SoakError, match="did not exist 7 s before --start"):
         check_lead_time(part, START_NS - lead_ns + 1, lead_ns)
 
 
@@ -224,7 +224,7 @@ def test_a_part_that_goes_on_is_refused_with_what_ends_it(tmp_path: Path) -> Non
     first, second = _host(tmp_path / "a", "a"), _host(tmp_path / "b", "b")
     write_run(second, replace(read_run(second), state="running"))
 
-    with pytest.raises(RunFolderError, match=r"is not over: .* ends it by `soak stop`"):
+    with pytest.raises(RunFolderError, match=r"is not over: .* with `soak stop`"):
         merge_run_folder(first, second)
 
 
@@ -311,7 +311,7 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
 
     said = refused(tmp_path, PLAN, tmp_path / "b")
 
-    assert said.endswith("holds something, and no run")
+    assert said.endswith("is not empty and not a run folder")
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["mine"]
 
 
@@ -334,14 +334,14 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 
     said = refused(tmp_path, PLAN, tmp_path / "b")
 
-    assert said.endswith("holds run r0 of plan y")
+    assert said.endswith("belongs to run r0 of plan y")
 
 
 def test_a_plan_of_a_run_is_refused_with_what_does_its_part(tmp_path: Path) -> None:
     """It has topics to make, and phases to follow."""
     said = refused(tmp_path, PLAN + "broker: {kafka: {bootstrap_servers: 'h:9'}}\n", None)
 
-    assert "p.yaml:3: broker: makes it the plan of a run" in said
+    assert "p.yaml:3: broker: makes this the plan of a run" in said
 
 
 @pytest.mark.parametrize(

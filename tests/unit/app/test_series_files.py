@@ -45,7 +45,7 @@ def refused(path: Path, content: bytes, command: str = "detect") -> str:
             text("t,v,word", '0,5,calm\n1,5,"calm\n2,5,calm\n').encode(),
             "a.csv.gz:3: not CSV; is a quote not closed? unexpected end",
         ),
-        (b"t,v\n0,1\n1e-300,1\n2e-300,1\n", "rows 1e-300 s apart; a nanosecond is the least"),
+        (b"t,v\n0,1\n1e-300,1\n2e-300,1\n", "rows 1e-300 s apart; a nanosecond is the minimum"),
     ],
 )
 def test_what_cannot_be_read_is_told_with_its_place(
@@ -57,9 +57,12 @@ def test_what_cannot_be_read_is_told_with_its_place(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (text("t;p99_ms"), "is needed; this one is parted by semicolons, commas are expected"),
-        (text("t\tp99_ms"), "is needed; this one is parted by tabs, commas are expected"),
-        (text("0,4", "1,5\n"), "a.csv:1: a header is needed: '0' is a time and names no column"),
+        (text("t;p99_ms"), "is needed; this one has semicolons as separators, use commas"),
+        (text("t\tp99_ms"), "is needed; this one has tabs as separators, use commas"),
+        (
+            text("0,4", "1,5\n"),
+            "a.csv:1: a header is needed: '0' is a time, not the name of a column",
+        ),
         (text("-1.5,", "2,5\n"), "a.csv:1: a header is needed: '-1.5' is a time"),
         (text("t,a_ms,a_ms", "0,1,2\n"), "a.csv:1: 2 columns are named 'a_ms'"),
         (text("t,a_ms,b_s, b_s", "0,1,2,3\n"), "a.csv:1: 2 columns are named 'b_s'"),
@@ -114,8 +117,8 @@ def test_a_time_that_is_no_second_of_an_epoch_asks_for_its_unit(
 ) -> None:
     told = refused(tmp_path / "a.csv", text(f"{name},v", f"{at},1\n").encode(), command)
 
-    assert f"a.csv:2:{name}: '{at}' lies beyond the year 9999; " in told
-    assert told.endswith("let the name of its column end in its unit: _ms, _us or _ns")
+    assert f"a.csv:2:{name}: '{at}' is beyond the year 9999; " in told
+    assert told.endswith("end the name of the column with its unit: _ms, _us or _ns")
 
 
 def test_a_message_holds_no_controls_of_a_name_and_not_all_of_a_cell(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 import typer
 
 from soak.app import preflight, topics
-from soak.app import topics as _clean
 from soak.app.lifecycle import start_run
 from soak.cli.run import clean
 from soak.core.clock import SystemClock
@@ -41,7 +40,7 @@ def run_of(path: Path, state: str = "ended", text: str = THREE) -> RunFolder:
 
 def made(folder: RunFolder, broker: Broker, text: str = THREE) -> None:
     plan_file = plan_text.load(text, "p.yaml")
-    _clean.create_topics(plan_file, plan_file.plan, folder, broker, has_own_names=False)
+    topics.create_topics(plan_file, plan_file.plan, folder, broker, has_own_names=False)
 
 
 def test_only_what_the_run_made_is_deleted(tmp_path: Path) -> None:
@@ -52,9 +51,9 @@ def test_only_what_the_run_made_is_deleted(tmp_path: Path) -> None:
     cluster.make("other")
     cluster.make("t-1")
     del cluster.topics["t-2"]
-    found = _clean.find_run_topics(folder, broker)
-    told = list(_clean.describe_topics(found, plan_text.load(THREE, "p").plan))
-    _clean.delete_topics(found, broker)
+    found = topics.find_run_topics(folder, broker)
+    told = list(topics.describe_topics(found, plan_text.load(THREE, "p").plan))
+    topics.delete_topics(found, broker)
 
     assert [line.split(":")[0].split() for line in told] == [
         ["to", "delete", "t-0", "at", "h"],
@@ -62,7 +61,7 @@ def test_only_what_the_run_made_is_deleted(tmp_path: Path) -> None:
         ["not", "deleted", "t-1"],
     ]
     assert sorted(cluster.topics) == ["other", "t-1"]
-    assert _clean.find_run_topics(folder, broker).missing == ("t-0", "t-2")
+    assert topics.find_run_topics(folder, broker).missing == ("t-0", "t-2")
 
 
 def test_what_the_cluster_keeps_is_told_and_may_be_tried_again(tmp_path: Path) -> None:
@@ -72,9 +71,9 @@ def test_what_the_cluster_keeps_is_told_and_may_be_tried_again(tmp_path: Path) -
     cluster.refused.add("t-1")
 
     with pytest.raises(BrokerError, match="cannot delete topic t-1"):
-        _clean.delete_topics(_clean.find_run_topics(folder, broker), broker)
+        topics.delete_topics(topics.find_run_topics(folder, broker), broker)
     cluster.refused.clear()
-    _clean.delete_topics(_clean.find_run_topics(folder, broker), broker)
+    topics.delete_topics(topics.find_run_topics(folder, broker), broker)
     assert cluster.topics == {}
 
 
@@ -82,7 +81,7 @@ def test_a_run_that_used_topics_which_were_there_has_none_to_delete(tmp_path: Pa
     cluster = FakeCluster()
     cluster.make("t")
 
-    assert _clean.find_run_topics(run_of(tmp_path), cast("Broker", cluster)) == _clean.RunTopics(
+    assert topics.find_run_topics(run_of(tmp_path), cast("Broker", cluster)) == topics.RunTopics(
         (), (), ()
     )
 
@@ -99,13 +98,13 @@ def test_one_that_is_being_begun_keeps_its_topics(tmp_path: Path) -> None:
     other = run_of(tmp_path / "p-r2", "beginning")
 
     with pytest.raises(RunFolderError, match="r1 is starting"):
-        _clean.check_run_is_over(folder)
+        topics.check_run_is_over(folder)
     with (
         file_lock(other.path / "run.lock", "it"),
         pytest.raises(RunFolderError, match="r1 is starting"),
     ):
-        _clean.check_run_is_over(other)
-    _clean.check_run_is_over(other)
+        topics.check_run_is_over(other)
+    topics.check_run_is_over(other)
 
 
 def test_a_labs_topics_went_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

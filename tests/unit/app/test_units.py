@@ -88,7 +88,9 @@ def test_a_second_time_writes_only_what_differs(tmp_path: Path) -> None:
     wrong = wrong_below(tmp_path)
     told = units.install(tmp_path, {}, is_dry=False)
 
-    assert wrong == [f"{tmp_path / SERVICES[0]} is not what was to be installed"]
+    assert wrong == [
+        f"{tmp_path / SERVICES[0]} is missing or differs: run `soak install-units` again"
+    ]
     assert [line for line in told if line.startswith("write ")] == [
         f"write {tmp_path / SERVICES[0]}"
     ]
@@ -353,10 +355,10 @@ def folders(root: Path, plans: int = 0o755, secrets: int = 0o700) -> Path:
     [
         (0o755, 0o700, ""),
         (0o750, 0o500, ""),
-        (0o775, 0o700, "others than root may write plans"),
-        (0o757, 0o700, "others than root may write plans"),
-        (0o750, 0o750, "is open to others than root"),
-        (0o750, 0o701, "is open to others than root"),
+        (0o775, 0o700, "can be written by users other than root"),
+        (0o757, 0o700, "can be written by users other than root"),
+        (0o750, 0o750, "can be read by users other than root"),
+        (0o750, 0o701, "can be read by users other than root"),
     ],
 )
 def test_folders_that_are_too_open_are_told(
@@ -386,9 +388,11 @@ def test_plans_belong_to_root_and_are_open_to_the_daemons(tmp_path: Path) -> Non
     os.chown(plans, 4711, 4712)
     given = folder_faults(tmp_path, daemon)
 
-    assert closed == [f"{plans} is closed to the daemons: chgrp soak {plans}; chmod 750 {plans}"]
+    assert closed == [
+        f"{plans} cannot be read by the daemons: chgrp soak {plans}; chmod 750 {plans}"
+    ]
     assert well == []
-    assert given == [f"{plans} does not belong to root: chown root {plans}"]
+    assert given == [f"{plans} is not owned by root: chown root {plans}"]
 
 
 def test_a_machine_without_the_user_of_the_units_is_told() -> None:

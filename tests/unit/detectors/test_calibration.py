@@ -17,7 +17,7 @@ from detectors.level_shift import Config
 from detectors.quiet_rows import BLOCK_ROWS, Quiet, drawn, quiet
 from detectors.segmentation import Config as Cuts
 from detectors.segmentation import detect
-from soak.app.analysis import calibrate as _calibration_text
+from soak.app.analysis import calibrate
 from soak.app.analysis.calibrate import Calibrated
 from soak.cli.main import build
 from soak.core.errors import NotAvailableError, PlanError
@@ -177,17 +177,15 @@ def test_a_calibration_is_told_in_sentences() -> None:
         ],
     )
 
-    lines = list(_calibration_text.calibration_text(found))
-    unknown, _, known, _ = [json.loads(line) for line in _calibration_text.calibration_json(found)][
-        1:
-    ]
+    lines = list(calibrate.calibration_text(found))
+    unknown, _, known, _ = [json.loads(line) for line in calibrate.calibration_json(found)][1:]
 
-    assert lines[1].startswith("false alarms to expect: 3 a month over a panel of 100")
-    assert lines[1].endswith("(95 %: 0.3 to 15); 1 per 1d is set")
+    assert lines[1].startswith("expected false alarms: 3 a month over a panel of 100")
+    assert lines[1].endswith("(95 %: 0.3 to 15); the configured rate is 1 per 1d")
     assert lines[5].startswith("  of the kind step: drift, spikes")
     assert lines[2] == "  counted at 1 per 50 min: 1000 allowed, 3 confirmed, 7 warned"
     assert lines[-1].endswith("within 1 min none of those tried; within 1 h 20 ms -> 60 ms (x3)")
-    assert lines[-2].endswith("not known: steps up are factors, and the level is not above zero")
+    assert lines[-2].endswith("unknown: steps are factors, and the level is not above zero")
     assert (unknown["is_known"], known["is_known"]) == (False, True)
 
 
@@ -227,15 +225,15 @@ def test_a_latency_without_a_unit_is_said_to_be_in_seconds(
     path = csv_file(tmp_path, latencies(100), name=name)
     result = CliRunner().invoke(build(["calibrate"]), ["calibrate", str(path)])
 
-    assert ("p99_latency is taken to be in seconds" in result.stderr) is is_noted
+    assert ("p99_latency is assumed to be in seconds" in result.stderr) is is_noted
 
 
 @pytest.mark.parametrize(
     ("rows", "rate", "error", "words"),
     [
         (900, "often", PlanError, "--false-alarms"),
-        (900, "1 per 0s", PlanError, "--false-alarms: 1 per 0s is too often"),
-        (100, "10 per 0.0000000001s", PlanError, "--false-alarms: 1 per 0s is too often"),
+        (900, "1 per 0s", PlanError, "--false-alarms: 1 per 0s is too high a rate"),
+        (100, "10 per 0.0000000001s", PlanError, "--false-alarms: 1 per 0s is too high a rate"),
         (100, "1 per 1d", NotAvailableError, "quiet rows"),
     ],
 )
@@ -255,7 +253,9 @@ def test_a_rate_that_the_rows_are_too_far_apart_for_is_refused(tmp_path: Path) -
     path = csv_file(tmp_path, latencies(900), spacing=300)
     arguments = ["calibrate", str(path), "--false-alarms", "1 per 1h"]
 
-    with pytest.raises(PlanError, match="1 per 1h is too often for rows 300 s apart; 1 per 5h is"):
+    with pytest.raises(
+        PlanError, match="1 per 1h is too high a rate for rows 300 s apart; the maximum is 1 per 5h"
+    ):
         CliRunner().invoke(build(arguments), arguments, catch_exceptions=False)
 
 
@@ -271,7 +271,7 @@ def test_the_shortest_time_between_two_alarms_is_a_round_one(
     path.write_text(f"t_s,p99_s\n{rows}")
     arguments = ["calibrate", str(path), "--false-alarms", "1 per 1s"]
 
-    with pytest.raises(PlanError, match=f"rows {spacing} s apart; 1 per {least} is the most"):
+    with pytest.raises(PlanError, match=f"rows {spacing} s apart; the maximum is 1 per {least}"):
         CliRunner().invoke(build(arguments), arguments, catch_exceptions=False)
 
     arguments = ["calibrate", str(path), "--false-alarms", f"1 per {least}", "--values", "100000"]
@@ -282,7 +282,7 @@ def test_rows_more_than_an_hour_apart_are_refused(tmp_path: Path) -> None:
     path = csv_file(tmp_path, latencies(900, 0.1), spacing=7200)
     arguments = ["calibrate", str(path), "--values", "100000"]
 
-    with pytest.raises(PlanError, match="rows 7200 s apart; an hour is the most"):
+    with pytest.raises(PlanError, match="rows 7200 s apart; the maximum is an hour"):
         CliRunner().invoke(build(arguments), arguments, catch_exceptions=False)
 
 
@@ -306,12 +306,12 @@ def test_a_column_is_not_for_a_run(tmp_path: Path) -> None:
     [
         (1.0, 100_000, [60, 600, 3600], ""),
         (3600.0, 100_000, [3600], ""),
-        (0.1, 100_000, [60], "note: left out: 10 min of rows 0.1 s apart takes --values 358400"),
+        (0.1, 100_000, [60], "note: left out: 10 min of rows 0.1 s apart needs --values 358400"),
         (
             0.001,
             4_000_000,
             [60],
-            "left out: 1 h of rows 0.001 s apart takes --values 201622400",
+            "left out: 1 h of rows 0.001 s apart needs --values 201622400",
         ),
     ],
 )
@@ -322,9 +322,9 @@ def test_times_that_the_values_do_not_pay_for_are_left_out(
     noted: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    simulation = _calibration_text.Simulation(values=values, max_values=100_000_000, seed=0)
+    simulation = calibrate.Simulation(values=values, max_values=100_000_000, seed=0)
 
-    assert _calibration_text._affordable_times(1, spacing, simulation) == within
+    assert calibrate.affordable_times(1, spacing, simulation) == within
     err = capsys.readouterr().err
     assert noted in err
     assert bool(noted) == bool(err)
@@ -337,5 +337,5 @@ def test_rows_that_no_time_can_be_paid_for_are_refused(tmp_path: Path, unit: str
     rows = "".join(f"{row * step!r},{value}\n" for row, value in enumerate(latencies(700)))
     path.write_text(f"t_{unit},p99_s\n{rows}")
 
-    with pytest.raises(PlanError, match="1 min of rows 1e-09 s apart takes --values 3360000022400"):
+    with pytest.raises(PlanError, match="1 min of rows 1e-09 s apart needs --values 3360000022400"):
         CliRunner().invoke(build(["calibrate"]), ["calibrate", str(path)], catch_exceptions=False)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from detectors import level_shift
 from detectors.segmentation import Config, detect
-from soak.app.analysis import detect as _detect_text
+from soak.app.analysis import detect as detect_command
 from soak.cli.main import build
 from soak.core.errors import PlanError
 from soak.core.model import Change, Series
@@ -320,7 +320,7 @@ def test_a_run_is_looked_back_at_with_the_steps_of_its_plan(tmp_path: Path) -> N
         ("s,v\n0,1\n1,x\n", "a.csv:3:v: 'x' is not a number"),
         ("s,v\n0,1\n1,inf\n", "a.csv:3:v: 'inf' is not finite"),
         ("s,v\n0,1\n,2\n", "a.csv:3:s: '' is not a number"),
-        ("s,v\n0,1\n0,2\n", "a.csv:3:s: time must grow"),
+        ("s,v\n0,1\n0,2\n", "a.csv:3:s: the time must increase"),
         ("s,v\n0,1,2\n", "a.csv:2: 3 columns, the header has 2"),
     ],
 )
@@ -366,7 +366,9 @@ def test_a_period_is_told_in_four_digits_however_close_the_rows_are() -> None:
         kind="spikes",
         period_seconds=52.1,
     )
-    rows = _detect_text.Rows(np.arange(2000.0) * 1e-5, 1e-5, are_shared=False)
+    rows = detect_command.Rows(np.arange(2000.0) * 1e-5, 1e-5, are_shared=False)
 
-    assert ", every 0.000521 s" in _detect_text.change_text([spikes], rows)
-    assert json.loads(_detect_text.change_json([spikes], None, rows))["period_seconds"] == 0.000521
+    assert ", every 0.000521 s" in detect_command.change_text([spikes], rows)
+    assert (
+        json.loads(detect_command.change_json([spikes], None, rows))["period_seconds"] == 0.000521
+    )

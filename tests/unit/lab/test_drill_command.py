@@ -73,7 +73,7 @@ def test_what_could_not_be_undone_is_told_on_every_way_out(
         drills.start_injection(drills.find_drill("quiet"), started, {}, stack, find).poll()
 
     told = capsys.readouterr().err
-    assert told == "soak: the fault was not undone in order: the broker did not come back\n"
+    assert told == "soak: the fault was not fully undone: the broker did not come back\n"
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -154,7 +154,7 @@ def test_a_name_that_is_no_drill_is_refused(text: str, message: str, tmp_path: P
 
 def test_there_is_nothing_to_stop_where_nothing_runs(tmp_path: Path) -> None:
     """The folder is named."""
-    with pytest.raises(LabError, match=f"no matrix runs below {tmp_path}"):
+    with pytest.raises(LabError, match=f"no matrix is running below {tmp_path}"):
         commands.matrix(run_dir=tmp_path, stop=True)
 
 
