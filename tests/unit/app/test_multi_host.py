@@ -235,7 +235,7 @@ def test_journals_of_another_run_or_of_a_namesake_are_refused(tmp_path: Path) ->
         merge_run_folder(first, _host(tmp_path / "b", "b", "r2"))
     namesake = _host(tmp_path / "c", "a")
     next((namesake.journal / "produce.0@a").glob("*.jsonl")).write_text("other\n")
-    with pytest.raises(RunFolderError, match="two hosts called alike"):
+    with pytest.raises(RunFolderError, match="two hosts have the same name"):
         merge_run_folder(first, namesake)
 
 
