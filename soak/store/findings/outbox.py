@@ -56,7 +56,7 @@ DEFER = f"""UPDATE notifications SET state = 'deferred', next_at_wall_ns = ?, de
     WHERE {_ROW}"""  # noqa: S608  # as above
 SETTLE = f"UPDATE notifications SET state = ?, done_wall_ns = ?, detail = ? WHERE {_ROW}"  # noqa: S608  # as above
 RESTORE_CAUSE = f"UPDATE notifications SET cause = ? WHERE {_ROW}"  # noqa: S608  # as above
-"""Undoes the cause of a try that certainly reached nobody."""
+"""Undoes the cause of a try that certainly reached no reader."""
 DROP = f"DELETE FROM notifications WHERE {_ROW}"  # noqa: S608  # as above
 
 _INSERT = """INSERT OR IGNORE INTO notifications

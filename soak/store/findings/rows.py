@@ -52,7 +52,7 @@ class NotificationContent:
     """What a notification about a finding says now.
 
     `previous_cause` is the other cause that its readers know, or may know, "" if there is none. A correction
-    that told some readers another cause goes to all of them again: its `progress` is empty then.
+    that named another cause to some readers goes to all of them again: its `progress` is empty then.
     """
 
     finding: Finding | None  # None: it is not stored
