@@ -29,7 +29,13 @@ from soak.core.ports import Clock, Probe
 from soak.core.units import SECOND_NS, duration_ns, format_duration, format_size
 from soak.core.wording import amount
 from soak.runtime.grid import host_name
-from soak.sampling.drive_check import DEFAULT_LIMITS, drive_state, group_by_filesystem, measure
+from soak.sampling.drive_check import (
+    DEFAULT_LIMITS,
+    Limits,
+    drive_state,
+    group_by_filesystem,
+    measure,
+)
 from soak.sampling.scheduler import ProbeAnswer, ProbeReader
 from soak.store import run_folder
 from soak.store.run_folder import Run, RunFolder, read_run
@@ -58,23 +64,27 @@ def measure_drives(
     say: Note,
     injected: Sequence[Path] = (),
 ) -> list[Measured]:
-    """Measure one drive after another, because parallel measurements would disturb each other.
-
-    The measurement leaves the plan's `free_space_floor` free, except on drives that are `injected` at these
-    mount points: those exist to be filled, and may be smaller than the floor.
-    """
+    """Measure one drive after another, because parallel measurements would disturb each other."""
     clock, host = SystemClock(), host_name()
-    floored = replace(
-        DEFAULT_LIMITS, floor_bytes=max(DEFAULT_LIMITS.floor_bytes, plan.free_space_floor)
-    )
     found = []
     for directories in group_by_filesystem(folders):
-        is_injected = any(Path(directories[0]).is_relative_to(mount) for mount in injected)
-        limits = DEFAULT_LIMITS if is_injected else floored
+        limits = drive_limits(plan, directories[0], injected)
         say(f"measuring the drive of {directories[0]} for {format_duration(length_ns)}")
         found.append(measure(directories, moment, length_ns, host, clock, limits=limits))
         say(drive_line(found[-1]))
     return found
+
+
+def drive_limits(plan: AnyPlan, directory: str, injected: Sequence[Path]) -> Limits:
+    """Return the limits of a measurement, which leaves the plan's `free_space_floor` free.
+
+    Except on drives that are `injected` at these mount points: those exist to be filled, and may be smaller than
+    the floor.
+    """
+    if any(Path(directory).is_relative_to(mount) for mount in injected):
+        return DEFAULT_LIMITS
+    floor_bytes = max(DEFAULT_LIMITS.floor_bytes, plan.free_space_floor)
+    return replace(DEFAULT_LIMITS, floor_bytes=floor_bytes)
 
 
 def check_drives(plan: AnyPlan, run_dir: Path | None) -> None:

@@ -43,11 +43,14 @@ class ProbeReader:
         answers: SimpleQueue[ProbeAnswer],
         turn: threading.Lock,
         clock: Clock,
+        *,
+        turn_seconds: float = TURN_SECONDS,
     ) -> None:
         self._name = name
         self._probe = probe
         self._answers = answers
         self._turn = turn
+        self._turn_seconds = turn_seconds
         self._clock = clock
         self._asked: SimpleQueue[bool] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"probe-{name}", daemon=True)
@@ -72,7 +75,7 @@ class ProbeReader:
 
     def _work(self) -> None:
         while self._asked.get():
-            has_turn = self._turn.acquire(timeout=TURN_SECONDS)
+            has_turn = self._turn.acquire(timeout=self._turn_seconds)
             begin_ns = self._clock.mono_ns()
             result = self._read()
             answer = ProbeAnswer(self._name, begin_ns, self._clock.mono_ns(), result)
@@ -136,17 +139,18 @@ class Scheduler:
         sampling: Mapping[str, Sampling] | None = None,
         *,
         max_columns: int = MAX_COLUMNS,
-        patience_seconds: float = ROW_TIMEOUT_SECONDS,
+        row_timeout_seconds: float = ROW_TIMEOUT_SECONDS,
         close_seconds: float = CLOSE_SECONDS,
+        turn_seconds: float = TURN_SECONDS,
     ) -> None:
         self._clock = clock
         self._max_columns = max_columns
-        self._patience_seconds = patience_seconds
+        self._row_timeout_seconds = row_timeout_seconds
         self._close_seconds = close_seconds
         self._answers: SimpleQueue[ProbeAnswer] = SimpleQueue()
         turn = threading.Lock()
         self._readers = {
-            name: ProbeReader(name, probe, self._answers, turn, clock)
+            name: ProbeReader(name, probe, self._answers, turn, clock, turn_seconds=turn_seconds)
             for name, probe in probes.items()
         }
         settings = sampling or {}
@@ -200,7 +204,7 @@ class Scheduler:
         return late
 
     def _add_in_time(self, awaited: set[str], row: _Row) -> None:
-        end_ns = self._clock.mono_ns() + round(self._patience_seconds * SECOND_NS)
+        end_ns = self._clock.mono_ns() + round(self._row_timeout_seconds * SECOND_NS)
         came: dict[str, ProbeAnswer] = {}
         while awaited - came.keys():
             try:

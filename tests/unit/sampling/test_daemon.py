@@ -188,8 +188,8 @@ def test_while_a_probe_hangs_every_second_is_recorded(
                     beats.append(manager.recv(100))
 
         to = open_journal(folder, read_any_plan(folder), "probe", clock)
-        panel = Scheduler({"bad": hanging}, clock, patience_seconds=0.01, close_seconds=0.01)
-        code = daemon.record(to, panel, threading.Event(), clock, hear)
+        scheduler = Scheduler({"bad": hanging}, clock, row_timeout_seconds=0.01, close_seconds=0.01)
+        code = daemon.record(to, scheduler, threading.Event(), clock, hear)
         hear()
     hanging.let_go.set()
 

@@ -142,43 +142,26 @@ def test_the_bytes_of_an_hour_of_flushes_must_fit(tmp_path: Path) -> None:
     assert found.trouble == output
 
 
-def test_no_drive_is_measured_below_the_plans_floor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also after a run that ended because a drive was nearly full."""
-    floors: list[int] = []
+@pytest.mark.parametrize(("floor", "floor_bytes"), [("5GiB", 5 * 2**30), ("1KiB", 2**26)])
+def test_no_drive_is_measured_below_the_plans_floor(floor: str, floor_bytes: int) -> None:
+    """Nor below that of the check itself."""
+    plan = plan_text.load(
+        f"name: x\nbroker: {{kafka: {{}}}}\nfree_space_floor: {floor}\n", "p"
+    ).plan
 
-    def measure(*_: object, limits: Limits) -> Measured:
-        floors.append(limits.floor_bytes)
-        return GOOD
-
-    monkeypatch.setattr(host, "measure", measure)
-    for floor in ("5GiB", "1KiB"):
-        text = f"name: x\nbroker: {{kafka: {{}}}}\nfree_space_floor: {floor}\n"
-        plan = plan_text.load(text, "p").plan
-        host.measure_drives(plan, [str(tmp_path)], "after", SECOND_NS, lambda _: None)
-
-    assert floors == [5 * 2**30, 2**26]
+    assert host.drive_limits(plan, "/data", ()).floor_bytes == floor_bytes
 
 
+@pytest.mark.parametrize(("folder", "floor_bytes"), [("mount/data", 2**26), ("plain", 2**30)])
 def test_a_drive_that_a_lab_injects_may_be_smaller_than_the_floor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: str, floor_bytes: int
 ) -> None:
     """Both are 1 GiB by default; a broker on the host's own drive keeps the floor."""
-    floors: list[int] = []
-
-    def measure(*_: object, limits: Limits) -> Measured:
-        floors.append(limits.floor_bytes)
-        return GOOD
-
-    monkeypatch.setattr(host, "measure", measure)
-    monkeypatch.setattr(host, "group_by_filesystem", lambda folders: [(one,) for one in folders])
     plan = plan_text.load("name: x\nlab: {drive: {}}\nbroker: {kafka: {}}\n", "p").plan
-    folders = [str(tmp_path / name / "data") for name in ("mount", "plain")]
-    mounts = [tmp_path / "mount"]
-    host.measure_drives(plan, folders, "before", SECOND_NS, lambda _: None, mounts)
 
-    assert floors == [2**26, 2**30]
+    assert (
+        host.drive_limits(plan, f"/lab/{folder}", [Path("/lab/mount")]).floor_bytes == floor_bytes
+    )
 
 
 def test_a_hanging_drive_is_reported_in_time(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Event, Reading
 from soak.core.plan.plan import Sampling
 from soak.core.units import SECOND_NS
-from soak.sampling import scheduler
 from soak.sampling.scheduler import RETRY_ABSENT_SECONDS, Scheduler
 from tests.support.fakes import FakeClock, FakeProbe, HangingProbe
 
@@ -27,21 +26,21 @@ def reading(*columns: Column, events: tuple[Event, ...] = ()) -> Reading:
     return Reading(tuple((column, 23.0) for column in columns), events, 0.002)
 
 
-def one(panel: Scheduler, clock: FakeClock) -> Row:
+def one(scheduler: Scheduler, clock: FakeClock) -> Row:
     """Return the row of the second that ends now, and let the next one pass."""
-    samples, events = panel.read(clock.mono_ns() // SECOND_NS, clock.mono_ns())
+    samples, events = scheduler.read(clock.mono_ns() // SECOND_NS, clock.mono_ns())
     clock.advance(1)
     return {column.name: value for column, value in samples}, events
 
 
-def rounds(panel: Scheduler, clock: FakeClock, times: int) -> list[Row]:
-    found = [one(panel, clock) for _ in range(times)]
-    panel.close()
+def rounds(scheduler: Scheduler, clock: FakeClock, times: int) -> list[Row]:
+    found = [one(scheduler, clock) for _ in range(times)]
+    scheduler.close()
     return found
 
 
 def patient(probes: dict[str, FakeProbe], clock: FakeClock, **sampling: Sampling) -> Scheduler:
-    return Scheduler(probes, clock, sampling, patience_seconds=PATIENT)
+    return Scheduler(probes, clock, sampling, row_timeout_seconds=PATIENT)
 
 
 def test_columns_grow_at_the_end_and_missing_values_are_nan() -> None:
@@ -71,8 +70,8 @@ def test_success_cost_and_lag_of_each_probe_are_recorded() -> None:
 def test_a_failing_probe_is_reported_once_a_minute() -> None:
     """130 failures are three events, each with the failures since the last."""
     clock = FakeClock()
-    panel = patient({"bad": FakeProbe(FAILED), "good": FakeProbe(reading(A))}, clock)
-    found = rounds(panel, clock, 130)
+    scheduler = patient({"bad": FakeProbe(FAILED), "good": FakeProbe(reading(A))}, clock)
+    found = rounds(scheduler, clock, 130)
 
     events = [event for _, events in found for event in events]
 
@@ -99,9 +98,9 @@ def test_an_unavailable_probe_is_reported_once_and_tried_once_a_minute() -> None
 def test_an_unavailable_probe_that_becomes_available_is_read_every_second() -> None:
     """Such as a drive that is mounted later."""
     clock = FakeClock()
-    panel = patient({"x": FakeProbe(ABSENT, reading(A))}, clock)
+    scheduler = patient({"x": FakeProbe(ABSENT, reading(A))}, clock)
 
-    found = rounds(panel, clock, RETRY_ABSENT_SECONDS + 3)
+    found = rounds(scheduler, clock, RETRY_ABSENT_SECONDS + 3)
 
     assert [row["a_seconds"] for row, _ in found[RETRY_ABSENT_SECONDS:]] == [23.0] * 3
 
@@ -109,9 +108,9 @@ def test_an_unavailable_probe_that_becomes_available_is_read_every_second() -> N
 def test_a_probe_with_a_period_is_read_at_once_and_then_at_multiples() -> None:
     """From second 7 on, every 5 s: at 7, and then at multiples of 5, as on every host."""
     clock = FakeClock(mono_ns=7 * SECOND_NS)
-    panel = patient({"x": FakeProbe(reading(A))}, clock, x=Sampling(period=5 * SECOND_NS))
+    scheduler = patient({"x": FakeProbe(reading(A))}, clock, x=Sampling(period=5 * SECOND_NS))
 
-    found = rounds(panel, clock, 15)
+    found = rounds(scheduler, clock, 15)
 
     seconds = [7 + at for at, (row, _) in enumerate(found) if row["a_seconds"] == 23.0]
     assert seconds == [7, 10, 15, 20]
@@ -124,8 +123,10 @@ def test_columns_are_bounded() -> None:
         reading(*(Column("x", (("id", str(second * 100 + at)),)) for at in range(20)))
         for second in range(5)
     ]
-    panel = Scheduler({"x": FakeProbe(*endless)}, clock, max_columns=23, patience_seconds=PATIENT)
-    found = rounds(panel, clock, 5)
+    scheduler = Scheduler(
+        {"x": FakeProbe(*endless)}, clock, max_columns=23, row_timeout_seconds=PATIENT
+    )
+    found = rounds(scheduler, clock, 5)
 
     assert [len(row) for row, _ in found[1:]] == [23] * 4
     assert [event.kind for _, events in found for event in events] == ["probe_columns_full"]
@@ -149,9 +150,9 @@ def test_an_unexpected_error_in_a_probe_does_not_affect_the_others(
     """It is reported as a failure."""
     clock = FakeClock()
     broken = FakeProbe(ZeroDivisionError("a bug"))
-    panel = patient({"x": broken, "good": FakeProbe(reading(A))}, clock)
+    scheduler = patient({"x": broken, "good": FakeProbe(reading(A))}, clock)
 
-    row, events = one(panel, clock)
+    row, events = one(scheduler, clock)
 
     assert row['probe_success{probe="x"}'] == 0.0
     assert is_measured(row, A)
@@ -163,9 +164,9 @@ def test_an_infinite_value_is_left_out() -> None:
     """A record cannot hold it."""
     clock = FakeClock()
     infinite = Reading(((A, math.inf), (B, 2.0)))
-    panel = patient({"x": FakeProbe(infinite)}, clock)
+    scheduler = patient({"x": FakeProbe(infinite)}, clock)
 
-    row, _ = one(panel, clock)
+    row, _ = one(scheduler, clock)
 
     assert is_measured(row, B)
     assert not is_measured(row, A)
@@ -175,22 +176,22 @@ def test_the_values_of_a_late_reading_are_not_overwritten() -> None:
     """It has emptied its source, so the next reading would have none."""
     clock = FakeClock()
     slow = HangingProbe(Reading(((A, 7.0),)), Reading(((A, 0.0),)))
-    panel = Scheduler({"slow": slow}, clock, patience_seconds=0.02)
+    scheduler = Scheduler({"slow": slow}, clock, row_timeout_seconds=0.02)
 
-    one(panel, clock)
+    one(scheduler, clock)
     slow.let_go.set()
-    found = until_it_comes(panel, clock, A)
-    panel.close()
+    found = until_it_comes(scheduler, clock, A)
+    scheduler.close()
 
     assert found[-1][0][A.name] == 7.0
 
 
-def until_it_comes(panel: Scheduler, clock: FakeClock, column: Column) -> list[Row]:
+def until_it_comes(scheduler: Scheduler, clock: FakeClock, column: Column) -> list[Row]:
     """Return rows up to the first with this column, while time stands still: no limit is passed."""
     rows: list[Row] = []
     k = clock.mono_ns() // SECOND_NS
     while not rows or not is_measured(rows[-1][0], column):
-        samples, events = panel.read(k + len(rows), clock.mono_ns())
+        samples, events = scheduler.read(k + len(rows), clock.mono_ns())
         rows.append(({at.name: value for at, value in samples}, events))
     return rows
 
@@ -214,13 +215,15 @@ def test_a_hanging_probe_delays_no_other_and_recovers() -> None:
     clock = FakeClock()
     hanging = HangingProbe(reading(B, events=(Event("seen", 0, 0),)), reading(A))
     good = PatientProbe(clock)
-    panel = patient({"bad": hanging, "good": good}, clock, bad=Sampling(timeout=120 * SECOND_NS))
+    scheduler = patient(
+        {"bad": hanging, "good": good}, clock, bad=Sampling(timeout=120 * SECOND_NS)
+    )
 
-    found = [one(panel, clock) for _ in range(10)]
+    found = [one(scheduler, clock) for _ in range(10)]
     hanging.let_go.set()
     good.is_slow = False
-    after = until_it_comes(panel, clock, A)
-    panel.close()
+    after = until_it_comes(scheduler, clock, A)
+    scheduler.close()
 
     step = 1 + PATIENT
     recorded = [event for _, events in (*found, *after) for event in events]
@@ -242,21 +245,20 @@ def test_a_reading_that_comes_late_is_recorded_with_its_lag() -> None:
     """Within its limit it counts in the second in which it came."""
     clock = FakeClock()
     slow = HangingProbe(reading(B), reading(A))
-    panel = Scheduler({"slow": slow}, clock, patience_seconds=0.02)
+    scheduler = Scheduler({"slow": slow}, clock, row_timeout_seconds=0.02)
 
-    first = [one(panel, clock) for _ in range(3)]
+    first = [one(scheduler, clock) for _ in range(3)]
     slow.let_go.set()
-    found = until_it_comes(panel, clock, B)
-    panel.close()
+    found = until_it_comes(scheduler, clock, B)
+    scheduler.close()
 
     assert not any(is_measured(row, B) for row, _ in first)
     assert found[-1][0]['probe_success{probe="slow"}'] == 1.0
     assert found[-1][0]['probe_lag_seconds{probe="slow"}'] >= 2.0
 
 
-def test_probes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_take_turns() -> None:
     """They are read one after another, although asked at once."""
-    monkeypatch.setattr(scheduler, "TURN_SECONDS", PATIENT)
     clock = FakeClock()
     reading_now: list[str] = []
     met: list[str] = []
@@ -269,8 +271,9 @@ def test_probes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
             reading_now.pop()
             return super().read()
 
-    panel = patient({name: Watchful(reading(A)) for name in "abcdefgh"}, clock)
+    probes = {name: Watchful(reading(A)) for name in "abcdefgh"}
+    scheduler = Scheduler(probes, clock, row_timeout_seconds=PATIENT, turn_seconds=PATIENT)
 
-    rounds(panel, clock, 20)
+    rounds(scheduler, clock, 20)
 
     assert met == []
