@@ -37,7 +37,7 @@ def produce(broker: Running) -> None:
 
 
 def test_rolls_and_deletions_of_a_real_kafka_are_events_at_their_times(lab_kafka: Running) -> None:
-    """Each rolled segment is deleted, and later unlinked; nothing is told twice."""
+    """Each rolled segment is deleted, and later unlinked; nothing is reported twice."""
     clock = SystemClock()
     probe = BrokerLog(Config(log=str(lab_kafka.log_path)), clock)
     probe.poll()

@@ -1,4 +1,4 @@
-"""The retention probe against a real Kafka: it deletes, and every deletion is told with right offsets."""
+"""The retention probe against a real Kafka: each deletion is reported with the right offsets."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def low_water_marks(address: str) -> list[int]:
     return [low for low, _ in marks]
 
 
-def test_deletions_happen_and_are_told_with_the_right_offsets(lab_kafka: Running) -> None:
-    """Twenty segments are written and three are kept: the events add up to the broker's own log start."""
+def test_deletions_have_the_right_offsets(lab_kafka: Running) -> None:
+    """Twenty segments are written and three are kept: the events add up to the broker's log start."""
     address, clock = lab_kafka.bootstrap_servers, SystemClock()
     make_topic(
         address,
@@ -91,16 +91,16 @@ def is_settled(address: str, events: list[Event]) -> bool:
     return min(told) > 300 and told == low_water_marks(address)
 
 
-def test_a_topic_that_is_not_there_is_an_error_with_its_name(lab_kafka: Running) -> None:
-    """The client's own words, without its codes."""
+def test_a_missing_topic_is_an_error_with_its_name(lab_kafka: Running) -> None:
+    """With the client's message, without its codes."""
     offsets = KafkaOffsets({"bootstrap.servers": lab_kafka.bootstrap_servers}, 10.0)
 
     with pytest.raises(ProbeError, match=r"cannot list topic nowhere: unknown topic"):
         offsets.partitions(["nowhere"], lambda _: None)
 
 
-def test_a_broker_that_is_not_there_is_an_error_in_time() -> None:
-    """The question ends by its limit."""
+def test_a_missing_broker_is_an_error_in_time() -> None:
+    """The request ends at its time limit."""
     offsets = KafkaOffsets({"bootstrap.servers": "127.0.0.1:9"}, 1.0)
     clock = SystemClock()
     begin_ns = clock.mono_ns()

@@ -1,4 +1,4 @@
-"""A real Kafka deletes: its own log has a line for every event of the probe, and the forecast knew when."""
+"""A real Kafka deletes: its log has a line for every event of the probe, and the forecast is right."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ def key_of(event: Event) -> Key:
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_events_and_the_brokers_own_log_are_one_to_one(watched: Watched, kind: str) -> None:
-    """Each of its lines is one event, each event one of its lines, within 1.5 s."""
+def test_events_and_lines_of_the_brokers_log_are_one_to_one(watched: Watched, kind: str) -> None:
+    """Within 1.5 s of each other."""
     lines = said(watched.log, kind)
     events = [event for event in watched.events if event.kind == kind]
 
@@ -172,8 +172,8 @@ def test_events_and_the_brokers_own_log_are_one_to_one(watched: Watched, kind: s
         assert size is None or event.fields["bytes"] == size
 
 
-def test_unlinked_files_waited_as_long_as_the_broker_has_them_wait(watched: Watched) -> None:
-    """Four seconds at least, and eight where the topic says so."""
+def test_unlinked_files_waited_for_the_configured_delay(watched: Watched) -> None:
+    """Four seconds at least, and eight if the topic says so."""
     lags: dict[bool, list[float]] = {True: [], False: []}
     for event in watched.events:
         if event.kind == "segment_unlinked":
@@ -185,7 +185,7 @@ def test_unlinked_files_waited_as_long_as_the_broker_has_them_wait(watched: Watc
     assert min(lags[True]) > 7.9
 
 
-def test_the_first_deletion_comes_when_it_was_foreseen(watched: Watched) -> None:
+def test_the_first_deletion_comes_as_forecast(watched: Watched) -> None:
     """In every setting, within 10 % or 5 s."""
     found = [outcome(topic, watched.events) for topic in watched.topics]
 
@@ -193,8 +193,8 @@ def test_the_first_deletion_comes_when_it_was_foreseen(watched: Watched) -> None
     assert [one for one in found if one["is_as_foreseen"] is not True] == []
 
 
-def test_topics_that_hold_messages_are_not_foreseen(watched: Watched) -> None:
-    """The first of them may go at once."""
+def test_there_is_no_forecast_for_topics_with_messages(watched: Watched) -> None:
+    """The first of them may be deleted at once."""
     found = guarantees.forecast_plan(watched.topics[0].plan, (), Path())
 
     assert "the topics may hold messages already" in found.lines[0]

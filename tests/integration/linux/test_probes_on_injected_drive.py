@@ -1,4 +1,4 @@
-"""The probes on a drive whose faults are known: they move when the drive does, and only then.
+"""Probes on a drive with injected faults: their values change when the drive does, and only then.
 
 Needs root and FUSE; Debian: nbdkit nbdkit-plugin-python libnbd-bin fuse3.
 """
@@ -52,10 +52,10 @@ def typical(seconds: list[Second], metric: str) -> float:
     return median(second.values[metric] for second in seconds)
 
 
-def test_a_slower_drive_moves_flush_await_and_write_time_in_the_next_second(
+def test_a_slower_drive_changes_flush_await_and_write_time_within_two_seconds(
     injected: drive.Drive, daemon: ProbeDaemon
 ) -> None:
-    """The first whole second with 10 ms more shows all three, and that is less than 2 s after."""
+    """The first whole second with 10 ms more shows all three."""
     daemon.until(lambda found: len(found) > 2 and FLUSH in found[-1].values)
     before = daemon.whole_seconds(3)
     injected.answer(delay_seconds=DELAY)
@@ -69,10 +69,10 @@ def test_a_slower_drive_moves_flush_await_and_write_time_in_the_next_second(
     assert slow[WRITE_TIME] > 1.5 * typical(before, WRITE_TIME)
 
 
-def test_a_throttle_above_the_drive_moves_the_flush_and_not_the_device(
+def test_a_throttle_above_the_drive_changes_the_flush_and_not_the_device(
     injected: drive.Drive, daemon: ProbeDaemon
 ) -> None:
-    """The flush waits before the device is asked: slow fsync, device innocent."""
+    """The flush waits above the device, whose latency stays the same."""
     throttle = Throttle(injected.device, writes_per_second=5)
     if throttle.missing:
         pytest.skip(throttle.missing)
@@ -89,17 +89,15 @@ def test_a_throttle_above_the_drive_moves_the_flush_and_not_the_device(
     assert typical(slow, AWAIT) - typical(before, AWAIT) < moved / 4
 
 
-def told(seconds: list[Second], metric: str) -> list[float]:
-    """Return what was measured in time: on a busy machine a reading may miss its row."""
+def values_of(seconds: list[Second], metric: str) -> list[float]:
+    """Return the values that came in time: on a busy host a reading may miss its row."""
     return [value for one in seconds if not isnan(value := one.values[metric])]
 
 
-def test_a_drive_that_hangs_holds_up_no_other_probe(
-    injected: drive.Drive, daemon: ProbeDaemon
-) -> None:
-    """Seconds are recorded with the age of the call that hangs, and the watchdog is answered.
+def test_a_hanging_drive_blocks_no_other_probe(injected: drive.Drive, daemon: ProbeDaemon) -> None:
+    """Seconds are recorded with the age of the hanging call, and the watchdog is fed.
 
-    A machine that is busy with something else may miss a few.
+    A busy host may miss a few.
     """
     daemon.until(lambda found: len(found) > 2 and FLUSH in found[-1].values)
     injected.stop_answering()
@@ -112,19 +110,19 @@ def test_a_drive_that_hangs_holds_up_no_other_probe(
         lambda found: any(second.values[FLUSH] < 1.0 for second in found), hung[-1].k + 1
     )
 
-    ages = told(hung, HANGING)
+    ages = values_of(hung, HANGING)
     assert hung[-1].k - hung[0].k < 1.2 * len(hung)
     assert ages == sorted(ages)
     assert ages[-1] - ages[0] > 0.8 * HANG_SECONDS
     assert answers >= HANG_SECONDS
     for metric in ("host_cpu_ratio", "node_disk_io_now"):
-        assert len(told(hung, metric)) > len(hung) / 2
-    assert min(told(hung, "node_disk_io_now")) > 0
-    assert told(after, HANGING)[-1] < ages[0]
+        assert len(values_of(hung, metric)) > len(hung) / 2
+    assert min(values_of(hung, "node_disk_io_now")) > 0
+    assert values_of(after, HANGING)[-1] < ages[0]
 
 
-def test_the_drive_check_tells_that_a_drive_became_slower(injected: drive.Drive) -> None:
-    """Measured alone, plain and with 10 ms a request: p99 more than doubles, and it says so."""
+def test_the_drive_check_reports_that_a_drive_became_slower(injected: drive.Drive) -> None:
+    """Measured without and with 10 ms a request: p99 more than doubles."""
     folder, clock = (str(injected.mount_point),), SystemClock()
     before = measure(folder, "before", 2 * SECOND_NS, "a", clock)
     injected.answer(delay_seconds=DELAY)

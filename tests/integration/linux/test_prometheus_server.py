@@ -76,8 +76,8 @@ def names(samples: list[tuple[Column, float]]) -> set[str]:
     return found - {'scrape_duration_seconds{target="n"}'}
 
 
-def test_a_page_and_a_server_give_the_same_columns(urls: tuple[str, str]) -> None:
-    """The page at the second look, as a rate needs two; nothing that the map expects is missing."""
+def test_a_page_and_a_server_have_the_same_columns(urls: tuple[str, str]) -> None:
+    """At the second reading of the page, because a rate needs two; no expected metric is missing."""
     page, server = target_of(url=urls[0]), target_of(url=urls[1], kind="server")
     page.fetch()
     page.fetch()
@@ -91,8 +91,8 @@ def test_a_page_and_a_server_give_the_same_columns(urls: tuple[str, str]) -> Non
     assert said == also_said == []
 
 
-def test_a_late_start_has_rates_at_once_and_they_are_the_servers(urls: tuple[str, str]) -> None:
-    """The points of the last minute are there; the growth over all of them is that which the server tells."""
+def test_a_late_start_has_the_rates_of_the_server_at_once(urls: tuple[str, str]) -> None:
+    """From the points of the last minute."""
     target = target_of(url=urls[1], kind="server", selector='job="node"')
     target.fetch()
     samples, _, _ = target.take()
@@ -111,10 +111,10 @@ def test_a_late_start_has_rates_at_once_and_they_are_the_servers(urls: tuple[str
     assert any(rate == pytest.approx(sum(rates), rel=1e-6) for rates in zip(*bounds, strict=True))
 
 
-def test_what_was_scraped_before_a_late_start_is_told_scrape_by_scrape(
+def test_scrapes_before_a_late_start_are_backfilled(
     urls: tuple[str, str],
 ) -> None:
-    """In order, each at its own time, and with rates from the second one on."""
+    """In order, each at its own time, with rates from the second one on."""
     clock = SystemClock()
     config = Config(targets={"n": Target(url=urls[1], kind="server", maps=("node_exporter",))})
     probe = prometheus.build(config, clock)
@@ -130,10 +130,10 @@ def test_what_was_scraped_before_a_late_start_is_told_scrape_by_scrape(
     assert has_rates == [False] + [True] * (len(rows) - 1)
 
 
-def test_a_daemon_that_starts_late_has_what_the_server_scraped_before(
+def test_a_daemon_that_starts_late_records_the_seconds_before(
     urls: tuple[str, str], tmp_path: Path
 ) -> None:
-    """Its journal begins with the seconds before its start, in order, and goes on with its own."""
+    """Its journal starts with them, in order, and goes on with its own."""
     targets = {"n": {"url": urls[1], "kind": "server", "maps": ["node_exporter"]}}
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"name": "late", "probes": {"prometheus": {"targets": targets}}}))
@@ -163,8 +163,8 @@ def test_a_daemon_that_starts_late_has_what_the_server_scraped_before(
     assert seconds[-1] >= begun_k
 
 
-def test_each_scrape_is_told_once(urls: tuple[str, str]) -> None:
-    """Asked more often than it scrapes, a server has nothing new: no rate of zero, no repeated level."""
+def test_each_scrape_is_recorded_once(urls: tuple[str, str]) -> None:
+    """A server that is asked more often than it scrapes has nothing new."""
     target = target_of(url=urls[1], kind="server")
     seen: list[float] = []
     limit = time.monotonic() + PATIENCE_SECONDS
@@ -182,7 +182,7 @@ def test_each_scrape_is_told_once(urls: tuple[str, str]) -> None:
     assert all(value > 0.0 for value in seen)
 
 
-def test_a_server_that_refuses_the_question_is_an_error(urls: tuple[str, str]) -> None:
+def test_a_server_that_refuses_the_query_is_an_error(urls: tuple[str, str]) -> None:
     """With its reason's first words."""
     with pytest.raises(ProbeError, match="says 400"):
         target_of(url=urls[1], kind="server", selector="no matcher").fetch()
@@ -194,8 +194,8 @@ def test_a_page_that_is_no_server_is_an_error(urls: tuple[str, str]) -> None:
         target_of(url=urls[0].removesuffix("/metrics"), kind="server").fetch()
 
 
-def test_the_preflight_names_what_is_missing_and_who_does_not_answer(urls: tuple[str, str]) -> None:
-    """A bookie's map against a node_exporter's page."""
+def test_preflight_names_missing_metrics_and_silent_targets(urls: tuple[str, str]) -> None:
+    """The map of a bookie against the page of a node_exporter."""
     wrong = Target(url=urls[0], maps=("bookkeeper",))
     right = Target(url=urls[0], maps=("node_exporter",))
     absent = Target(url="http://127.0.0.1:1/metrics", maps=("jvm",))
@@ -210,7 +210,7 @@ def test_the_preflight_names_what_is_missing_and_who_does_not_answer(urls: tuple
 
 
 def test_the_probe_reads_on_a_thread_of_its_own(urls: tuple[str, str], tmp_path: Path) -> None:
-    """Each reading has what was fetched before it; one target's end is seen as `up` 0."""
+    """The end of one target is visible as `up` 0."""
     with node_exporter(tmp_path) as (page, _):
         config = Config(
             targets={

@@ -1,4 +1,4 @@
-"""A real Pulsar trims and frees space: its log and its bookie say the same as the probe and the forecast."""
+"""A real Pulsar trims and frees space: its log and its bookie agree with the probe and the forecast."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ REMOVED = re.compile(
 )
 
 
-def test_trims_and_the_brokers_own_log_are_one_to_one(watched: Watched) -> None:
-    """Each ledger that the broker removes is in one event, with its bytes, in its time or 1.5 s from it."""
+def test_trims_and_lines_of_the_brokers_log_are_one_to_one(watched: Watched) -> None:
+    """Each removed ledger is in one event, with its bytes, within 1.5 s."""
     removed = {
         (line["topic"], int(line["partition"]), int(line["ledger"])): (
             datetime.strptime(line["at"], "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp(),
@@ -170,10 +170,8 @@ def test_trims_and_the_brokers_own_log_are_one_to_one(watched: Watched) -> None:
     assert due <= told.keys()
 
 
-def test_space_is_freed_after_trims_and_no_more_than_they_left(
-    watched: Watched, lab_pulsar: Pulsar
-) -> None:
-    """The second stage, seconds later: events add up to the bookie's own counters."""
+def test_freed_space_adds_up_to_the_bookies_counters(watched: Watched, lab_pulsar: Pulsar) -> None:
+    """It comes seconds after the trims."""
     freed = [event for event in watched.events if event.kind == "space_reclaimed"]
     trimmed = [event for event in watched.events if event.kind == "retention_deletion"]
     removed = sum(int(line["size"]) for line in REMOVED.finditer(watched.log))
@@ -198,7 +196,7 @@ def _counters(lab_pulsar: Pulsar) -> float:
     return sum(map(float, found))
 
 
-def test_the_first_deletion_comes_when_it_was_foreseen(watched: Watched) -> None:
+def test_the_first_deletion_comes_as_forecast(watched: Watched) -> None:
     """In every setting, within 10 % or 5 s."""
     found = [outcome(topic, watched.events) for topic in watched.topics]
 
@@ -206,8 +204,8 @@ def test_the_first_deletion_comes_when_it_was_foreseen(watched: Watched) -> None
     assert [one for one in found if one["is_as_foreseen"] is not True] == []
 
 
-def test_topics_that_hold_messages_are_not_foreseen(watched: Watched) -> None:
-    """The first of them may go at once."""
+def test_there_is_no_forecast_for_topics_with_messages(watched: Watched) -> None:
+    """The first of them may be deleted at once."""
     found = guarantees.forecast_plan(watched.topics[0].plan, (), Path())
 
     assert "the topics may hold messages already" in found.lines[0]
