@@ -29,6 +29,19 @@ _TIME_ERROR = 5  # of linux/timex.h: the clock is not synchronised
 _STA_NANO = 0x2000
 _FREQUENCY_PARTS = 65_536 * 1e6  # `freq` is ppm with a 16-bit fraction
 
+CHRONY_COMMAND = ("chronyc", "-n", "-c", "tracking")
+CHRONY_TIMEOUT_SECONDS = 5.0
+
+_CHRONY_FIELDS = 14  # reference, its name, stratum, its time, system offset, ..., leap status
+_OFFSET, _ROOT_DELAY, _ROOT_DISPERSION, _LEAP = 4, 10, 11, 13
+_NOT_SYNCHRONISED = "Not synchronised"
+_LOCAL_REFERENCE = (
+    "7F7F0101"  # 127.127.1.1: configured to serve its own clock, which it then calls exact
+)
+
+SMALLEST_STEP_NS = duration_ns("1ms")
+LARGEST_STEP_NS = SECOND_NS // 2  # larger ones are reported by soak.runtime.recorder
+
 
 class TimexStruct(ctypes.Structure):
     """`struct timex`; the fields after `tai` are reserved."""
@@ -101,17 +114,6 @@ def read_timex(call: AdjtimexCall = _adjtimex) -> Timex:
     )
 
 
-CHRONY_COMMAND = ("chronyc", "-n", "-c", "tracking")
-CHRONY_TIMEOUT_SECONDS = 5.0
-
-_FIELDS = 14  # reference, its name, stratum, its time, system offset, ..., leap status
-_OFFSET, _ROOT_DELAY, _ROOT_DISPERSION, _LEAP = 4, 10, 11, 13
-_NOT_SYNCHRONISED = "Not synchronised"
-_LOCAL_REFERENCE = (
-    "7F7F0101"  # 127.127.1.1: configured to serve its own clock, which it then calls exact
-)
-
-
 def ask_chrony() -> str:
     """Return the output of `chronyc tracking`; may block for `CHRONY_TIMEOUT_SECONDS`.
 
@@ -144,7 +146,7 @@ def parse_chrony_bound(text: str) -> float | None:
         ProbeError: the text is not in chronyc's format.
     """
     fields = text.removesuffix("\n").split(",")
-    if len(fields) != _FIELDS or not text.endswith("\n"):
+    if len(fields) != _CHRONY_FIELDS or not text.endswith("\n"):
         raise _unreadable(text)
     if fields[_LEAP] == _NOT_SYNCHRONISED or fields[0] == _LOCAL_REFERENCE:
         return None
@@ -168,10 +170,6 @@ def _number(field: str, text: str) -> float:
 
 def _unreadable(text: str) -> ProbeError:
     return ProbeError(f"cannot read this output of chronyc: {text!r}")
-
-
-SMALLEST_STEP_NS = duration_ns("1ms")
-LARGEST_STEP_NS = SECOND_NS // 2  # larger ones are reported by soak.runtime.recorder
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -40,6 +40,23 @@ IO_NOW = 8
 _HEAD = 3  # major, minor, name
 _FORMATS = (11, 15, 17)
 
+_MILLISECONDS = 1000.0
+_SECTORS = 1 / SECTOR_BYTES
+
+READS, READ_TIME, WRITES, WRITTEN, WRITE_TIME, WEIGHTED = 0, 3, 4, 6, 7, 10
+DISCARDS, DISCARD_TIME, FLUSHES, FLUSH_TIME = 11, 14, 15, 16
+
+FIND_SECONDS = 0.2  # the first reading waits this long for a drive that hangs
+RECHECK_NS = 60 * SECOND_NS  # another drive may be mounted there by then
+
+_AWAITS = (
+    ("disk_read_await_seconds", READ_TIME, READS),
+    ("disk_write_await_seconds", WRITE_TIME, WRITES),
+    ("disk_discard_await_seconds", DISCARD_TIME, DISCARDS),
+)
+
+Samples = list[tuple[Column, float]]
+
 
 @dataclass(frozen=True, slots=True)
 class Counter:
@@ -50,12 +67,6 @@ class Counter:
     unit: str
     scale: float = 1.0  # divisor that leads to the base unit
 
-
-_MILLISECONDS = 1000.0
-_SECTORS = 1 / SECTOR_BYTES
-
-READS, READ_TIME, WRITES, WRITTEN, WRITE_TIME, WEIGHTED = 0, 3, 4, 6, 7, 10
-DISCARDS, DISCARD_TIME, FLUSHES, FLUSH_TIME = 11, 14, 15, 16
 
 DEVICE_COUNTERS = (
     Counter(READS, "node_disk_reads_completed", "requests"),
@@ -116,18 +127,6 @@ def _parse_line(raw: str, words: list[str]) -> DiskstatsLine:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
-
-
-FIND_SECONDS = 0.2  # the first reading waits this long for a drive that hangs
-RECHECK_NS = 60 * SECOND_NS  # another drive may be mounted there by then
-
-_AWAITS = (
-    ("disk_read_await_seconds", READ_TIME, READS),
-    ("disk_write_await_seconds", WRITE_TIME, WRITES),
-    ("disk_discard_await_seconds", DISCARD_TIME, DISCARDS),
-)
-
-Samples = list[tuple[Column, float]]
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)

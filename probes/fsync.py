@@ -48,6 +48,10 @@ _CALLS: Mapping[SyncMethod, Sync] = {
     "directory": os.fsync,  # of the folder's own descriptor
 }
 
+MAX_WAITING = 100_000  # latencies kept between two readings
+
+_QUANTILES = {"0.5": 0.5, "0.99": 0.99, "max": 1.0}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushSettings:
@@ -208,9 +212,6 @@ def _names(number: int) -> tuple[str, str]:
     return first, f"{first}.moved"
 
 
-MAX_WAITING = 100_000  # latencies kept between two readings
-
-
 class CallTimer:
     """Times one call after another against a fixed schedule (open loop).
 
@@ -279,9 +280,6 @@ class CallTimer:
 
 def _drained(box: deque[int]) -> list[int]:
     return [box.popleft() for _ in range(len(box))]
-
-
-_QUANTILES = {"0.5": 0.5, "0.99": 0.99, "max": 1.0}
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)

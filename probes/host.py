@@ -30,6 +30,26 @@ from soak.core.units import SECOND_NS
 Counters = Mapping[str, Mapping[str, float]]
 """Counters by interface and name; every interface has the same names."""
 
+SCAN_PERIOD_NS = 30 * SECOND_NS  # between two scans of all processes: a process id may be reused
+NEW_PROCESS_NS = 3 * SECOND_NS  # a process younger than this is scanned again
+
+_OF_A_RUN = frozenset({"--run-dir", "--home", "--pending"})
+
+Samples = list[tuple[Column, float]]
+
+_IDLE = ("idle", "iowait")
+_CPU = ("user", "nice", "system", *_IDLE, "irq", "softirq", "steal")  # guest is inside user
+_SWAP = {
+    "swap_in": ("host_swap_in_bytes", "bytes"),
+    "swap_out": ("host_swap_out_bytes", "bytes"),
+}
+_NETWORK = {
+    "received": ("host_network_received_bytes", "bytes"),
+    "sent": ("host_network_sent_bytes", "bytes"),
+    "errors": ("host_network_errors", "packets"),
+    "drops": ("host_network_drops", "packets"),
+}
+
 
 class Interfaces:
     """Network traffic of the host: the growth of each interface's counters, then the sum.
@@ -60,14 +80,6 @@ class Interfaces:
             if all((nic, key) in grown.by for nic in stayed)
         }
         return Growth(grown.seconds, sums)
-
-
-SCAN_PERIOD_NS = 30 * SECOND_NS  # between two scans of all processes: a process id may be reused
-NEW_PROCESS_NS = 3 * SECOND_NS  # a process younger than this is scanned again
-
-_OF_A_RUN = frozenset({"--run-dir", "--home", "--pending"})
-
-Samples = list[tuple[Column, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,20 +189,6 @@ def _columns(metric: str, unit: str, values: Mapping[str, float]) -> Samples:
     return [
         (Column(metric, (("daemon", name),), unit), value) for name, value in sorted(values.items())
     ]
-
-
-_IDLE = ("idle", "iowait")
-_CPU = ("user", "nice", "system", *_IDLE, "irq", "softirq", "steal")  # guest is inside user
-_SWAP = {
-    "swap_in": ("host_swap_in_bytes", "bytes"),
-    "swap_out": ("host_swap_out_bytes", "bytes"),
-}
-_NETWORK = {
-    "received": ("host_network_received_bytes", "bytes"),
-    "sent": ("host_network_sent_bytes", "bytes"),
-    "errors": ("host_network_errors", "packets"),
-    "drops": ("host_network_drops", "packets"),
-}
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -34,6 +34,8 @@ _PLAINTEXT = "plaintext"
 _DEFAULT_PORT = 9092  # of an address without a port, as librdkafka takes it
 _MAX_ANSWER_BYTES = 2**20  # a broker's answer has some hundred
 
+_METRICS = ("broker_round_trip_seconds", "broker_lone_delay_seconds")
+
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
@@ -190,6 +192,3 @@ def parse_address(server: str) -> tuple[str, int]:
     if not colon or place.endswith("]"):
         host, port = place, str(_DEFAULT_PORT)
     return host.strip("[]"), int(port)
-
-
-_METRICS = ("broker_round_trip_seconds", "broker_lone_delay_seconds")

@@ -50,6 +50,9 @@ _ATA = {
 Health = Mapping[str, float]
 """Metric -> value; the keys are those of `UNITS`."""
 
+HANGING_NS = 60 * SECOND_NS  # no tool runs that long
+MAX_WAITING = 64  # results kept between two readings
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -174,10 +177,6 @@ def _number(body: Mapping[str, object], key: str) -> float | None:
 def _percent(body: Mapping[str, object], key: str) -> float | None:
     value = _number(body, key)
     return None if value is None else value / 100
-
-
-HANGING_NS = 60 * SECOND_NS  # no tool runs that long
-MAX_WAITING = 64  # results kept between two readings
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)

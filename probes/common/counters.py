@@ -11,6 +11,8 @@ from soak.core.units import SECOND_NS
 
 Key = TypeVar("Key", bound=Hashable)
 
+MAX_TRACKED_SERIES = 100_000  # twice the default limit on the series of a page
+
 
 @dataclass(frozen=True, slots=True)
 class Growth(Generic[Key]):
@@ -45,9 +47,6 @@ class Deltas(Generic[Key]):
             return Growth()
         grown = {key: value - last[key] for key, value in counters.items() if key in last}
         return Growth(seconds, {key: value for key, value in grown.items() if value >= 0})
-
-
-MAX_TRACKED_SERIES = 100_000  # twice the default limit on the series of a page
 
 
 class Point(NamedTuple):

@@ -13,6 +13,11 @@ from soak.core.ports import Clock
 from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 
+MAX_EVENTS = 1000  # kept between two readings; further ones are only counted
+REPEAT_EVENT_NS = 60 * SECOND_NS
+AHEAD_NS = SECOND_NS // 2
+"""How long before the next reading a `Prefetch` starts its work; half a period if that is shorter."""
+
 
 class Stop:
     """Ends one thread. Cheaper than `threading.Event`: a wait is a single call in C."""
@@ -91,12 +96,6 @@ class Worker:
             self._body(self._stop)
         except Exception as error:  # noqa: BLE001  # raised again in the thread that reads
             self.note(error)
-
-
-MAX_EVENTS = 1000  # kept between two readings; further ones are only counted
-REPEAT_EVENT_NS = 60 * SECOND_NS
-AHEAD_NS = SECOND_NS // 2
-"""How long before the next reading a `Prefetch` starts its work; half a period if that is shorter."""
 
 
 @dataclass(slots=True)

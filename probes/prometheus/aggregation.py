@@ -17,6 +17,18 @@ from probes.prometheus.name_map import Entry
 from soak.core.model import Column
 from soak.core.series import Labels
 
+Key = TypeVar("Key", bound=Hashable)
+
+MAX_GROUPS = 20_000  # whose series are remembered
+
+Samples = list[tuple[Column, float]]
+Member = tuple[str, Labels]
+SeriesLayout = list[tuple[str, list[Labels]]]
+"""The series of a reading by name, in order."""
+
+Values = Iterable[tuple[str, float]]
+"""The label `quantile`, empty if there is none, and the value in the page's unit."""
+
 
 def cumulative_counts(counts: Mapping[float, float]) -> dict[float, float]:
     """Return the counts up to each upper end, from the counts of each bucket."""
@@ -49,16 +61,6 @@ def _value_at_rank(ends: list[float], counts: list[float], rank: float) -> float
     low_end, low = (ends[at - 1], counts[at - 1]) if at else (min(0.0, ends[0]), 0.0)
     share = (rank - low) / (counts[at] - low) if counts[at] > low else 1.0
     return low_end + (ends[at] - low_end) * share
-
-
-Key = TypeVar("Key", bound=Hashable)
-
-MAX_GROUPS = 20_000  # whose series are remembered
-
-Samples = list[tuple[Column, float]]
-Member = tuple[str, Labels]
-SeriesLayout = list[tuple[str, list[Labels]]]
-"""The series of a reading by name, in order."""
 
 
 def _sum(values: Iterable[float]) -> float:
@@ -209,10 +211,6 @@ def _present_names(
     bucketed = {name: part for name, part in found.items() if name in entry.buckets.values()}
     first = next(((name, part) for name, part in found.items() if name not in bucketed), None)
     return bucketed | dict([first] if first else [])
-
-
-Values = Iterable[tuple[str, float]]
-"""The label `quantile`, empty if there is none, and the value in the page's unit."""
 
 
 def _gauge(entry: Entry, group: Sequence[_GroupMember]) -> Values:

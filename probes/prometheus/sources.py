@@ -18,6 +18,11 @@ from soak.core.ports import Clock
 from soak.core.series import Labels
 from soak.core.units import SECOND_NS
 
+_START_SECONDS = 60.0  # asked for at first: a rate needs two scrapes
+# Asked for again: a scrape has the time of its start, and is there once it has ended.
+_OVERLAP_SECONDS = 10.0
+_MAX_SECONDS = 600.0
+
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
@@ -85,12 +90,6 @@ class MetricsPage:
 
     def close(self) -> None:
         self._http.close()
-
-
-_START_SECONDS = 60.0  # asked for at first: a rate needs two scrapes
-# Asked for again: a scrape has the time of its start, and is there once it has ended.
-_OVERLAP_SECONDS = 10.0
-_MAX_SECONDS = 600.0
 
 
 class MetricsServer:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from probes.retention_kafka.log_starts import Partition
 from soak.core.model import Event
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -15,6 +16,15 @@ from soak.core.units import SECOND_NS
 BLOCK_BYTES = 512  # the unit of st_blocks (stat(2)); the size of a sparse index file means nothing
 _LOG = re.compile(r"(?P<base>\d{20})\.log(?P<waits>\.deleted)?", re.ASCII)
 _NOT_FOUND = (FileNotFoundError, NotADirectoryError)
+
+CREATED = "segment_created"
+RENAMED = "segment_renamed"
+UNLINKED = "segment_unlinked"
+
+COARSE_NS = 50_000_000
+"""A change this soon after another may have the same timestamp: the kernel's clock for files has ticks."""
+_TRIES = 3
+_MAX_UNLINKED = 1000  # whose sizes are kept until the log start has passed them
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +100,6 @@ def size(path: str, base: int) -> FileSize | None:
     except _NOT_FOUND:
         return None
     return FileSize(status.st_size, status.st_blocks * BLOCK_BYTES)
-
-
-Partition = tuple[str, int]
-
-CREATED = "segment_created"
-RENAMED = "segment_renamed"
-UNLINKED = "segment_unlinked"
-
-COARSE_NS = 50_000_000
-"""A change this soon after another may have the same timestamp: the kernel's clock for files has ticks."""
-_TRIES = 3
-_MAX_UNLINKED = 1000  # whose sizes are kept until the log start has passed them
 
 
 class Folders(Protocol):

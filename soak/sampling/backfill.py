@@ -28,6 +28,9 @@ SLICE_SECONDS = 0.2  # of a wait
 Row = tuple[int, list[tuple[Column, float]]]
 Backfill = Callable[[int, int], Iterator[Row]]
 
+MIN_SECONDS = 10  # a shorter gap is not filled: the query would cause another
+TIMEOUT_NS = 10 * SECOND_NS  # seconds that have not come by then stay a gap
+
 
 class BackfillQuery:
     """The rows of a probe between two instants of the wall clock, in order; read on a thread of its own."""
@@ -98,10 +101,6 @@ class _BusyProbe:
         """Close the probe, unless its thread hangs: then the end of the process closes it."""
         if not self._thread.is_alive():
             self._probe.close()
-
-
-MIN_SECONDS = 10  # a shorter gap is not filled: the query would cause another
-TIMEOUT_NS = 10 * SECOND_NS  # seconds that have not come by then stay a gap
 
 
 def record_backfill(

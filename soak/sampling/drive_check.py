@@ -36,6 +36,14 @@ from soak.core.units import SECOND_NS, duration_ns, format_duration, format_size
 _TIMER_LINK = "systemd/system/timers.target.wants/fstrim.timer"
 _TIMER_STAMP = "var/lib/systemd/timers/stamp-fstrim.timer"
 
+FLUSH_EVERY_NS = duration_ns("10ms")
+PAYLOAD_BYTES = 4096
+STAT_TIMEOUT_NS = duration_ns("10s")  # to learn the filesystem of a directory
+_BLOCK_BYTES = 2**20
+_BLOCKS = 16  # between two flushes of sequential writing
+
+Sync = Callable[[int], None]
+
 
 def read_drive_state(directory: str, paths: SystemPaths, root: Path = Path("/")) -> DriveState:
     """Return how the drive under a directory is set up and how full it is; unknown facts are left empty.
@@ -89,15 +97,6 @@ def _text(path: Path) -> str:
         return read_kernel_file(path).strip()
     except ProbeError:
         return ""
-
-
-FLUSH_EVERY_NS = duration_ns("10ms")
-PAYLOAD_BYTES = 4096
-STAT_TIMEOUT_NS = duration_ns("10s")  # to learn the filesystem of a directory
-_BLOCK_BYTES = 2**20
-_BLOCKS = 16  # between two flushes of sequential writing
-
-Sync = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)

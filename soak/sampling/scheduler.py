@@ -22,6 +22,15 @@ TURN_SECONDS = 0.002
 """How long a probe waits for its turn: probes that read at the same time would pass the interpreter back
 and forth at each file that they open. A probe that hangs delays the others by no more than this."""
 
+LOG = logging.getLogger("soak.sampling.scheduler")
+REPEAT_WARNING_NS = 60 * SECOND_NS  # between two reports of the same failure
+RETRY_ABSENT_SECONDS = 60  # until an unavailable probe is tried again
+MAX_COLUMNS = 5000  # bounds the memory if a probe has ever new labels
+ROW_TIMEOUT_SECONDS = 0.25  # how long a row waits for the readings of its second
+CLOSE_SECONDS = 2.0
+
+Samples = list[tuple[Column, float]]
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
@@ -89,16 +98,6 @@ class ProbeReader:
             return self._probe.read()
         except Exception as error:  # noqa: BLE001  # the scheduler handles it
             return error
-
-
-LOG = logging.getLogger("soak.sampling.scheduler")
-REPEAT_WARNING_NS = 60 * SECOND_NS  # between two reports of the same failure
-RETRY_ABSENT_SECONDS = 60  # until an unavailable probe is tried again
-MAX_COLUMNS = 5000  # bounds the memory if a probe has ever new labels
-ROW_TIMEOUT_SECONDS = 0.25  # how long a row waits for the readings of its second
-CLOSE_SECONDS = 2.0
-
-Samples = list[tuple[Column, float]]
 
 
 @dataclass(slots=True)
