@@ -126,7 +126,7 @@ def read_durability(config: Config, topic: Topic, written: Container[KeyPath]) -
         copies = durability.copies_of(one)
         return durability_of(DurabilitySettings(acks, copies, of_topic, of_cluster))
 
-    existing = [judge(one, _caching_of_topic(one, cluster)) for one in cluster.topics]
+    existing = [judge(one, topic_caching(one, cluster)) for one in cluster.topics]
     planned = topic.settings.get(TOPIC_PROPERTY)
     of_plan = None if planned is None else SettingValue(planned, "the plan's topic")
     return weakest(existing or [judge(topic, of_plan)])
@@ -173,7 +173,8 @@ def _is_flushed(caching: SettingValue) -> bool | None:
     return _IS_FLUSHED.get((caching.value or "").lower())
 
 
-def _caching_of_topic(topic: TopicSettings, cluster: ClusterSettings) -> SettingValue | None:
+def topic_caching(topic: TopicSettings, cluster: ClusterSettings) -> SettingValue | None:
+    """Return the write caching that is set for a topic, or None."""
     reason = cluster.silence_of(topic)
     if reason:
         return SettingValue(None, reason)

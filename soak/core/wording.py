@@ -13,12 +13,12 @@ from soak.core.series import parse_series
 from soak.core.units import SECOND_NS
 
 OTHERS_NAME = "others"
-"""Under this name stand in the records all leaders that are not told apart."""
+"""The name of all leaders that have no series of their own."""
 
 WAITING = "publish_waiting_seconds"
-"""How long the oldest message waits for its acknowledgement, counted up to 10 s."""
+"""The wait of the oldest unacknowledged message, at most 10 s."""
 
-# a count or a size is named: `deleted bytes`
+# not part of a title, unlike those of counts and sizes: `deleted bytes`
 _SILENT_UNITS = frozenset({"seconds", "ratio", "cores"})
 _QUANTILES = {"0.5": "p50", "0.99": "p99", "0.999": "p99.9", "max": "max"}
 _PHRASES = (
@@ -32,9 +32,9 @@ _PHRASES = (
     ("lag messages", "consumer lag"),
 )
 _KINDS = {"step": "", "drift": "drifting", "spikes": "spiking", "tail": "in its tail"}
-_NUMBER = re.compile(r"[\d.]+")  # says nothing without the name of what it counts
+_NUMBER = re.compile(r"[\d.]+")  # a label value that needs its key
 _CUT = "..."
-# controls, which a terminal obeys; what turns or breaks lines; halves of characters, which no mail holds
+# controls for terminals, line breaks and text direction, half surrogate pairs
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+"
 )
@@ -52,7 +52,7 @@ _SCALES = {
 
 
 def title(series: str) -> str:
-    """Return words such as `p99 end-to-end latency`, `... (leader 2)` or `disk write await (vda)`."""
+    """Return a title such as `p99 end-to-end latency`, `... (leader 2)` or `disk write await (vda)`."""
     name = parse_series(series)
     unit = name.unit if name.unit in _SILENT_UNITS else ""
     words = name.metric.removesuffix(f"_{unit}" if unit else "")
@@ -68,13 +68,13 @@ def title(series: str) -> str:
 
 
 def title_with_source(series: str) -> str:
-    """Return the title and whose it is: `disk write await (vda) of probe@b1`."""
+    """Return the title with its source: `disk write await (vda) of probe@b1`."""
     source = parse_series(series).source
     return f"{title(series)} of {source}" if source else title(series)
 
 
 def title_with_other_source(series: str, other: str) -> str:
-    """Return the title, and whose it is where that is not whose the other series is."""
+    """Return the title, with its source if that differs from the other series' source."""
     return (
         title(series)
         if parse_series(series).source == parse_series(other).source
@@ -89,7 +89,7 @@ def _label(key: str, text: str) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """Return a value in base units as people do: three digits, whole numbers in full, a ratio in percent."""
+    """Return a value in base units for display: three digits, whole numbers in full, a ratio in percent."""
     if not math.isfinite(value):
         return "-"
     if value == 0:
@@ -106,18 +106,18 @@ def amount(value: float, unit: str) -> str:
 
 
 def amount_of(series: str, value: float) -> str:
-    """Return a value of a series as people do, `/s` behind what is counted a second."""
+    """Return a value of a series for display, with `/s` if it is counted per second."""
     name = parse_series(series)
     return amount(value, name.unit) + "/s" * name.is_per_second
 
 
 def printable(text: str) -> str:
-    """Return a line with blanks for what is none to be read: names and log lines are others' texts."""
+    """Return a line with blanks for unprintable characters, which names and log lines may contain."""
     return _UNPRINTABLE.sub(" ", text)
 
 
 def shortened(text: str, width: int) -> str:
-    """Return the text with its middle cut out where it is too long: of a path the end tells most."""
+    """Return the text without its middle if it is too long: the end of a path says most."""
     if len(text) <= width:
         return text
     head = (width - len(_CUT)) // 3
@@ -125,27 +125,27 @@ def shortened(text: str, width: int) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Return such as `1 gap` or `2 gaps`."""
+    """Return a count such as `1 gap` or `2 gaps`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def known(number: int | None) -> str:
-    """Return such as `1,017`, or that it is not known."""
+    """Return a count such as `1,017`, or `not known`."""
     return "not known" if number is None else f"{number:,}"
 
 
 def share_down(ratio: float, decimals: int) -> str:
-    """Return a percentage of what must not be less, never rounded up: of 99.996 % it is `99.99%`."""
+    """Return a percentage rounded down, for a share that should be high: 99.996 % is `99.99%`."""
     return _share(ratio, decimals, ROUND_FLOOR)
 
 
 def share_up(ratio: float, decimals: int) -> str:
-    """Return a percentage of what must not be more, never rounded down: of 10.01 % it is `10.1%`."""
+    """Return a percentage rounded up, for a share that should be low: 10.01 % is `10.1%`."""
     return _share(ratio, decimals, ROUND_CEILING)
 
 
 def factor(before: float, after: float) -> str:
-    """Return `x15`, or `/15` for a fall; "" where there is no ratio."""
+    """Return `x15`, or `/15` for a fall; "" without a ratio."""
     if not (math.isfinite(before) and math.isfinite(after)) or min(before, after) <= 0:
         return ""
     shown = _digits(max(before, after) / min(before, after), 2)
@@ -153,20 +153,20 @@ def factor(before: float, after: float) -> str:
 
 
 def step(before: float, after: float, unit: str) -> str:
-    """Return `4.1 ms -> 61 ms (x15)`; without a ratio the two amounts alone."""
+    """Return `4.1 ms -> 61 ms (x15)`, or the two amounts without a ratio."""
     ratio = factor(before, after)
     return f"{amount(before, unit)} -> {amount(after, unit)}" + (f" ({ratio})" if ratio else "")
 
 
 def change_text(found: Finding) -> str:
-    """Return what a finding's level did."""
+    """Return the levels of a finding before and after."""
     return level_text(found.series, found.kind, found.before, found.after)
 
 
 def level_text(series: str, kind: Kind, before: float, after: float) -> str:
-    """Return what a level did: `4.1 ms -> 61 ms (x15)`, with its kind where it is no step.
+    """Return levels before and after: `4.1 ms -> 61 ms (x15)`, with the kind unless it is a step.
 
-    What is still waited for lasts longer than can be told.
+    The wait of an unacknowledged message is a lower bound.
     """
     name = parse_series(series)
     did = f"{_KINDS[kind]} {step(before, after, name.unit)}".lstrip()
@@ -174,16 +174,15 @@ def level_text(series: str, kind: Kind, before: float, after: float) -> str:
 
 
 def finding_text(found: Finding, start_wall_ns: int) -> str:
-    """Return a finding of a run that began then, in one line."""
+    """Return one line about a finding of a run that started at this time."""
     since = moment_with_day(start_wall_ns + found.onset_k * SECOND_NS, start_wall_ns)
+    note = not_counted_note(is_about_cluster=found.is_about_cluster)
     what = f"{found.state}: {title(found.series)} {change_text(found)}"
-    return printable(
-        f"{what} since {since}, cause {found.cause}{not_counted_note(is_about_cluster=found.is_about_cluster)}"
-    )
+    return printable(f"{what} since {since}, cause {found.cause}{note}")
 
 
 def not_counted_note(*, is_about_cluster: bool) -> str:
-    """Return what to add to a finding that makes no run a regressed one, as a fall back to the old level."""
+    """Return the note on a finding that does not count against the cluster, or ""."""
     return "" if is_about_cluster else ", not counted against the cluster"
 
 
@@ -193,7 +192,7 @@ def moment(wall_ns: int) -> str:
 
 
 def moment_with_day(wall_ns: int, than_wall_ns: int) -> str:
-    """Return the time of day, UTC, with its day where that is another one: `2026-09-22 00:01:40Z`."""
+    """Return the time of day, UTC, with the day if that differs: `2026-09-22 00:01:40Z`."""
     on = "" if day(wall_ns) == day(than_wall_ns) else f"{day(wall_ns)} "
     return f"{on}{moment(wall_ns)}"
 
@@ -220,9 +219,9 @@ def span(seconds: float) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return the values as blocks on a log scale, each column the largest of its share; NaN is a space.
+    """Return a sparkline on a log scale; a column shows the maximum of its values, NaN is a space.
 
-    Values at or below zero take the lowest block.
+    Values at or below zero have the lowest block.
     """
     if not values or width < 1:
         return ""
@@ -258,7 +257,7 @@ def _short(value: float) -> str:
 
 
 def _digits(value: float, significant: int) -> str:
-    """Return so many digits, never an exponent; whole numbers keep all of theirs: `1,017`."""
+    """Return this many digits without an exponent; whole numbers keep all digits: `1,017`."""
     power = math.floor(math.log10(abs(value))) if value else 0
     decimals = min(max(significant - 1 - power, 0), 9)
     text = f"{value:,.{decimals}f}"

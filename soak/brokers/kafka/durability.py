@@ -50,7 +50,7 @@ def read_durability(
     """
     cluster = read_cluster(config, topic)
     acks = acks_of(config, written)
-    existing = [durability_of(_settings_of_topic(acks, one, cluster)) for one in cluster.topics]
+    existing = [durability_of(settings_of_topic(acks, one, cluster)) for one in cluster.topics]
     return weakest(existing or [durability_of(_settings_of_plan(acks, topic, cluster))])
 
 
@@ -159,7 +159,7 @@ def copies_of(topic: Topic | TopicSettings) -> SettingValue:
     return SettingValue(str(topic.replication), "the plan's topic")
 
 
-def _settings_of_topic(
+def settings_of_topic(
     acks: SettingValue, topic: TopicSettings, cluster: ClusterSettings
 ) -> DurabilitySettings:
     """Return the settings of a topic that exists: its own, else those of every broker.

@@ -1,8 +1,8 @@
 """Scale a plan for a large cluster down to a small one: the same shape at a fraction of the rate and time.
 
-What makes a workload what it is should survive the cut. With the rate at `factor`, partitions and clients
-go down by its *root*, so that each client still writes to each partition as often as before, and batches
-stay as large as they were. Processes, which bring speed alone, go down by the factor itself.
+The character of the workload stays. With the rate at `factor`, partitions and clients are scaled by its
+*root*, so that each client still writes to each partition as often, and batches keep their size. Processes,
+which only add speed, are scaled by the factor itself.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from soak.core.units import MAX_RATE, RATE_PARTS, SECOND_NS, format_duration, ne
 
 _SIZES = ("retention.bytes", "segment.bytes", "retentionSizeInMB", "limitSize")
 _TIMES = ("retention.ms", "segment.ms", "retentionTimeInMinutes", "limitTime", "messageTTL")
-_LEAST = {"segment.bytes": 2**20, "segment.ms": 1000, "retention.ms": 1000}
-"""What Kafka 4 takes at the least, and what a broker that looks every second can keep to."""
+_MIN_SETTINGS = {"segment.bytes": 2**20, "segment.ms": 1000, "retention.ms": 1000}
+"""The minimum that Kafka 4 accepts, and that a broker which checks every second can keep."""
 _COPIES = (
     "min.insync.replicas",
     "bookkeeperEnsemble",
@@ -30,17 +30,17 @@ _COPIES = (
     "bookkeeperAckQuorum",
 )
 
-_MOST_FACTOR = int(MAX_RATE * RATE_PARTS)  # from the lowest rate to the highest
-_LEAST_STEP = 5 * SECOND_NS
-_LEAST_DRAIN = 10 * SECOND_NS
-_LEAST_WINDOW = 30 * SECOND_NS
-_LEAST_SINE = 10 * SECOND_NS
+_MAX_FACTOR = int(MAX_RATE * RATE_PARTS)  # from the lowest rate to the highest
+_MIN_STEP = 5 * SECOND_NS
+_MIN_DRAIN = 10 * SECOND_NS
+_MIN_WINDOW = 30 * SECOND_NS
+_MIN_SINE = 10 * SECOND_NS
 
 
 def scaled(plan: Plan, factor: Fraction) -> Plan:
     """Return the plan at `factor` of its rate; subscriptions, sizes, keys and times stay.
 
-    Topics go down before the partitions of each. A backlog in bytes goes down with the rate, and a
+    Topics are reduced before the partitions of each. A backlog in bytes is scaled with the rate, and a
     topic's limits in bytes with what its partitions get, so that both are reached as soon as before.
     On a lab's cluster a topic has at most as many copies as there are nodes.
 
@@ -49,26 +49,28 @@ def scaled(plan: Plan, factor: Fraction) -> Plan:
     """
     if factor <= 0:
         raise PlanError(f"--scale must be above 0, not {float(factor):g}")
-    if factor > _MOST_FACTOR:
-        raise PlanError(f"--scale must be at most {_MOST_FACTOR:g}: no rate grows by more")
+    if factor > _MAX_FACTOR:
+        raise PlanError(f"--scale must be at most {_MAX_FACTOR:g}: no rate grows by more")
     if plan.load.profile.file:
         raise PlanError("--scale cannot change the rates of a file; scale load.profile.file itself")
     try:
         return _scaled(plan, factor)
     except ValidationError as error:
         text = f"{float(factor):g}"
-        raise PlanError(f"--scale {text} is too much for this plan: {_said(error)}") from error
+        raise PlanError(
+            f"--scale {text} is too much for this plan: {_message_of(error)}"
+        ) from error
 
 
 def shortened(plan: Plan, duration_ns: int) -> Plan:
     """Return the plan with its planned load, from warm-up to cool-down, cut to `duration_ns` in proportion.
 
-    A topic's limits in time and bytes, backlogs and windows go down with it, so that what is reached
-    half-way is still reached half-way. A ramp's steps get shorter; how many there will be nobody knows.
+    A topic's limits in time and bytes, backlogs and windows are scaled with it, so that what is reached
+    half-way is still reached half-way. A ramp's steps get shorter; their number is not known.
 
     Raises:
         PlanError: the soak or a step of its profile would be shorter than a plan may have it, the rates
-            are in a file, or a window keeps to the calendar.
+            are in a file, or a window has a cron expression.
     """
     lengths = plan.phases
     if plan.load.profile.file:
@@ -84,7 +86,9 @@ def shortened(plan: Plan, duration_ns: int) -> Plan:
         return _shortened(plan, time)
     except ValidationError as error:
         text = format_duration(duration_ns)
-        raise PlanError(f"--duration {text} is too short for this plan: {_said(error)}") from error
+        raise PlanError(
+            f"--duration {text} is too short for this plan: {_message_of(error)}"
+        ) from error
 
 
 def _scaled(plan: Plan, factor: Fraction) -> Plan:
@@ -108,10 +112,10 @@ def _shortened(plan: Plan, time: Fraction) -> Plan:
     profile = dataclasses.replace(
         profile,
         steps=tuple(
-            dataclasses.replace(one, after=_seconds(one.after, time, least=0))
+            dataclasses.replace(one, after=_seconds(one.after, time, minimum=0))
             for one in profile.steps
         ),
-        sine_period=_at_least(profile.sine_period, time, _LEAST_SINE),
+        sine_period=_optional_seconds(profile.sine_period, time, _MIN_SINE),
     )
     return dataclasses.replace(
         plan,
@@ -128,9 +132,9 @@ def _fewer_partitions(topic: Topic, root: float) -> Topic:
 
 
 def _with_settings(topic: Topic, names: tuple[str, ...], share: float) -> Topic:
-    """Return the topic with these settings multiplied; `none` (-1, 0) and what is no number stay."""
+    """Return the topic with these settings multiplied; -1, 0 and values that are not numbers stay."""
     changed = {
-        name: str(max(_LEAST.get(name, 1), round(int(topic.settings[name]) * share)))
+        name: str(max(_MIN_SETTINGS.get(name, 1), round(int(topic.settings[name]) * share)))
         for name in names
         if topic.settings.get(name, "").isdecimal() and int(topic.settings[name])
     }
@@ -177,12 +181,12 @@ def _fewer_readers(consumers: Consumers, factor: Fraction) -> Consumers:
 def _phases(lengths: PhaseLengths, *, factor: Fraction, time: Fraction) -> PhaseLengths:
     return dataclasses.replace(
         lengths,
-        warm_up=_seconds(lengths.warm_up, time, least=0),
+        warm_up=_seconds(lengths.warm_up, time, minimum=0),
         ramp=lengths.ramp and _ramp(lengths.ramp, factor, time),
-        soak=_seconds(lengths.soak, time, least=0),
+        soak=_seconds(lengths.soak, time, minimum=0),
         windows=tuple(_window(one, factor, time) for one in lengths.windows),
         catch_up=lengths.catch_up and _catch_up(lengths.catch_up, factor, time),
-        cool_down=_seconds(lengths.cool_down, time, least=0),
+        cool_down=_seconds(lengths.cool_down, time, minimum=0),
     )
 
 
@@ -191,12 +195,12 @@ def _ramp(ramp: Ramp, factor: Fraction, time: Fraction) -> Ramp:
         ramp,
         start=nearest_rate(ramp.start * factor),
         max_rate=nearest_rate(ramp.max_rate * factor),
-        step=_seconds(ramp.step, time, least=_LEAST_STEP),
+        step=_seconds(ramp.step, time, minimum=_MIN_STEP),
     )
 
 
 def _window(window: Window, factor: Fraction, time: Fraction) -> Window:
-    every = _at_least(window.every, time, _LEAST_WINDOW)
+    every = _optional_seconds(window.every, time, _MIN_WINDOW)
     return dataclasses.replace(
         window, every=every, catch_up=_catch_up(window.catch_up, factor, time)
     )
@@ -207,9 +211,9 @@ def _catch_up(one: CatchUp, factor: Fraction, time: Fraction) -> CatchUp:
     return dataclasses.replace(
         one,
         backlog_size=max(1, round(size * factor * time)) if size else 0,
-        backlog_age=_seconds(one.backlog_age, time, least=SECOND_NS) if one.backlog_age else 0,
-        drain_limit=_seconds(one.drain_limit, time, least=_LEAST_DRAIN),
-        settle=_seconds(one.settle, time, least=0),
+        backlog_age=_seconds(one.backlog_age, time, minimum=SECOND_NS) if one.backlog_age else 0,
+        drain_limit=_seconds(one.drain_limit, time, minimum=_MIN_DRAIN),
+        settle=_seconds(one.settle, time, minimum=0),
     )
 
 
@@ -217,15 +221,15 @@ def _count(count: int, share: float) -> int:
     return max(1, round(count * share))
 
 
-def _seconds(value_ns: int, time: Fraction, *, least: int) -> int:
-    """Return the nearest whole second, which a time of 0 keeps at 0 or at its least."""
-    return max(least, round(value_ns * time / SECOND_NS) * SECOND_NS)
+def _seconds(value_ns: int, time: Fraction, *, minimum: int) -> int:
+    """Return the scaled time in whole seconds, at least `minimum`."""
+    return max(minimum, round(value_ns * time / SECOND_NS) * SECOND_NS)
 
 
-def _at_least(value_ns: int, time: Fraction, least: int) -> int:
-    """Return the same of a time that may be 0 for `none`."""
-    return _seconds(value_ns, time, least=least) if value_ns else 0
+def _optional_seconds(value_ns: int, time: Fraction, minimum: int) -> int:
+    """Return the scaled time in whole seconds; 0, which means none, stays."""
+    return _seconds(value_ns, time, minimum=minimum) if value_ns else 0
 
 
-def _said(error: ValidationError) -> str:
+def _message_of(error: ValidationError) -> str:
     return str(error.errors()[0]["msg"]).removeprefix("Value error, ")

@@ -399,7 +399,7 @@ def test_of_several_brokers_the_weakest_speaks_and_a_silent_one_leaves_it_open()
 def test_what_was_set_for_a_topic_goes_before_what_the_brokers_have() -> None:
     topic = TopicSettings("t", 3, {"flush.messages": "1"}, {"min.insync.replicas": "1"})
 
-    read = _kafka_durability._settings_of_topic(told("all"), topic, _cluster("5", None))
+    read = _kafka_durability.settings_of_topic(told("all"), topic, _cluster("5", None))
 
     assert read.flush_messages == SettingValue("1", "topic t")
     assert read.least_in_sync == SettingValue("1", "topic t, as one broker has it")
@@ -424,7 +424,7 @@ def test_one_broker_s_word_shows_weakness_alone_where_others_do_not_tell(
     cluster = ClusterSettings((topic,), {number: {} for number in range(brokers)}, {})
 
     found = _kafka_durability.durability_of(
-        _kafka_durability._settings_of_topic(told("all"), topic, cluster)
+        _kafka_durability.settings_of_topic(told("all"), topic, cluster)
     )
 
     assert (found.lowest, found.highest) == (lowest, highest)
@@ -437,9 +437,9 @@ def test_of_a_topic_that_does_not_tell_nothing_counts_as_strong() -> None:
     topic = TopicSettings("t", 3, {}, {})
     cluster = ClusterSettings((topic,), brokers, {"topic t": why})
 
-    read = _kafka_durability._settings_of_topic(told("all"), topic, cluster)
+    read = _kafka_durability.settings_of_topic(told("all"), topic, cluster)
     found = _kafka_durability.durability_of(read)
-    caching = redpanda._caching_of_topic(topic, cluster)
+    caching = redpanda.topic_caching(topic, cluster)
 
     assert (read.least_in_sync, read.flush_messages) == (
         SettingValue(None, why),

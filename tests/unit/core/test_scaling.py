@@ -42,7 +42,7 @@ phases:
   warm_up: 2h
   soak: 21h
   cool_down: 1h
-  ramp: {start: 100k/s, most: 2M/s, step: 10min}
+  ramp: {start: 100k/s, max_rate: 2M/s, step: 10min}
   windows: [{every: 6h, catch_up: {backlog_size: 5TB, drain_limit: 4h, settle: 1h}}]
 """
 
