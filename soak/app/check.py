@@ -97,7 +97,7 @@ def _after_plan(plan: AnyPlan | None) -> Iterator[None]:
 
 
 def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> None:
-    """Print load, durability, forecast, warnings and the state of this host for a plan that passed the checks."""
+    """Print load, durability, forecast, warnings and the state of this host."""
     clock = SystemClock()
     plan, name = plan_file.plan, plan_file.document.name
     where = "a lab broker on this machine" if plan.lab else "the cluster that it names"
@@ -131,7 +131,7 @@ def _print_warnings(*warnings: str) -> None:
 
 
 def leader_warnings(plan: Plan, broker: LeaderSource) -> list[str]:
-    """Return a warning if some brokers share one latency series; empty if the cluster does not list brokers."""
+    """Return a warning if some brokers share a latency series; empty if brokers are not listed."""
     try:
         leaders = min(broker.broker_count(), plan.topic.total_partitions)
     except BrokerError:  # Pulsar lists its brokers for superusers alone
@@ -141,8 +141,8 @@ def leader_warnings(plan: Plan, broker: LeaderSource) -> list[str]:
         return []
     return [
         (
-            f"latency is recorded separately only for the {MAX_LEADERS} of {leaders} brokers that lead most of the "
-            f"run's partitions; the other {more} share the series {OTHERS_NAME!r}"
+            f"latency is recorded separately only for the {MAX_LEADERS} of {leaders} brokers that lead "
+            f"most of the run's partitions; the other {more} share the series {OTHERS_NAME!r}"
         )
     ]
 

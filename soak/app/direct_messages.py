@@ -1,4 +1,4 @@
-"""Messages that skip the findings store: a test message, a failed systemd unit, an alert daemon that keeps crashing."""
+"""Messages that skip the findings store: test messages, failed systemd units, a crashing alert daemon."""
 
 from __future__ import annotations
 

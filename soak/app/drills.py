@@ -44,7 +44,7 @@ from soak.store.run_folder import RunFolder
 
 DRILLS = Path(__file__).resolve().parents[2] / "configs" / "drills"
 PASSED, MISSED, INCONCLUSIVE, NOT_HERE = 0, 1, 4, 5
-"""Exit codes; INCONCLUSIVE: the detector did not read all of the run; NOT_HERE: this machine cannot run it."""
+"""Exit codes; INCONCLUSIVE: the detector did not read all of it; NOT_HERE: this machine cannot run it."""
 STOP_SECONDS = 300.0  # in which a stopped drill undoes its fault and creates its report
 DRILL_TIMEOUT_SECONDS = 2400.0  # for a whole drill on a busy machine
 _LOCK_POLL_NS = 200_000_000

@@ -89,7 +89,7 @@ def forecast_plan(plan: Plan, table: Sequence[Point], near: Path) -> PlanForecas
 
 
 def record_forecast(folder: RunFolder, plan: Plan, table: Sequence[Point]) -> None:
-    """Write `forecast.json` of a run whose topics exist; the run continues without an answer of the cluster."""
+    """Write `forecast.json` of a run with its topics; the run continues if the cluster does not answer."""
     try:
         body = forecast_plan(plan, table, folder.path).body
     except BrokerError as error:
@@ -134,7 +134,7 @@ def keys_of_broker(plan: Plan, document: Document) -> frozenset[KeyPath]:
 
 
 def record_durability(folder: RunFolder, plan: Plan, document: Document) -> None:
-    """Write `durability.json` of a run whose topics exist; the run continues without an answer of the cluster."""
+    """Write `durability.json` of a run with its topics; the run continues if the cluster does not answer."""
     try:
         found = read_durability(plan, document)
     except BrokerError as error:
@@ -200,4 +200,5 @@ def _setting_text(one: Setting, found: Durability) -> str:
     part = f"decides {' and '.join(one.decides)}" if one.decides else "decides nothing"
     weak = [axis for axis in one.decides if getattr(found, axis) != "sync"]
     change = f"; `{one.change}` would help {' and '.join(weak)}" if one.change and weak else ""
-    return f"{one.name} {durability.value_text(one.value_read.value)} ({one.value_read.where}): {part}{change}"
+    value = durability.value_text(one.value_read.value)
+    return f"{one.name} {value} ({one.value_read.where}): {part}{change}"

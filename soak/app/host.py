@@ -51,7 +51,7 @@ Note = Callable[[str], None]
 
 
 def drive_folders(plan: AnyPlan) -> list[str]:
-    """Return the folders whose drives are measured before a run; a lab keeps its data below the run folder."""
+    """Return the folders whose drives are measured; a lab keeps its data below the run folder."""
     is_lab = isinstance(plan, Plan) and plan.lab is not None
     return [nearest_existing(Path(plan.run_directory))] if is_lab else broker_folders(plan)
 
@@ -116,7 +116,7 @@ def record_drives(
     say: Note,
     injected: Sequence[Path] = (),
 ) -> None:
-    """Measure drives and store the result in a run folder; a drive that cannot be measured does not stop a run."""
+    """Measure drives and store the result in a run folder; a failed measurement stops no run."""
     run_folder.append_drive_checks(
         folder, measure_drives(plan, folders, moment, length_ns, say, injected)
     )

@@ -157,8 +157,8 @@ def await_clock(folder: RunFolder, own: Collection[str], clock: Clock) -> None:
     while clock.wall_ns() < recorded_ns:
         if clock.mono_ns() >= deadline_ns:
             raise SoakError(
-                f"{folder.path}: the clock of this host is at {wording.iso(clock.wall_ns())}, behind the last "
-                f"record of the run at {wording.iso(recorded_ns)}, and was not corrected within "
+                f"{folder.path}: the clock of this host is at {wording.iso(clock.wall_ns())}, behind the "
+                f"last record of the run at {wording.iso(recorded_ns)}, and was not corrected within "
                 f"{format_duration(CLOCK_TIMEOUT_NS)}: set the clock and start again"
             )
         clock.sleep_until(clock.mono_ns() + SECOND_NS)
@@ -272,7 +272,7 @@ def _read_started_plan(folder: RunFolder) -> Plan:
 
 
 def _start_new(plan_file: PlanFile, home: PlanHome, clock: SystemClock) -> RunFolder:
-    """Start a run, or complete a start that was interrupted: its plan is on disk before topics are created."""
+    """Start a run, or complete an interrupted start: the plan is on disk before topics are created."""
     if plan_file.plan.lab is not None:
         raise plan_file.error("lab", "only `soak run` can start a lab")
     if plan_file.plan.name != home.path.name:

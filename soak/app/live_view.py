@@ -174,7 +174,7 @@ def _latency(newest: list[_Newest], metric: str) -> Latency:
     """Return the worst of the sources, because quantiles cannot be added."""
     found = (_values(newest, metric, quantile) for quantile in ("0.5", "0.99", "0.999"))
     return Latency(
-        *(max((one for one in values if one == one), default=math.nan) for values in found)  # noqa: PLR0124  # NaN: nothing came
+        *(max((one for one in values if one == one), default=math.nan) for values in found)  # noqa: PLR0124  # NaN
     )
 
 

@@ -1,4 +1,4 @@
-"""Check a plan, this machine and the cluster before the first side effect; every error names file, line and key."""
+"""Check a plan, this machine and the cluster before the first side effect; errors name file, line and key."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ def check_same_topics(folder: RunFolder, plan: Plan, broker: Broker) -> None:
     for name, identity in there.items():
         if not noted.is_own(name, identity):
             raise RunFolderError(
-                f"topic {name} is not the one that the run in {folder.path} created, and the run does not write "
-                f"to it; `soak stop {folder.path}` ends the run when it is resumed"
+                f"topic {name} is not the one that the run in {folder.path} created, and the run does not "
+                f"write to it; `soak stop {folder.path}` ends the run when it is resumed"
             )
 
 

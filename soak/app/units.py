@@ -160,7 +160,7 @@ def own_units() -> set[str]:
 
 
 def loaded_units(listed: str, units: Collection[str]) -> tuple[list[str], list[str]]:
-    """Return which of these units are running and which have failed, from the output of `systemctl list-units`.
+    """Return which of these units are running and which have failed, from `systemctl list-units`.
 
     A failed unit is listed until `systemctl reset-failed`.
     """

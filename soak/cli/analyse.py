@@ -49,8 +49,8 @@ def detect(
     on log10, no lower than a microsecond. They and the time are in seconds, unless the name of the column
     ends in _ms, _us or _ns.
 
-    Of a run the latencies of its soak are analysed offline as its report does, beyond two hours in rows of ten
-    seconds; what is printed as a row is a second of the run.
+    For a run the latencies of its soak are analysed offline, as in its report: beyond two hours in rows of
+    ten seconds. The printed row is a second of the run.
     """
     from soak.app.analysis.detect import detect_lines
 

@@ -1,4 +1,4 @@
-"""Commands that start one daemon of a run: produce, consume, conduct, receive, ship, probe, alert, detect-stream."""
+"""Commands that start one daemon of a run, such as `soak produce`."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
 
 
 def keep_private() -> None:
-    """Let nobody but the owner and the group read what this process and its children write."""
+    """Allow only the owner and the group to read files of this process and its children."""
     os.umask(os.umask(0o077) | 0o027)
 
 

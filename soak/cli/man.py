@@ -43,7 +43,7 @@ def page(root: TyperGroup) -> str:
 def bash_completion() -> str:
     """Return what bash is to read to complete the commands and their options."""
     variable = f"_{NAME.upper()}_COMPLETE"
-    script = get_completion_script(prog_name=NAME, complete_var=variable, shell="bash")  # noqa: S604  # a name
+    script = get_completion_script(prog_name=NAME, complete_var=variable, shell="bash")  # noqa: S604
     return f"{script}\n"
 
 

@@ -1,4 +1,4 @@
-"""Commands about a whole run: check it, run it, stop it, report on it, merge the parts of several hosts, delete its topics."""
+"""Commands about a whole run: check, run, stop, report, audit, merge, clean."""
 
 from __future__ import annotations
 

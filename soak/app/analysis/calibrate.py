@@ -38,7 +38,7 @@ class Calibrated:
 
     @property
     def a_month(self) -> tuple[float, float, float]:
-        """Return the expected false alarms a month: the lower bound, the estimate and the upper bound, at 95 %."""
+        """Return the expected false alarms a month: lower bound, estimate and upper bound, at 95 %."""
         return self.alarms.ratio.of(calibration.MONTH_NS / self.set_ns)
 
 
@@ -65,8 +65,8 @@ def calibration_text(found: Calibrated) -> Iterator[str]:
         for rows in (calibration.RUN_ROWS, exceedance_rate.LEAST_ROWS)
     )
     yield (
-        f"  counted in pieces of {piece}: after {known} of rows, or later with autocorrelation, the threshold "
-        "adapts to the noise, towards the configured rate"
+        f"  counted in pieces of {piece}: after {known} of rows, or later with autocorrelation, the "
+        "threshold adapts to the noise, towards the configured rate"
     )
     yield f"  of the kind {calibration.KIND}: drift, spikes and shares of slow messages are not simulated"
     yield f"smallest step up that is confirmed with a probability of {calibration.PROBABILITY:.0%}:"
@@ -197,8 +197,8 @@ def _check_rate(set_ns: int, spacing: float) -> None:
     least_ns = max(1, ceil(MIN_ROWS_BETWEEN * spacing * 1000.0 - 0.1)) * 10**6
     if set_ns < least_ns:
         raise PlanError(
-            f"--false-alarms: {format_per_duration(set_ns)} is too high a rate for rows {spacing:.4g} s apart; "
-            f"the maximum is {format_per_duration(least_ns)}"
+            f"--false-alarms: {format_per_duration(set_ns)} is too high a rate for rows {spacing:.4g} s "
+            f"apart; the maximum is {format_per_duration(least_ns)}"
         )
 
 
@@ -221,7 +221,7 @@ def affordable_times(series: int, spacing: float, simulation: Simulation) -> lis
 
 
 def _quiet_run(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
-    """Return the quiet latencies of a run, the settings of its detector, and the spacing of rows in seconds."""
+    """Return the quiet latencies of a run, its detector settings, and the spacing of rows in seconds."""
     from spark.quiet import quiet_seconds
 
     if value is not None:

@@ -99,7 +99,7 @@ def _period_seconds(change: Change, rows: Rows) -> float | None:
 
 _FALSE_ALARMS_SECONDS = 30 * 86_400
 _MIN_COURSE_RATIO = 1.05  # of drift, spikes and tails
-_MIN_STEP_RATIO = 1.005  # lower than in a run: nobody is notified of it
+_MIN_STEP_RATIO = 1.005  # lower than in a run, where a step sends a notification
 _MIN_STEP_RATIO_ONLINE = 1.007  # also the minimum noise of the detector
 _CONFIRM_SECONDS, _CONFIRM_ROWS = 10.0, 7.0  # whichever is longer
 

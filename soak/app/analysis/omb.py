@@ -220,7 +220,7 @@ _BOUNDS = episodes.Bounds(together=2, smallest_step_ratio=_STEP_RATIO)
 
 @dataclass(frozen=True, slots=True)
 class LatencyRise:
-    """A rise of `metric`, counted in samples, with the other metrics that rose and its causes, strongest first."""
+    """A rise of `metric`, counted in samples, with the other metrics that rose and its causes."""
 
     metric: str
     change: Change
@@ -286,7 +286,7 @@ def _steps(latencies: Mapping[str, Series]) -> list[tuple[Change, ...]]:
 
 
 def _at_measured(change: Change, k: NDArray[np.int64]) -> Change:
-    """Return a change with its onset in a sample that has this latency: other latencies may change in a gap of it."""
+    """Return a change with its onset in a sample that has this latency, which may have gaps."""
     at = min(int(np.searchsorted(k, change.onset_k)), k.size - 1)
     onset_k = int(k[at])
     return replace(

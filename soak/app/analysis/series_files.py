@@ -101,7 +101,7 @@ def _open(path: Path) -> tuple[list[str], Iterator[Line]]:
 
 
 def _lines(path: Path, text: str) -> Iterator[Line]:
-    """Give the rows of a text with their line numbers; a row with quoted line breaks has that of its first line."""
+    """Give the rows of a text with the number of the line in which each begins."""
     rows = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     line = 1
     try:

@@ -261,7 +261,8 @@ def test_every_sink_gets_a_test_message_that_is_no_finding(tmp_path: Path) -> No
     with served(inbox) as port, serving(receiver.handler) as url:
         code, output = send_test(
             tmp_path,
-            f"sinks: {{mail: {{to: [a@example.org], host: 127.0.0.1, port: {port}}}, webhook: {{url: '{url}'}}}}",
+            f"sinks: {{mail: {{to: [a@example.org], host: 127.0.0.1, port: {port}}}, "
+            f"webhook: {{url: '{url}'}}}}",
         )
 
     ((_, mail),), ((_, _, (posted,)),) = inbox.mails, receiver.posts

@@ -113,7 +113,7 @@ def test_a_fault_is_undone_before_the_daemons_of_a_stopped_run_end(how: str) -> 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_before")
 def test_an_aborted_run_is_notified_to_every_sink(tmp_path: Path) -> None:
-    """Its alert daemon ends last and sends it; slow, because a run ends only when all messages are received."""
+    """Its alert daemon sends it; slow, because a run waits for all messages."""
     folder = RunFolder(tmp_path)
     run = Run("r", SystemClock().wall_ns(), "here", {}, "running")
     write_run(folder, run)

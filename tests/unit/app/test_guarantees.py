@@ -219,7 +219,8 @@ def test_a_run_that_will_not_see_it_is_warned_of(tmp_path: Path) -> None:
 
 def test_a_cluster_that_does_not_tell_ends_no_run(tmp_path: Path) -> None:
     """The forecast is unknown then, and says why."""
-    text = "name: x\nbroker: {pulsar: {service_url: 'pulsar://127.0.0.1:9', admin_url: 'http://127.0.0.1:9'}}\n"
+    addresses = "{service_url: 'pulsar://127.0.0.1:9', admin_url: 'http://127.0.0.1:9'}"
+    text = f"name: x\nbroker: {{pulsar: {addresses}}}\n"
     folder = RunFolder(tmp_path)
 
     guarantees.record_forecast(folder, plan_text.load(text, "p").plan, ())
