@@ -345,26 +345,22 @@ def start(
     `soak.service.children`. `jars` and `standalone` replace the fetched jars and the class.
 
     Raises:
-        LabError: the jars or the process failed; the message ends with its last log lines.
+        LabError: the jars or the process failed; with its last log lines.
     """
     if nodes > MAX_NODES:
         raise LabError(f"the lab's Pulsar has one node, not {nodes}")
     jars = jars or cache.fetch(LOCK)
     folder = folder.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
     data = drives.get(1, folder) / "data"
     known = folder / "ports.json"
     for last in (False,) * (_TRIES - 1) + (True,):
-        data.mkdir(parents=True, exist_ok=True)
+        for path in (folder, data):
+            path.mkdir(parents=True, exist_ok=True)
         is_empty = not any(data.iterdir())
         is_new = is_empty or not known.exists()
-        ports = new_ports() if is_new else Ports(**json.loads(known.read_text()))
-        if relayed:
-            ports = replace(ports, relay=free_ports(1)[0])
-        text = standalone_conf(ports, settings)
-        (folder / "standalone.conf").write_text(text, encoding="utf-8")
-        token = settings.get(_OWN_TOKEN, "").removeprefix("token:")
-        broker = (standalone or Pulsar)(folder, data, jars, ports, token)
+        ports = _ports_for(known, is_new=is_new, relayed=relayed)
+        (folder / "standalone.conf").write_text(standalone_conf(ports, settings), encoding="utf-8")
+        broker = (standalone or Pulsar)(folder, data, jars, ports, _token_of(settings))
         # Before the start, which may be interrupted after it has written data for these ports.
         write_atomically(known, json.dumps(asdict(replace(ports, relay=0))))
         try:
@@ -380,6 +376,15 @@ def start(
         else:
             break
     return broker
+
+
+def _token_of(settings: Mapping[str, str]) -> str:
+    return settings.get(_OWN_TOKEN, "").removeprefix("token:")
+
+
+def _ports_for(known: Path, *, is_new: bool, relayed: bool) -> Ports:
+    ports = new_ports() if is_new else Ports(**json.loads(known.read_text()))
+    return replace(ports, relay=free_ports(1)[0] if relayed else 0)
 
 
 def broker_settings(given: Mapping[str, str]) -> dict[str, str]:
