@@ -27,7 +27,7 @@ LIMIT_SECONDS = 30.0
 _USER = """
 import sys, time
 from pathlib import Path
-from soak.lab import drive
+from soak.lab.drive import drive
 from soak.lab.drive.flash import Settings
 made = drive.start_drive(Path(sys.argv[1]), capacity_bytes=2**26)
 {then}
@@ -166,7 +166,7 @@ def test_a_drive_that_does_not_come_up_says_why(folder: Path) -> None:
     folder.mkdir()
     (folder / "mount").touch()
 
-    with pytest.raises(LabError, match=r"(?s)did not come up.*File exists"):
+    with pytest.raises(LabError, match=r"(?s)did not start.*File exists"):
         drive.start_drive(folder)
 
     assert remains(folder) == []
