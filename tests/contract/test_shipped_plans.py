@@ -45,7 +45,7 @@ def kept_bytes(plan: Plan) -> float:
 
 
 def written_bytes(plan: Plan) -> float:
-    """Return what comes at most, copies not counted: of a ramp nobody knows, a drain takes its limit."""
+    """Return the maximum of written bytes, copies not counted: a ramp is unknown, a drain takes its limit."""
     phases, a_second = plan.phases, float(plan.load.rate * plan.load.mean_size)
     if phases.ramp is not None:
         return float("inf")

@@ -1,4 +1,4 @@
-"""tests.unit.core.test_audit."""
+"""The audit: every message is counted once as what became of it; a random world agrees."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_consumer_that_read_on_after_its_last_word_and_was_killed_hides_no_los
     assert (verdict["lost"], verdict["unknown"]) == (10, 3)
 
 
-def test_what_was_written_after_the_last_look_may_be_told_before_it() -> None:
+def test_messages_written_after_the_final_position_may_be_recorded_before_it() -> None:
     """Of one second, the producer's record comes first: written at 10.95 s, the last word at 10.1 s."""
     sent, late = ((0, 9, 0, 9),), _record(acknowledged={LANE: ((10, 14, 10, 14),)})
     verdict = _audit(
@@ -250,7 +250,7 @@ def test_every_subscription_is_owed_every_message() -> None:
     assert (first["duplicated"], second["duplicated"]) == (0, 3)
 
 
-def test_a_subscription_that_nobody_read_for_owes_everything() -> None:
+def test_a_subscription_without_consumers_receives_nothing() -> None:
     audit = Audit(subscriptions=2)
     audit.add(_record(acknowledged={LANE: ((0, 99, 0, 99),)}), ())
     audit.add(_record(received={LANE: ((0, 99, 0, 99),)}), (), 0)
@@ -316,7 +316,7 @@ def test_columns_may_change_from_file_to_file() -> None:
 
 
 def test_a_record_of_the_consumer_that_is_missing_is_no_loss() -> None:
-    """Of 500 to 599 nobody can tell; 23 were lost after that, and are."""
+    """Messages 500 to 599 are unknown; 23 later ones are lost."""
     audit = Audit()
     audit.add(_record(acknowledged={LANE: ((0, 999, 0, 999),)}), ())
     audit.add(_record(received={LANE: ((0, 499, 0, 499),)}), ())

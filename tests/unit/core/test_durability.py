@@ -20,26 +20,26 @@ from soak.core.plan import text
 NEVER = str(2**63 - 1)
 
 
-def told(value: str | None) -> SettingValue:
-    return SettingValue(value, "the test")
+def known(text: str | None) -> SettingValue:
+    return SettingValue(text, "the test")
 
 
 def on_kafka(acks: str, copies: int, least: str | None, flush: str | None) -> Durability:
     read = _kafka_durability.DurabilitySettings(
-        told(acks), told(str(copies)), told(least), told(flush), told(NEVER), told("false")
+        known(acks), known(str(copies)), known(least), known(flush), known(NEVER), known("false")
     )
     return _kafka_durability.durability_of(read)
 
 
 def on_redpanda(acks: str, copies: int, of_topic: str | None, of_cluster: str | None) -> Durability:
-    topic = None if of_topic is None else told(of_topic)
-    read = redpanda.DurabilitySettings(told(acks), told(str(copies)), topic, told(of_cluster))
+    topic = None if of_topic is None else known(of_topic)
+    read = redpanda.DurabilitySettings(known(acks), known(str(copies)), topic, known(of_cluster))
     return redpanda.durability_of(read)
 
 
 def on_pulsar(write: int, ack: int, writes: str | None, syncs: str | None) -> Durability:
     read = _pulsar_durability.DurabilitySettings(
-        told(str(write)), told(str(ack)), told(writes), told(syncs), told("false")
+        known(str(write)), known(str(ack)), known(writes), known(syncs), known("false")
     )
     return _pulsar_durability.durability_of(read)
 
@@ -118,7 +118,7 @@ def test_the_level_of_redpanda(
 def test_write_caching_that_is_not_known_leaves_a_range_where_it_matters(
     of_topic: str | None, of_cluster: str | None, lowest: int, highest: int
 ) -> None:
-    """A strange word is not `false`, and a cluster that nobody asked may forbid a topic's `true`."""
+    """An unknown value is not `false`, and a cluster without a known default may override a topic's `true`."""
     found = on_redpanda("all", 3, of_topic, of_cluster)
 
     assert (found.lowest, found.highest) == (lowest, highest)
@@ -206,10 +206,10 @@ def test_a_stronger_setting_of_pulsar_never_lowers_the_level(
     st.sampled_from(FLUSH),
     st.data(),
 )
-def test_what_is_not_told_leaves_the_level_that_it_would_have_among_the_possible(
+def test_an_unknown_setting_leaves_its_level_in_the_range(
     acks: str, copies: int, least: str, flush: str, data: st.DataObject
 ) -> None:
-    """Whatever is hidden, the range holds the level that is found when it is told."""
+    """The range holds the level that is found when the setting is known."""
     hidden = data.draw(st.sets(st.sampled_from(["least", "flush"])))
     whole = on_kafka(acks, copies, least, flush)
     seen = on_kafka(
@@ -253,7 +253,7 @@ def test_a_full_answer_names_what_decides_and_what_would_change_it() -> None:
         "decides": ["replication"],
         "change": "min.insync.replicas: 2",
     }
-    assert len(str(found["notes"])) > 2  # why acks=all alone is no promise
+    assert len(str(found["notes"])) > 2  # why acks=all alone guarantees nothing
 
 
 @pytest.mark.parametrize(
@@ -265,12 +265,12 @@ def test_a_full_answer_names_what_decides_and_what_would_change_it() -> None:
         (on_kafka("0", 1, "1", "1"), ["replication", "local"]),
         (on_redpanda("1", 1, None, "false"), ["replication", "local"]),
     ],
-    ids=["its one copy", "the same, all", "a leader of several", "nobody", "redpanda"],
+    ids=["its one copy", "the same, all", "a leader of several", "none", "redpanda"],
 )
 def test_acks_decide_the_local_side_only_where_they_have_a_part_in_it(
     found: Durability, axes: list[str]
 ) -> None:
-    """On Kafka a topic of one copy is flushed or not whoever waits, unless nobody is told anything."""
+    """On Kafka a topic of one copy is flushed or not whatever acks is, unless there is no acknowledgement."""
     settings = durability.to_json(found)["settings"]
 
     assert isinstance(settings, list)
@@ -331,7 +331,7 @@ def test_acks_are_found_under_both_names_in_one_spelling(
         ("redpanda: {bootstrap_servers: 'r:9092'}", "soakd's default"),
     ],
 )
-def test_acks_are_told_by_whoever_decided_them(section: str, where: str) -> None:
+def test_acks_name_the_place_that_sets_them(section: str, where: str) -> None:
     """A plan's configuration names every default as if it were the plan's; its text does not."""
     loaded = text.load(f"name: x\nbroker:\n  {section}\n", "plan.yaml")
 
@@ -368,7 +368,7 @@ def test_unclean_elections_are_noted_where_any_broker_has_them_on(
     value: str | None, *, is_noted: bool
 ) -> None:
     read = _kafka_durability.DurabilitySettings(
-        told("all"), told("3"), told("2"), told("1"), told(NEVER), told(value)
+        known("all"), known("3"), known("2"), known("1"), known(NEVER), known(value)
     )
 
     notes = _kafka_durability.durability_of(read).notes
@@ -399,7 +399,7 @@ def test_of_several_brokers_the_weakest_speaks_and_a_silent_one_leaves_it_open()
 def test_what_was_set_for_a_topic_goes_before_what_the_brokers_have() -> None:
     topic = TopicSettings("t", 3, {"flush.messages": "1"}, {"min.insync.replicas": "1"})
 
-    read = _kafka_durability.settings_of_topic(told("all"), topic, _cluster("5", None))
+    read = _kafka_durability.settings_of_topic(known("all"), topic, _cluster("5", None))
 
     assert read.flush_messages == SettingValue("1", "topic t")
     assert read.least_in_sync == SettingValue("1", "topic t, as one broker has it")
@@ -424,7 +424,7 @@ def test_one_broker_s_word_shows_weakness_alone_where_others_do_not_tell(
     cluster = ClusterSettings((topic,), {number: {} for number in range(brokers)}, {})
 
     found = _kafka_durability.durability_of(
-        _kafka_durability.settings_of_topic(told("all"), topic, cluster)
+        _kafka_durability.settings_of_topic(known("all"), topic, cluster)
     )
 
     assert (found.lowest, found.highest) == (lowest, highest)
@@ -437,7 +437,7 @@ def test_of_a_topic_that_does_not_tell_nothing_counts_as_strong() -> None:
     topic = TopicSettings("t", 3, {}, {})
     cluster = ClusterSettings((topic,), brokers, {"topic t": why})
 
-    read = _kafka_durability.settings_of_topic(told("all"), topic, cluster)
+    read = _kafka_durability.settings_of_topic(known("all"), topic, cluster)
     found = _kafka_durability.durability_of(read)
     caching = redpanda.topic_caching(topic, cluster)
 
@@ -457,7 +457,7 @@ def test_a_value_is_shown_as_people_read_it() -> None:
     ]
 
 
-def test_a_topic_that_stores_nothing_promises_nothing() -> None:
+def test_a_topic_that_stores_nothing_has_level_1() -> None:
     found = Durability("pulsar", 0, 0, is_flushed=False)
 
     assert found.level == 1

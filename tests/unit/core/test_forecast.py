@@ -193,22 +193,22 @@ def test_what_never_happens_is_null_in_json() -> None:
 def test_forecast_and_event_are_compared(
     came: float | None, error: float | None, expected: object
 ) -> None:
-    """Right is what lies in the time foreseen, or outside it by no more than 10 % or 5 s."""
-    told: dict[str, object] = {"first_deletion_seconds": [120.0, 130.0]}
+    """A forecast is right if the event is in its window, or outside it by at most 10 % or 5 s."""
+    predicted: dict[str, object] = {"first_deletion_seconds": [120.0, 130.0]}
 
-    found = compare_with_event(told, {"first_deletion": came, "first_free": None})
+    found = compare_with_event(predicted, {"first_deletion": came, "first_free": None})
 
     assert (found["error_seconds"], found["is_as_foreseen"]) == (error, expected)
 
 
 @pytest.mark.parametrize(("until", "expected"), [(None, None), (142.0, None), (143.5, False)])
-def test_a_deletion_that_never_came_was_not_as_foreseen_where_somebody_watched(
+def test_a_deletion_that_did_not_come_in_an_observed_run_contradicts_the_forecast(
     until: float | None, expected: object
 ) -> None:
     """The worst that a forecast can do; a load that ended before it proves nothing."""
-    told: dict[str, object] = {"first_deletion_seconds": [120.0, 130.0]}
+    predicted: dict[str, object] = {"first_deletion_seconds": [120.0, 130.0]}
 
-    found = compare_with_event(told, {"first_deletion": None}, until)
+    found = compare_with_event(predicted, {"first_deletion": None}, until)
 
     assert (found["is_as_foreseen"], found["error_seconds"]) == (expected, None)
 

@@ -88,7 +88,7 @@ def test_behind_a_ramp_nothing_is_planned_until_it_is_over() -> None:
     assert drain_k(found, lengths) == 193
 
 
-def test_the_end_of_the_load_is_foreseen_as_far_as_it_is_decided() -> None:
+def test_the_end_of_the_load_is_known_as_far_as_it_is_decided() -> None:
     later = Phases((*planned_phases(LENGTHS).decisions[:1], *decisions_from_soak(LENGTHS, 60)))
     stopped = parse_phases(_text(*planned_phases(LENGTHS).decisions, Decision("end", 42)))
 
@@ -165,7 +165,7 @@ def _with_catch_up(tmp_path: Path, shape: Shape) -> Timeline:
     return replace(found, phases=parse_phases(_text(*found.phases.decisions, *between)))
 
 
-def test_looking_back_sees_no_step_in_a_catch_up(tmp_path: Path) -> None:
+def test_offline_analysis_finds_no_step_in_a_catch_up(tmp_path: Path) -> None:
     """The tail is slow from 112 to 150: a step, unless these seconds were a catch-up."""
     shape = Shape(fault_k=112, lifted_k=150, deletions_k=None)
 
@@ -188,7 +188,7 @@ def test_the_report_says_what_was_decided_and_why(tmp_path: Path) -> None:
     assert "1 min 30 s" in page
 
 
-def test_untrusted_seconds_of_a_catch_up_are_none_of_the_soak(tmp_path: Path) -> None:
+def test_invalid_intervals_of_a_catch_up_are_not_part_of_the_soak(tmp_path: Path) -> None:
     shape = Shape(fault_k=None, deletions_k=None, invalid=range(100, 150))
 
     found = coverage(_with_catch_up(tmp_path, shape))
@@ -229,14 +229,14 @@ def test_the_summary_says_when_a_catch_up_was_and_what_it_came_to(tmp_path: Path
     )
     phases = parse_phases(_text(*found.phases.decisions, *catch_up))
 
-    told = summary(replace(found, phases=phases), [], coverage(found), {})["phases"]
+    phases_of_summary = summary(replace(found, phases=phases), [], coverage(found), {})["phases"]
 
-    assert isinstance(told, list)
-    assert [one["phase"] for one in told] == [
+    assert isinstance(phases_of_summary, list)
+    assert [one["phase"] for one in phases_of_summary] == [
         "warm-up", "soak", "catch-up", "catch-up", "cool-down", "soak", "drain",
     ]  # fmt: skip
-    assert [one["outcome"] for one in told if one["outcome"]] == [result]
-    assert told[3] == {
+    assert [one["outcome"] for one in phases_of_summary if one["outcome"]] == [result]
+    assert phases_of_summary[3] == {
         "phase": "catch-up",
         "part": "drain",
         "from": iso(found.wall_ns(121)),
@@ -245,4 +245,4 @@ def test_the_summary_says_when_a_catch_up_was_and_what_it_came_to(tmp_path: Path
         "reason": "planned",
         "outcome": result,
     }
-    assert told[5]["rate"] == "12.5k/s"
+    assert phases_of_summary[5]["rate"] == "12.5k/s"

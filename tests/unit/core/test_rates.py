@@ -43,17 +43,17 @@ STEPS = "{steps: [{after: 30s, rate: 80k/s}, {after: 90s, rate: 5k/s}, {after: 1
         ("ramp: {soak_share: 0.8}, ", STEPS, "80% of the rate that the ramp finds"),
     ],
 )
-def test_the_rates_of_a_soak_are_told_from_the_lowest_to_the_highest(
+def test_the_rates_of_a_soak_are_shown_from_the_lowest_to_the_highest(
     phases: str, profile: str, said: str
 ) -> None:
-    """What comes after the soak is not among them, and of a ramp nobody knows."""
+    """Later phases do not count, and the result of a ramp is unknown."""
     text = f"load: {{rate: 20k/s, profile: {profile}}}\nphases: {{{phases}soak: 2min}}\n"
     plan = load(f"name: x\nbroker: {{kafka: {{}}}}\n{text}", "plan.yaml").plan
 
     assert soak_rate_text(plan) == said
 
 
-def test_a_mixture_is_told_with_its_mean_and_its_ends() -> None:
+def test_a_mixture_is_shown_with_its_mean_and_its_ends() -> None:
     text = f"name: x\nbroker: {{kafka: {{}}}}\nload: {{message_sizes: {MIXTURE}}}\n"
 
     assert size_text(load(text, "plan.yaml").plan.load) == "32.5 KiB on average (1 KiB to 64 KiB)"
@@ -68,12 +68,12 @@ def test_a_report_tells_the_load_as_it_was(tmp_path: Path) -> None:
     profile_path(folder).write_text("seconds,rate\n0,300/s\n60,1200/s\n9999,2k/s\n")
 
     report.write(assemble(folder, read), [], None)
-    told = folder.report.read_text()
+    page = folder.report.read_text()
     profile_path(folder).unlink()
     report.write(assemble(folder, read), [], None)
 
     assert (
-        "3 min 35 s of soak at 300/s to 1.2k/s of 32.5 KiB on average (1 KiB to 64 KiB), " in told
+        "3 min 35 s of soak at 300/s to 1.2k/s of 32.5 KiB on average (1 KiB to 64 KiB), " in page
     )
     assert "of soak at the rates of day.csv, which cannot be read, of " in folder.report.read_text()
 

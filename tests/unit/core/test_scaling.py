@@ -62,7 +62,7 @@ def test_a_hundredth_of_the_rate_has_a_tenth_of_the_partitions_and_clients() -> 
     assert plan.phases.soak == plan_of(LARGE).phases.soak
 
 
-def test_what_is_told_in_bytes_is_reached_as_soon_as_before() -> None:
+def test_limits_in_bytes_are_reached_as_soon_as_before() -> None:
     """A hundredth of the bytes in a tenth of the partitions: a tenth for each."""
     plan = scaled(plan_of(LARGE), HUNDREDTH)
 
@@ -95,7 +95,7 @@ def test_a_ramp_looks_for_a_hundredth_too() -> None:
 
 
 def test_a_lab_of_one_node_keeps_one_copy() -> None:
-    """Only where a plan is scaled: as written it asks for what the lab cannot have, and is told so."""
+    """Only a scaled plan: as written it needs more than a lab has, and is refused."""
     plan = scaled(plan_of(LARGE), HUNDREDTH)
     elsewhere = scaled(plan_of(LARGE.replace("lab: {nodes: 1}", "")), HUNDREDTH)
 

@@ -132,7 +132,7 @@ def test_processes_share_every_message_once_over_any_split_of_time(
     of=st.integers(1, 4),
     clients=st.integers(1, 7),
 )
-def test_shares_have_each_message_once_and_follow_what_the_whole_is_told(
+def test_shares_have_each_message_once_and_follow_the_whole_schedule(
     first: Fraction, segments: list[tuple[int, Fraction]], index: int, of: int, clients: int
 ) -> None:
     whole, at = Schedule(7, first, min(index, of - 1), of), 7

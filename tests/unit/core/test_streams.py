@@ -1,4 +1,4 @@
-"""tests.unit.core.test_streams."""
+"""Producer streams: spans, interval sets and outstanding messages, each against a slow twin."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES, st.integers(0, 3))
-def test_groups_are_told_apart_in_one_sort(
+def test_groups_are_separated_in_one_sort(
     messages: list[tuple[int, int, int]], block_bits: int
 ) -> None:
     """Any order, duplicates, unknown offsets, groups too far apart for 16 bits."""
@@ -111,7 +111,7 @@ def test_a_run_ends_with_its_block() -> None:
 
 
 OFFSETS = st.lists(st.integers(0, 60), min_size=1, max_size=20, unique=True).map(sorted)
-"""Where the messages 0, 1, 2 and so on of a lane lie, other clients' between them."""
+"""The offsets of messages 0, 1, 2 and so on of a stream, with messages of other clients between them."""
 
 
 def _spans(sequences: Sequence[int], offsets: Sequence[int]) -> tuple[Span, ...]:
@@ -183,7 +183,7 @@ def test_no_more_messages_may_lie_in_a_hole_than_there_is_room_for() -> None:
     assert (list(may), room) == ([(0, 99)], 5)
 
 
-def test_a_message_whose_place_nobody_told_may_lie_anywhere() -> None:
+def test_a_message_without_an_offset_may_be_anywhere() -> None:
     assert as_piece((5, 9, -2, -2)) == (5, 9, 0, MAX_OFFSET)
     assert part_of_piece(as_piece((5, 9, -2, -2)), 7, 8) == (7, 8, 2, MAX_OFFSET - 1)
 
@@ -213,7 +213,7 @@ def test_what_lies_in_deleted_offsets_for_certain_is_taken_out() -> None:
 
 
 def test_joined_pieces_without_an_end_lie_where_either_may() -> None:
-    """One that begins at offset 500 or above, and then one of which nobody says anything."""
+    """A piece at offset 500 or above, followed by one with unknown offsets."""
     unsettled = Unsettled()
     for at in range(MAX_PIECES + 1):
         low = 500 if at % 2 == 0 else 0
@@ -224,7 +224,7 @@ def test_joined_pieces_without_an_end_lie_where_either_may() -> None:
 
 
 def test_many_pieces_of_unknown_place_are_joined_and_settle_all_the_same() -> None:
-    """Without acknowledgements nobody says where a message lies; 23 of 20,000 seconds are received."""
+    """Without acknowledgements the offset is unknown; 23 of 20,000 intervals are received."""
     unsettled = Unsettled()
     for k in range(20_000):
         unsettled.add(as_piece((k * 10, k * 10 + 9, -1, -1)))

@@ -196,7 +196,7 @@ def test_a_name_tells_seconds_from_seconds_spent_a_second() -> None:
     assert {name: parse_series(series_name("s", name)).unit for name in of_time} == of_time
 
 
-def test_bytes_that_are_counted_a_second_are_told_so() -> None:
+def test_bytes_that_are_counted_per_second_are_shown_so() -> None:
     rates = {one.metric for one in disk_io.DEVICE_COUNTERS if one.unit == "bytes"}
     rates |= {
         metric
@@ -214,7 +214,7 @@ def test_bytes_that_are_counted_a_second_are_told_so() -> None:
     assert wording.amount_of("s|jvm_memory_used_bytes", 2048.0) == "2 KiB"
 
 
-def test_cpu_time_is_told_in_cores() -> None:
+def test_cpu_time_is_shown_in_cores() -> None:
     series = 'probe@b1|node_cpu_seconds{mode="user"}'
 
     assert wording.title(series) == "CPU (user)"
@@ -225,7 +225,7 @@ def test_cpu_time_is_told_in_cores() -> None:
 @pytest.mark.parametrize(
     ("after", "text"), [(5.48, "0 s -> 5.48 s and longer"), (0.0, "5 s -> 0 s")]
 )
-def test_what_is_still_waited_for_lasts_longer_than_can_be_told(after: float, text: str) -> None:
+def test_the_wait_of_an_unacknowledged_message_is_a_lower_bound(after: float, text: str) -> None:
     before = 5.0 if after == 0.0 else 0.0
 
     assert wording.level_text(f"produce.0@h|{wording.WAITING}", "step", before, after) == text
