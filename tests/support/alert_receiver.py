@@ -26,7 +26,7 @@ def message(kind: str = "confirmed", begin_ns: int = BEGIN, end_ns: int | None =
 
 
 class Receiver:
-    """Keeps what is posted, and answers as it is told."""
+    """Keeps the posts, and replies with one status."""
 
     def __init__(self, status: int = 200, body: bytes = b"") -> None:
         self.posts: list[tuple[str, str | None, Any]] = []

@@ -14,7 +14,7 @@ from aiosmtpd.controller import Controller
 
 
 class Inbox:
-    """Keeps what it gets; answers as told, per recipient or after DATA."""
+    """Keeps the mails that it gets; a test sets the replies, per recipient or after DATA."""
 
     def __init__(self) -> None:
         self.mails: list[tuple[list[str], EmailMessage]] = []

@@ -48,12 +48,12 @@ def test_opened_and_resolved_arrive_in_every_mailbox_once(tmp_path: Path) -> Non
         world.sink = build(sink_config(server, files))  # type: ignore[assignment]  # the real one
         daemon = world.daemon()
 
-        def is_told() -> bool:
+        def is_sent() -> bool:
             world.clock.advance(900)
             daemon.poll()
             return all(state == "sent" for _, state in world.states())
 
-        until(is_told, server)
+        until(is_sent, server)
         until(lambda: all(len(server.mails(name)) == 2 for name in "ab"), server)
         mails = sorted(server.mails("a"), key=lambda mail: "resolved" in mail["Subject"])
         others = {mail["Message-ID"] for mail in server.mails("b")}
@@ -67,18 +67,18 @@ def test_opened_and_resolved_arrive_in_every_mailbox_once(tmp_path: Path) -> Non
 
 
 def _looks_right(mail: EmailMessage) -> None:
-    text, page, picture = (
+    text, page, chart = (
         next(part for part in mail.walk() if part.get_content_type() == kind)
         for kind in ("text/plain", "text/html", "image/png")
     )
-    pixels = imread(io.BytesIO(picture.get_content()), format="png")
+    pixels = imread(io.BytesIO(chart.get_content()), format="png")
 
     assert "p99 end-to-end latency" in text.get_content()
-    assert f'src="cid:{picture["Content-ID"][1:-1]}"' in page.get_content()
+    assert f'src="cid:{chart["Content-ID"][1:-1]}"' in page.get_content()
     assert mail["Auto-Submitted"] == "auto-generated"
     assert pixels.shape[:2] == (540, 960)
     colours = np.unique((pixels[..., :3] * 255).astype(np.uint8).reshape(-1, 3), axis=0)
-    assert len(colours) > 20, "a blank picture has one"
+    assert len(colours) > 20, "a blank chart has one"
 
 
 def test_a_mail_arrives_once_past_a_greylist(tmp_path: Path) -> None:
@@ -89,14 +89,14 @@ def test_a_mail_arrives_once_past_a_greylist(tmp_path: Path) -> None:
         daemon = world.daemon()
         tries = 0
 
-        def is_told() -> bool:
+        def is_sent() -> bool:
             nonlocal tries
             world.clock.advance(900)
             daemon.poll()
             tries += 1
             return world.states() == [("opened", "sent")]
 
-        until(is_told, server)
+        until(is_sent, server)
         until(lambda: all(server.mails(name) for name in "ab"), server)
         ids = [mail["Message-ID"] for name in "ab" for mail in server.mails(name)]
 

@@ -85,13 +85,13 @@ def test_many_messages_are_spread_over_the_hours(tmp_path: Path) -> None:
     world.change_plan("alerts: {max_per_hour: 2}")
     for number in range(4):
         world.save("confirmed", key=f"synthetic-1-{200 + number}")
-    told = []
+    sent = []
     for _ in range(4):
         world.daemon().poll()
-        told.append(len(world.sink.messages))
+        sent.append(len(world.sink.messages))
         world.clock.advance(3601)
 
-    assert told == [2, 4, 5, 5]
+    assert sent == [2, 4, 5, 5]
     assert len({message.key for message in world.sink.messages}) == 5
 
 
@@ -190,7 +190,7 @@ def test_a_crash_after_sending_repeats_the_same_message(tmp_path: Path) -> None:
 
 
 def test_messages_of_an_older_version_are_sent_under_the_keys_it_would_use(tmp_path: Path) -> None:
-    """A repeat after an upgrade has the same Message-ID, and recipients that have a mail do not get it again."""
+    """A repeat after an upgrade has the same Message-ID and skips recipients that have the mail."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.change_plan("alerts: {digest: '23 14 * * *'}")
     world.folder.findings.unlink()

@@ -210,12 +210,12 @@ def test_pending_messages_of_an_ended_run_are_sent_when_the_server_is_back(tmp_p
     world = AlertWorld(tmp_path, RETRY, state="gone").without_charts()
     sink = FakeSink(world.clock, RETRY, RETRY, DELIVERED)
     with ExitStack() as stack:
-        debts = world.after_run(sink, stack)
+        delivery = world.after_run(sink, stack)
         write_run(world.folder, replace(read_run(world.folder), state="running"))
-        while_it_runs = debts.poll()
+        while_it_runs = delivery.poll()
         world.end_run()
         rounds = 0
-        while debts.poll():
+        while delivery.poll():
             rounds += 1
             world.clock.advance(1)
 
@@ -232,11 +232,11 @@ def test_messages_of_an_ended_run_are_tried_for_a_day(tmp_path: Path) -> None:
     with ExitStack() as stack:
         with file_lock(world.folder.path / "alert.lock", "the outbox"):
             in_use = world.after_run(world.sink, stack).poll()
-        debts = world.after_run(world.sink, stack)
-        is_tried = debts.poll()
+        delivery = world.after_run(world.sink, stack)
+        is_tried = delivery.poll()
         world.clock.advance(86_400)
 
-        assert (in_use, is_tried, debts.poll()) == (False, True, False)
+        assert (in_use, is_tried, delivery.poll()) == (False, True, False)
         assert not world.after_run(world.sink, stack).poll(), "nor does the next daemon"
 
 
@@ -244,9 +244,9 @@ def test_a_deleted_run_has_no_pending_messages(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, RETRY).without_charts()
     world.end_run()
     with ExitStack() as stack:
-        debts = world.after_run(world.sink, stack)
-        before = debts.poll()
+        delivery = world.after_run(world.sink, stack)
+        before = delivery.poll()
         shutil.rmtree(world.folder.path)
 
-        assert (before, debts.poll()) == (True, False)
+        assert (before, delivery.poll()) == (True, False)
     assert not world.folder.path.exists()

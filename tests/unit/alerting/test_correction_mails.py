@@ -35,7 +35,7 @@ def correct(world: AlertWorld) -> None:
         store.save_finding(found, ["mail"], world.clock.wall_ns())
 
 
-def told(world: AlertWorld) -> list[str]:
+def sent_keys(world: AlertWorld) -> list[str]:
     return [message.key.removeprefix(RUN) for message in world.sink.messages]
 
 
@@ -75,11 +75,11 @@ def test_a_correction_counts_towards_the_hourly_limit(tmp_path: Path) -> None:
     world.daemon().poll()
     correct(world)
     world.daemon().poll()
-    within = told(world)
+    within = sent_keys(world)
     world.clock.advance(3601)
     world.daemon().poll()
 
-    assert (within, told(world)[1:]) == (["-130.confirmed"], ["-130.corrected"])
+    assert (within, sent_keys(world)[1:]) == (["-130.confirmed"], ["-130.corrected"])
 
 
 def test_a_correction_waits_for_the_end_of_a_maintenance_window(tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ def test_a_correction_waits_for_the_end_of_a_maintenance_window(tmp_path: Path) 
     correct(world)
     world.clock.advance(1300)
     world.daemon().poll()
-    within = told(world)
+    within = sent_keys(world)
     world.clock.advance(300)
     world.daemon().poll()
 
-    assert (within, told(world)[1:]) == (["-130.confirmed"], ["-130.corrected"])
+    assert (within, sent_keys(world)[1:]) == (["-130.confirmed"], ["-130.corrected"])
 
 
 def test_the_digest_names_the_final_cause(tmp_path: Path) -> None:
@@ -156,5 +156,5 @@ def test_a_resolved_finding_waits_for_its_final_cause(tmp_path: Path) -> None:
             store.save_finding(one, ["mail"], world.clock.wall_ns())
         world.daemon().poll()
 
-    assert told(world) == ["-130.confirmed", "-130.gone"]
+    assert sent_keys(world) == ["-130.confirmed", "-130.gone"]
     assert world.sink.messages[1].subject.endswith(", cause compaction (was retention_cliff)")

@@ -66,7 +66,7 @@ class Full(Inbox):
         return await super().handle_DATA(server, session, envelope)
 
 
-def told(world: AlertWorld, inbox: Inbox, first_limit: float = 60.0) -> dict[str, list[str]]:
+def deliver(world: AlertWorld, inbox: Inbox, first_limit: float = 60.0) -> dict[str, list[str]]:
     """Return the ids of the mails that each recipient has after some rounds, in the order of their coming.
 
     Each round is that of a daemon of its own: nothing lives in its memory alone.
@@ -84,7 +84,7 @@ def told(world: AlertWorld, inbox: Inbox, first_limit: float = 60.0) -> dict[str
 def test_every_recipient_gets_each_mail_once(tmp_path: Path, inbox: type[Inbox]) -> None:
     """Over restarts of the daemon."""
     world = AlertWorld(tmp_path, DELIVERED, state="gone").without_charts()
-    ids = told(world, inbox())
+    ids = deliver(world, inbox())
 
     assert {name: sorted(found) for name, found in ids.items()} == {
         name: sorted(IDS) for name in TO
@@ -95,7 +95,7 @@ def test_every_recipient_gets_each_mail_once(tmp_path: Path, inbox: type[Inbox])
 def test_a_server_that_replies_too_late_has_one_mail_under_one_id(tmp_path: Path) -> None:
     """It may arrive twice, which no client can know; the Message-ID is the same."""
     world = AlertWorld(tmp_path, DELIVERED, state="gone").without_charts()
-    ids = told(world, Slow(), first_limit=1.0)
+    ids = deliver(world, Slow(), first_limit=1.0)
 
     assert [set(found) for found in ids.values()] == [IDS, IDS]
     assert max(len(found) for found in ids.values()) <= len(IDS) + 1
@@ -104,7 +104,7 @@ def test_a_server_that_replies_too_late_has_one_mail_under_one_id(tmp_path: Path
 
 def test_an_unknown_recipient_does_not_affect_the_other(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, DELIVERED, state="gone").without_charts()
-    ids = told(world, OneUnknownRecipient())
+    ids = deliver(world, OneUnknownRecipient())
 
     assert sorted(ids[TO[0]]) == sorted(IDS)
     assert ids[TO[1]] == []
@@ -114,7 +114,7 @@ def test_an_unknown_recipient_does_not_affect_the_other(tmp_path: Path) -> None:
 def test_a_permanent_refusal_is_not_retried(tmp_path: Path) -> None:
     world, inbox = AlertWorld(tmp_path, DELIVERED).without_charts(), Inbox()
     inbox.data_answer = "554 no"
-    ids = told(world, inbox)
+    ids = deliver(world, inbox)
 
     assert ids == {name: [] for name in TO}
     assert world.states() == [("opened", "refused")]
@@ -128,7 +128,7 @@ def test_a_mail_that_waited_for_a_server_arrives_once(tmp_path: Path) -> None:
         world.daemon().poll()
         world.clock.advance(900)
     waiting = world.states()
-    ids = told(world, Inbox())
+    ids = deliver(world, Inbox())
 
     assert waiting == [("opened", "deferred")]
     assert ids == {name: ["<synthetic-1-130.confirmed@localhost>"] for name in TO}

@@ -92,14 +92,12 @@ def test_a_start_may_take_ten_minutes_which_do_not_count_later() -> None:
 
 def test_a_reported_daemon_is_back_after_five_minutes_of_activity() -> None:
     """A shorter activity is not enough, and start times do not matter."""
-    told = Beats(is_reported=True).silent(1000).alive(100).silent(50).alive(245)
+    beats = Beats(is_reported=True).silent(1000).alive(100).silent(50).alive(245)
 
-    assert told.heartbeat.silent_ns > 0
-    assert told.alive(5).heartbeat.silent_ns == 0
-    assert told.heartbeat.silent_until_ns == 1150 * SECOND_NS
+    assert beats.heartbeat.silent_ns > 0
+    assert beats.alive(5).heartbeat.silent_ns == 0
+    assert beats.heartbeat.silent_until_ns == 1150 * SECOND_NS
 
-
-# --- A daemon that is missed while its run goes on is told once, and once when it is back; no other notice.
 
 STEP = 10  # seconds between two looks: all of them count
 CONSUMER, PRODUCER, PROBE = (

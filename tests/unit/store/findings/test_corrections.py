@@ -27,10 +27,10 @@ LAST = finding(causes=COMPACTION)
 
 
 @dataclass(frozen=True)
-class Said:
+class Sent:
     kind: str
     cause: str
-    was: str = ""
+    previous_cause: str = ""
 
 
 @pytest.fixture
@@ -44,15 +44,15 @@ def save(store: FindingsStore, *findings: Finding) -> None:
         store.save_finding(one, ["mail"], NOW)
 
 
-def send_due(store: FindingsStore, now_ns: int = NOW) -> list[Said]:
+def send_due(store: FindingsStore, now_ns: int = NOW) -> list[Sent]:
     """Send the due notifications, and those that become due by that."""
-    said = []
+    sent = []
     while rows := store.due(now_ns):
-        word = store.begin_try(rows[0], now_ns, now_ns)
-        if word is not None and word.finding is not None:
+        content = store.begin_try(rows[0], now_ns, now_ns)
+        if content is not None and content.finding is not None:
             store.mark_sent(rows[0], now_ns)
-            said.append(Said(rows[0].kind, word.finding.cause, word.previous_cause))
-    return said
+            sent.append(Sent(rows[0].kind, content.finding.cause, content.previous_cause))
+    return sent
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_another_final_cause_is_sent_once(
     save(store, replace(LAST, causes=CLIENT))
 
     known, now = first[0].cause, last[0].cause
-    assert before == [Said("opened", known)]
-    assert after == [Said("corrected", now, was=known)]
+    assert before == [Sent("opened", known)]
+    assert after == [Sent("corrected", now, previous_cause=known)]
     assert send_due(store) == []
 
 
@@ -91,7 +91,7 @@ def test_a_first_message_that_was_delayed_has_the_final_cause(store: FindingsSto
     store.mark_deferred(row, NOW, NOW, "451 later")
     save(store, LAST)
 
-    assert send_due(store) == [Said("opened", "compaction")]
+    assert send_due(store) == [Sent("opened", "compaction")]
     assert store.open_notifications() == []
 
 
@@ -102,7 +102,7 @@ def test_a_message_in_transit_at_the_final_cause_is_corrected(store: FindingsSto
     save(store, LAST)
     store.mark_sent(row, NOW)
 
-    assert send_due(store) == [Said("corrected", "compaction", was="retention_cliff")]
+    assert send_due(store) == [Sent("corrected", "compaction", previous_cause="retention_cliff")]
 
 
 def test_a_reader_who_got_the_first_message_early_is_corrected(store: FindingsStore) -> None:
@@ -114,8 +114,8 @@ def test_a_reader_who_got_the_first_message_early_is_corrected(store: FindingsSt
     save(store, LAST)
 
     assert send_due(store) == [
-        Said("opened", "compaction"),
-        Said("corrected", "compaction", was="retention_cliff"),
+        Sent("opened", "compaction"),
+        Sent("corrected", "compaction", previous_cause="retention_cliff"),
     ]
 
 
@@ -128,8 +128,8 @@ def test_a_try_without_a_reply_may_have_arrived(store: FindingsStore) -> None:
     save(store, LAST)
 
     assert send_due(store) == [
-        Said("opened", "compaction"),
-        Said("corrected", "compaction", was="retention_cliff"),
+        Sent("opened", "compaction"),
+        Sent("corrected", "compaction", previous_cause="retention_cliff"),
     ]
 
 
@@ -144,7 +144,7 @@ def test_a_later_try_that_reached_no_reader_does_not_count(store: FindingsStore)
     store.mark_deferred(row, NOW, NOW, "away", progress="a has it")
     save(store, replace(LAST, causes=CLIFF))
 
-    assert send_due(store) == [Said("opened", "retention_cliff")]
+    assert send_due(store) == [Sent("opened", "retention_cliff")]
 
 
 def test_a_correction_that_changes_between_tries_goes_to_all_again(
@@ -159,11 +159,11 @@ def test_a_correction_that_changes_between_tries_goes_to_all_again(
     same = store.content(store.due(NOW)[0])
     save(store, replace(LAST, causes=CLIFF))
     (row,) = store.due(NOW)
-    word = store.begin_try(row, NOW, NOW)
+    content = store.begin_try(row, NOW, NOW)
 
     assert same.progress == "a has it"
-    assert word is not None
-    assert (word.progress, word.previous_cause, store.due(NOW)[0].progress) == (
+    assert content is not None
+    assert (content.progress, content.previous_cause, store.due(NOW)[0].progress) == (
         "",
         "compaction",
         "",
@@ -182,7 +182,7 @@ def test_a_message_refused_after_a_crash_in_its_first_try_may_have_arrived(
     save(store, replace(LAST, state="gone", resolved_k=900) if is_over else LAST)
 
     kind = "resolved" if is_over else "corrected"
-    assert send_due(store) == [Said(kind, "compaction", was="retention_cliff")]
+    assert send_due(store) == [Sent(kind, "compaction", previous_cause="retention_cliff")]
 
 
 def test_a_correction_refused_after_a_crash_in_its_first_try_may_have_arrived(
@@ -197,7 +197,7 @@ def test_a_correction_refused_after_a_crash_in_its_first_try_may_have_arrived(
     store.mark_refused(row, NOW, "554 no")
     save(store, replace(LAST, causes=CLIFF, state="gone", resolved_k=900))
 
-    assert send_due(store) == [Said("resolved", "retention_cliff", was="compaction")]
+    assert send_due(store) == [Sent("resolved", "retention_cliff", previous_cause="compaction")]
 
 
 def test_a_try_in_which_the_daemon_crashed_may_have_arrived(store: FindingsStore) -> None:
@@ -207,8 +207,8 @@ def test_a_try_in_which_the_daemon_crashed_may_have_arrived(store: FindingsStore
     save(store, LAST)
 
     assert send_due(store) == [
-        Said("opened", "compaction"),
-        Said("corrected", "compaction", was="retention_cliff"),
+        Sent("opened", "compaction"),
+        Sent("corrected", "compaction", previous_cause="retention_cliff"),
     ]
 
 
@@ -220,8 +220,8 @@ def test_two_tries_with_two_causes_are_corrected(store: FindingsStore) -> None:
     first = send_due(store)
     save(store, LAST)
 
-    assert first == [Said("opened", "retention_cliff")]
-    assert send_due(store) == [Said("corrected", "compaction", was="retention_cliff")]
+    assert first == [Sent("opened", "retention_cliff")]
+    assert send_due(store) == [Sent("corrected", "compaction", previous_cause="retention_cliff")]
 
 
 def test_a_try_that_reached_no_reader_keeps_the_cause_of_the_one_before(
@@ -235,8 +235,8 @@ def test_a_try_that_reached_no_reader_keeps_the_cause_of_the_one_before(
     save(store, LAST)
 
     assert send_due(store) == [
-        Said("opened", "compaction"),
-        Said("corrected", "compaction", was="retention_cliff"),
+        Sent("opened", "compaction"),
+        Sent("corrected", "compaction", previous_cause="retention_cliff"),
     ]
 
 
@@ -250,7 +250,7 @@ def test_a_correction_after_a_crash_is_sent_even_when_the_first_cause_is_true_ag
     store.begin_try(store.due(NOW)[0], NOW, NOW)
     save(store, replace(LAST, causes=CLIFF))
 
-    assert send_due(store) == [Said("corrected", "retention_cliff", was="compaction")]
+    assert send_due(store) == [Sent("corrected", "retention_cliff", previous_cause="compaction")]
 
 
 def test_a_cause_that_readers_may_know_from_two_messages_is_named_once(
@@ -264,7 +264,7 @@ def test_a_cause_that_readers_may_know_from_two_messages_is_named_once(
     store.begin_try(store.due(NOW)[0], NOW, NOW)
     save(store, LAST)
 
-    assert send_due(store) == [Said("corrected", "compaction", was="retention_cliff")]
+    assert send_due(store) == [Sent("corrected", "compaction", previous_cause="retention_cliff")]
 
 
 def test_a_refused_message_has_no_correction(store: FindingsStore) -> None:
@@ -286,7 +286,7 @@ def test_a_resolved_message_has_the_final_cause(store: FindingsStore) -> None:
     save(store, replace(LAST, state="gone", resolved_k=160))
 
     assert early == []
-    assert send_due(store) == [Said("resolved", "compaction", was="retention_cliff")]
+    assert send_due(store) == [Sent("resolved", "compaction", previous_cause="retention_cliff")]
 
 
 def test_a_resolved_message_waits_five_minutes_at_most(store: FindingsStore) -> None:
@@ -296,7 +296,7 @@ def test_a_resolved_message_waits_five_minutes_at_most(store: FindingsStore) -> 
     save(store, replace(FIRST, state="gone", resolved_k=160))
 
     assert send_due(store, NOW + SETTLE_LIMIT_NS - SECOND_NS) == []
-    assert send_due(store, NOW + SETTLE_LIMIT_NS) == [Said("resolved", "retention_cliff")]
+    assert send_due(store, NOW + SETTLE_LIMIT_NS) == [Sent("resolved", "retention_cliff")]
 
 
 def test_a_correction_that_was_not_sent_is_replaced_by_resolved(
@@ -306,7 +306,7 @@ def test_a_correction_that_was_not_sent_is_replaced_by_resolved(
     send_due(store)
     save(store, LAST, replace(LAST, state="gone", resolved_k=900))
 
-    assert send_due(store) == [Said("resolved", "compaction", was="retention_cliff")]
+    assert send_due(store) == [Sent("resolved", "compaction", previous_cause="retention_cliff")]
 
 
 def test_a_finding_of_the_client_is_withdrawn_and_not_corrected(store: FindingsStore) -> None:
@@ -314,7 +314,7 @@ def test_a_finding_of_the_client_is_withdrawn_and_not_corrected(store: FindingsS
     send_due(store)
     save(store, replace(LAST, causes=CLIENT, is_about_cluster=False))
 
-    assert send_due(store) == [Said("resolved", "client", was="retention_cliff")]
+    assert send_due(store) == [Sent("resolved", "client", previous_cause="retention_cliff")]
 
 
 def test_a_finding_that_is_open_again_before_resolved_was_sent_is_corrected(
@@ -324,7 +324,7 @@ def test_a_finding_that_is_open_again_before_resolved_was_sent_is_corrected(
     send_due(store)
     save(store, replace(FIRST, state="gone", resolved_k=160), LAST)
 
-    assert send_due(store) == [Said("corrected", "compaction", was="retention_cliff")]
+    assert send_due(store) == [Sent("corrected", "compaction", previous_cause="retention_cliff")]
 
 
 def test_an_open_finding_is_sent_again_with_its_newest_cause(store: FindingsStore) -> None:

@@ -134,7 +134,7 @@ def test_a_later_save_without_causes_keeps_the_known_ones(tmp_path: Path) -> Non
         assert [row.kind for row in store.notifications("run1")] == ["opened", "resolved"]
 
 
-def words(store: FindingsStore) -> list[tuple[str, int, str]]:
+def states(store: FindingsStore) -> list[tuple[str, int, str]]:
     return [(row.kind, row.occurrence, row.state) for row in store.notifications("run1")]
 
 
@@ -154,7 +154,7 @@ def test_a_sent_finding_that_is_the_clients_is_withdrawn_once(tmp_path: Path) ->
         send_due(store)
         store.save_finding(finding("gone", is_about_cluster=False, resolved_k=200), ["mail"], NOW)
 
-        assert words(store) == [("opened", 1, "sent"), ("resolved", 1, "sent")]
+        assert states(store) == [("opened", 1, "sent"), ("resolved", 1, "sent")]
 
 
 def test_a_finding_that_was_not_tried_is_withdrawn_silently(tmp_path: Path) -> None:
@@ -178,14 +178,14 @@ def test_a_finding_that_comes_back_starts_another_occurrence(tmp_path: Path) -> 
             store.save_finding(finding("gone", resolved_k=200), ["mail"], NOW)
             send_due(store)
 
-        assert words(store) == [
+        assert states(store) == [
             ("opened", 1, "sent"),
             ("resolved", 1, "sent"),
         ], "up and gone again between two rounds is no news"
         store.save_finding(finding("confirmed"), ["mail"], NOW)
         send_due(store)
         store.save_finding(finding("gone", resolved_k=200), ["mail"], NOW)
-        assert words(store)[2:] == [("opened", 2, "sent"), ("resolved", 2, "pending")]
+        assert states(store)[2:] == [("opened", 2, "sent"), ("resolved", 2, "pending")]
 
 
 def test_unresolved_notifications_are_known_by_sink(tmp_path: Path) -> None:
