@@ -6,9 +6,16 @@ import sys
 import webbrowser
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:  # a command imports what it needs when it is called
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
+    from soak.app.foreground import FinishedRun
 
 Plan = Annotated[Path, typer.Argument(help="The plan, a YAML file.")]
 
@@ -73,18 +80,12 @@ def run(
     from rich.console import Console
 
     from soak.app import foreground, preflight
-    from soak.app.lifecycle import find_interrupted_run
-    from soak.app.multi_host import daemon_names, part_of
-    from soak.core.errors import PlanError
+    from soak.app.multi_host import part_of
 
     console = Console()
     if resume:
         fixed = {"--scale": scale, "--duration": duration, "--start": start, "--yes": yes}
-        for option, value in fixed.items():
-            if value:
-                raise PlanError(f"{option}: a resumed run follows its own plan.yaml")
-        folder = find_interrupted_run(preflight.load_plan(plan).plan, run_dir, run_id)
-        finished = foreground.resume_run(folder, console, daemon_names(only))
+        finished = _resume(plan, run_dir, run_id, only, fixed, console)
     else:
         part = part_of(run_id, start, only)
         plan_file = preflight.scaled_plan(preflight.load_plan(plan), scale, duration)
@@ -94,6 +95,27 @@ def run(
     if not finished.is_part:
         foreground.show_outcome(console, finished.folder)
     raise typer.Exit(finished.code)
+
+
+def _resume(
+    plan: Path,
+    run_dir: Path | None,
+    run_id: str,
+    only: str,
+    fixed: Mapping[str, object],
+    console: Console,
+) -> FinishedRun:
+    """Resume the interrupted run of a plan; `fixed` are options that cannot change any more."""
+    from soak.app import foreground, preflight
+    from soak.app.lifecycle import find_interrupted_run
+    from soak.app.multi_host import daemon_names
+    from soak.core.errors import PlanError
+
+    for option, value in fixed.items():
+        if value:
+            raise PlanError(f"{option}: a resumed run follows its own plan.yaml")
+    folder = find_interrupted_run(preflight.load_plan(plan).plan, run_dir, run_id)
+    return foreground.resume_run(folder, console, daemon_names(only))
 
 
 def stop(
