@@ -53,11 +53,9 @@ def run(
     clock: Clock,
     *,
     is_once: bool = False,
-    report: Callable[[int], None] = lambda _: None,
+    report: Callable[[int], None] = lambda _: None,  # with `is_once`, the number of records
 ) -> int:
     """Receive until `stop`, or with `is_once` what the topic holds now; return the exit code.
-
-    With `is_once`, `report` gets the number of received records.
 
     Raises:
         SoakError: this is no run folder, or another process receives into it.

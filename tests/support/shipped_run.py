@@ -1,4 +1,4 @@
-"""Journals on one host, a target that fails as told, and a folder on another host that takes what comes."""
+"""Journals on one host, a target that fails on request, and the run folder of another host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def folder_of(path: Path, run_id: str = "r1") -> RunFolder:
 
 
 class Host:
-    """Writes a source second by second; `restart` begins a new incarnation."""
+    """Writes a source interval by interval; `restart` begins a new epoch."""
 
     def __init__(self, folder: RunFolder, source: str, clock: Clock | None = None) -> None:
         self.folder = folder
@@ -56,7 +56,7 @@ class Host:
 
 
 class FlakyTarget:
-    """Takes the first so many lines of each call that `fails` names, and then says that it took not all."""
+    """Takes all lines; in the calls that `fails` names, only the first so many, and then raises an error."""
 
     def __init__(self, fails: Sequence[int | None] = ()) -> None:
         self._fails = list(fails)
@@ -68,7 +68,7 @@ class FlakyTarget:
         taken = self._fails.pop(0) if self._fails else None
         self.taken += lines[:taken]
         if taken is not None:
-            raise BrokerError("soak.samples took not all lines: no answer")
+            raise BrokerError("soak.samples did not take all lines: no answer")
 
     def close(self) -> None:
         self.is_closed = True

@@ -22,6 +22,7 @@ from soak.core.errors import RunFolderError
 from soak.core.journal_format import Columns, End, Line, columns_line, encode
 from soak.core.model import Column, Record
 from soak.core.ports import Clock
+from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 from soak.store.journal.reader import segment_name, segments
 
@@ -58,7 +59,7 @@ class BackgroundSync:
         self._waiting: SimpleQueue[int | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="journal-sync", daemon=True)
         self._error: Exception | None = None
-        self._failure = ""  # of the last flush
+        self._failures = Once()
 
     def request(self, descriptor: int) -> None:
         """Have all that was written so far flushed; the descriptor may be closed at once.
@@ -97,11 +98,10 @@ class BackgroundSync:
         except OSError as error:
             if error.errno not in DRIVE_ERRORS:
                 raise
-            if str(error) != self._failure:
+            if self._failures.is_new(str(error)):
                 LOG.error("journal_not_flushed error=%s", error)  # noqa: TRY400  # no defect of ours
-            self._failure = str(error)
         else:
-            self._failure = ""
+            self._failures.clear()
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -141,7 +141,7 @@ class JournalWriter:
         self._sync = BackgroundSync(sync_close_seconds)
         self._pending: deque[tuple[Line, bytes]] = deque()
         self._pending_bytes = 0
-        self._failure = ""  # why the drive takes nothing
+        self._failures = Once()
         self.dropped_lines = 0
         self._lock = -1
         self.epoch = 0
@@ -250,11 +250,10 @@ class JournalWriter:
         except OSError as error:
             if error.errno not in DRIVE_ERRORS:
                 raise
-            if str(error) != self._failure:
+            if self._failures.is_new(str(error)):
                 LOG.warning("journal_not_written folder=%s error=%s", self._folder, error)
-            self._failure = str(error)
         else:
-            self._failure = ""
+            self._failures.clear()
 
     def _write_line(self, raw: bytes) -> None:
         written = self._write(self._descriptor, raw)
