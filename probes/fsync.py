@@ -323,7 +323,7 @@ def build(config: Config, clock: Clock) -> Fsync:
 
 
 class Fsync:
-    """A thread flushes; a reading returns the latencies since the last one. Tests replace `proc` and `file`."""
+    """A thread flushes; a reading returns the latencies since the last. Tests replace `proc` and `file`."""
 
     def __init__(
         self,

@@ -63,8 +63,8 @@ class ExpositionParser:
         cannot be read: the rest of such a metric would be taken for the whole.
 
         Raises:
-            ProbeError: the page was cut, so its last line has no end; a line is neither a sample nor a comment;
-                or there are too many series.
+            ProbeError: the page was cut, so its last line has no end; a line is neither a sample nor a
+                comment; or there are too many series.
         """
         if not text.endswith(b"\n"):
             raise ProbeError(f"the page was cut after {len(text)} bytes")

@@ -41,8 +41,9 @@ def bucket_quantiles(
 ) -> list[tuple[float, float]]:
     """Return (quantile, value) as histogram_quantile of Prometheus, from counts up to each end.
 
-    The last end is infinite. Nothing if nothing was counted, or if the counts cannot be those of one histogram. Values are taken to
-    be spread evenly in a bucket; a quantile beyond the last finite end is that end, as a lower bound.
+    The last end is infinite. There is no quantile if nothing was counted, or if the counts cannot be those of
+    one histogram. Values are taken to be spread evenly in a bucket; a quantile beyond the last finite end is
+    that end, as a lower bound.
     """
     ends = sorted(up_to)
     counts = [up_to[end] for end in ends]

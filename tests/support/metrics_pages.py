@@ -6,6 +6,7 @@ import math
 import string
 from collections.abc import Iterable, Sequence
 
+from probes.prometheus.name_map import Entry
 from probes.prometheus.probe import Config, Prometheus, Target
 from probes.prometheus.sources import MetricsPage
 from soak.core.errors import ProbeError
@@ -53,8 +54,8 @@ class Watched:
         self.probe.open()
         (self.target,) = self.probe.targets
 
-    def open_source(self, target: Target, entries: Sequence[object], *_: object) -> MetricsPage:
-        names = {name for entry in entries for name in entry.names()}  # type: ignore[attr-defined]  # of a name map
+    def open_source(self, target: Target, entries: Sequence[Entry], *_: object) -> MetricsPage:
+        names = {name for entry in entries for name in entry.names()}
         return MetricsPage(target.url, self.answers, names, self.clock)  # type: ignore[arg-type]  # stands in
 
     def look(self) -> Reading:

@@ -1,4 +1,4 @@
-"""Reading the wanted lines of a metrics page: against a slow reader, on complete pages and on damaged ones."""
+"""Reading the wanted lines of a metrics page: against a slow reader, on complete and damaged pages."""
 
 from __future__ import annotations
 

@@ -331,7 +331,7 @@ def test_secrets_unknown_settings_and_unknown_maps_are_refused(
     settings: dict[str, object], place: str, message: str
 ) -> None:
     """At the key that holds them."""
-    target = Target(**{"url": URL, "maps": ("jvm",), **settings})  # type: ignore[arg-type]  # as a plan has it
+    target = Target(**{"url": URL, "maps": ("jvm",), **settings})  # type: ignore[arg-type]  # as in plans
 
     with pytest.raises(SettingError, match=message) as caught:
         plugins.load("probes", "prometheus").check_settings(Config(targets={"b": target}))

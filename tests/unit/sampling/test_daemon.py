@@ -95,7 +95,10 @@ def test_missed_seconds_are_a_gap_and_the_lag_is_recorded(tmp_path: Path) -> Non
     """They are not made up for."""
     clock = SlowClock()
     folder = run_folder(tmp_path, clock.wall_ns(), 10)
-    daemon.run(tmp_path, threading.Event(), clock)
+    plan = read_any_plan(folder)
+    probes = daemon.build(plan.probes, clock)
+    scheduler = Scheduler(probes, clock, row_timeout_seconds=30.0)
+    daemon.record(open_journal(folder, plan, "probe", clock), scheduler, threading.Event(), clock)
 
     records, columns, _ = recorded(folder)
     lag = columns[0].index(Column("probe_lag_seconds", (("probe", "host"),), "seconds"))
