@@ -2,9 +2,9 @@
 
 A drive may be read-only for an hour, and seven daemons that start every two seconds next to a broker raise
 its latency. So each start waits until twice as long after the previous one, up to a minute, before it opens
-anything or starts a JVM. The state is in the folder that systemd keeps below /run while it restarts the service
-by itself, and stopping the service removes it. Systemd 252 leaves it when the service is stopped between two
-attempts: then it expires after `RESET_NS`.
+anything or starts a JVM. The state is in the folder that systemd keeps below /run while it restarts the
+service by itself, and stopping the service removes it. Systemd 252 leaves it when the service is stopped
+between two attempts: then it expires after `RESET_NS`.
 """
 
 from __future__ import annotations
