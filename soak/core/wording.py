@@ -177,8 +177,13 @@ def finding_text(found: Finding, start_wall_ns: int) -> str:
     """Return one line about a finding of a run that started at this time."""
     since = moment_with_day(start_wall_ns + found.onset_k * SECOND_NS, start_wall_ns)
     note = not_counted_note(is_about_cluster=found.is_about_cluster)
-    what = f"{found.state}: {title(found.series)} {change_text(found)}"
+    what = f"{state_word(found.state)}: {title(found.series)} {change_text(found)}"
     return printable(f"{what} since {since}, cause {found.cause}{note}")
+
+
+def state_word(state: str) -> str:
+    """Return the state of a finding for people: `gone`, as files have it, is `resolved`."""
+    return "resolved" if state == "gone" else state
 
 
 def not_counted_note(*, is_about_cluster: bool) -> str:

@@ -22,6 +22,7 @@ from soak.core.plan.phases import Phases, drain_k
 from soak.core.plan.plan import Lab, Plan
 from soak.core.plan.text import Document, KeyPath, PlanFile, parse_yaml, validated
 from soak.core.units import SECOND_NS, Duration, format_duration
+from soak.core.wording import state_word
 from soak.lab.faults.registry import all_faults, find_fault
 
 _CAUSES = "detectors.causes"
@@ -42,11 +43,6 @@ UNKNOWN, CLIENT = "unknown", "client"
 """Causes that do not blame the cluster: the first blames nothing, the second our own daemons."""
 
 State = Literal["confirmed", "resolved"]
-
-
-def state_word(state: str) -> str:
-    """Return the state of a finding as a drill names it; `summary.json` has `gone` for `resolved`."""
-    return "resolved" if state == "gone" else state
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -15,7 +15,7 @@ from soak.core import wording
 from soak.core.model import Record
 from soak.core.series import parse_series
 from soak.core.units import SECOND_NS, format_duration
-from soak.lab.drills.drill import CLIENT, NOTHING, UNKNOWN, Expectation, state_word
+from soak.lab.drills.drill import CLIENT, NOTHING, UNKNOWN, Expectation
 from soak.lab.drills.injection import Injection
 from soak.lab.drive.folder import DriveStatus
 from soak.store.findings.store import FindingsStore
@@ -326,7 +326,7 @@ def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> 
 def _judge_fault(expect: Expectation, findings: FaultFindings, moments: Moments) -> list[Check]:
     match = findings.match or {}
     causes = ", ".join(sorted({str(one.get("cause")) for one in findings.of_fault}))
-    state = state_word(str(match.get("state", "no finding")))
+    state = wording.state_word(str(match.get("state", "no finding")))
     key, sent = str(match.get("key", "")), moments.notifications
     return [
         Check("cause", expect.cause, causes or "no finding", bool(match)),
