@@ -1,4 +1,4 @@
-"""Faults on a real Kafka, on an injected drive and behind a relay: felt while active, gone after."""
+"""Faults of a real Kafka on an injected drive and behind a relay: an effect while active, none after."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_message_takes_longer_while_it_is_active(
     before = sender.typical()
     active = inject(name, target, **settings)
     try:
-        sender.typical(WHILE_ACTIVE)  # until the pool is written, and what is cached is gone
+        sender.typical(WHILE_ACTIVE)  # until the pool is written and the cache is used up
         during = sender.typical(WHILE_ACTIVE)
     finally:
         active.lift()
@@ -181,7 +181,7 @@ def test_a_broker_is_stopped_again_and_again(
 def test_a_jvm_collects_all_its_garbage_as_often_as_told(
     target: Target, lines: list[Mapping[str, object]]
 ) -> None:
-    """Each collection is recorded with its length, and the JVM tells of its pause in a log of its own."""
+    """Each collection is recorded with its length, and the JVM logs its pause."""
     active = inject("gc_pause", target, every=10 * MS)
     _until(lambda: len(lines) >= 5)
     active.lift()
@@ -206,7 +206,7 @@ def test_a_killed_broker_comes_back(target: Target, sender: Sender) -> None:
 
 
 def test_a_full_drive_is_free_again_afterwards(target: Target, sender: Sender, lab: Lab) -> None:
-    """Nobody may write on it while active, not even root; a broker that ended of it is started again."""
+    """Nothing can be written while active, not even by root; a broker that ended is started again."""
     folder = lab.drives[1].mount_point
     before = _free(folder)
     active = inject("disk_full", target)
@@ -312,7 +312,7 @@ def _free(folder: Path) -> int:
 
 
 def _setting(target: Target, topic: str, key: str) -> str | None:
-    """Return a topic's setting; a broker tells it a moment after it was altered."""
+    """Return a topic's setting, which a broker returns a moment after the change."""
     admin = AdminClient({"bootstrap.servers": target.broker.bootstrap_servers})
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     with contextlib.suppress(KafkaException):

@@ -96,7 +96,7 @@ def test_kill_9_of_the_keeper_leaves_nothing_and_the_next_start_clears_its_state
 def test_its_data_may_lie_on_an_injected_drive(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Which is told what to do by a file, and goes with the lab, also when it does not answer."""
+    """A file controls it, and it ends with the lab, also if it does not answer."""
     lack = drive.missing_drive_tools()
     if lack:
         pytest.skip(lack)

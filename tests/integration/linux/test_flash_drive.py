@@ -107,7 +107,7 @@ def _size(device: str) -> int:
 
 @pytest.mark.slow
 def test_who_writes_waits_for_the_drive_once_no_more_may_be_held_back(tmp_path: Path) -> None:
-    """Nobody flushes: without a limit the kernel takes 8 MiB at once, however slow the drive is."""
+    """Without a flush and a limit the kernel accepts 8 MiB at once, however slow the drive is."""
     if lack := block_device.missing_dirty_limit():
         pytest.skip(lack)
     made = started(tmp_path)

@@ -1,4 +1,4 @@
-"""The lab's own drive: it comes up, answers as told, and leaves nothing behind however its user ends."""
+"""The injected drive starts, answers as commanded, and leaves nothing behind however its user ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A matrix in four minutes: two faults of an injected drive, found, told apart, and seen to go."""
+"""A matrix in four minutes: two faults of an injected drive are found, distinguished and resolved."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_what_another_user_left_stops_nobody(home: Path, held: int, device: str)
 
 
 def test_a_group_of_another_container_stays(device: str) -> None:
-    """Whether its process lives cannot be told by its number."""
+    """Its process id is from another namespace, so it may still run."""
     group = V1 / f"soakd-lab-1-{os.getpid()}-{len(device)}"
     group.mkdir()
     try:

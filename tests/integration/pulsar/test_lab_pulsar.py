@@ -1,4 +1,4 @@
-"""The lab's Pulsar: what it is told, what it refuses, and its relay; `test_pulsar_audit.py` kills it."""
+"""The configuration of the lab's Pulsar, and how it starts; `test_pulsar_audit.py` kills it."""
 
 from __future__ import annotations
 

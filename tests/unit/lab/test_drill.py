@@ -86,7 +86,7 @@ def test_a_drill_may_name_its_place_in_a_table_of_steps(tmp_path: Path) -> None:
 
 
 def test_a_drill_may_name_what_is_given_beside_its_fault(tmp_path: Path) -> None:
-    """Faults too, with their own configurations, all the time; it is told with the fault."""
+    """A drill may have further faults that are active all the time, with their own configurations."""
     (tmp_path / "plan.yaml").touch()
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD + "given:\n  - kind: network_delay\n    node: 2\n")
@@ -168,7 +168,7 @@ def test_every_drill_that_ships_names_a_known_fault(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_fault_that_is_to_be_found_is_also_to_be_told_and_to_go(path: Path) -> None:
-    """Nobody is told of what is the client's; what may not be found has nothing to tell."""
+    """Nobody is notified of a finding about the client, and a quiet drill has none."""
     found = drill.load(path)
     expect = found.expect
     is_told = expect.cause != drill.CLIENT
@@ -214,8 +214,6 @@ def test_times_that_cannot_be_are_refused(line: str, message: str, tmp_path: Pat
     with pytest.raises(PlanError, match=message):
         drill.load(path)
 
-
-# --- A drill for which its plan is not made is refused before anything is started.
 
 PLAN = """\
 name: mine
@@ -329,7 +327,7 @@ def test_a_pool_is_judged_of_an_injected_drive_alone(fault: str, tmp_path: Path)
 def test_a_fault_that_begins_when_the_load_is_over_is_refused(
     begin: str, phases: str, message: str, tmp_path: Path
 ) -> None:
-    """Nobody would feel it; when that is nobody knows where a ramp comes first."""
+    """It would have no effect; the end of the load is unknown with a ramp."""
     plan = PLAN.replace("LAB", "").replace("drain", phases)
     said = refusal(tmp_path, plan, QUIET, EXPECT, f"begin: {begin}")
 
@@ -367,9 +365,6 @@ def test_what_a_fault_needs_of_a_lab_is_asked_of_the_plan(name: str) -> None:
     said = str(fault.config.__doc__)
     words = ("`lab.drive`", "`lab.relayed`", "several brokers", "a lab's Pulsar")
     assert bool(lack) == any(word in said for word in words)
-
-
-# --- A seed has the fault of every drill felt some seconds later, and leaves what follows its time.
 
 
 def of(name: str) -> tuple[Drill, Plan]:

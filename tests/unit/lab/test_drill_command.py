@@ -65,7 +65,7 @@ def test_a_drill_that_cannot_run_here_is_no_miss(
 def test_what_could_not_be_undone_is_told_on_every_way_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also where nobody judges the run any more: all that is left of it then is its stack."""
+    """Also if the run is not judged any more."""
     lab = SimpleNamespace(folder=tmp_path, broker=None, drives={})
     started: Any = SimpleNamespace(lab=lab, run=SimpleNamespace(start_wall_ns=0), pids=dict)
     with ExitStack() as stack:
@@ -78,14 +78,15 @@ def test_what_could_not_be_undone_is_told_on_every_way_out(
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_narrow_terminal_has_a_line_for_each_part_of_an_outcome(count: int) -> None:
-    """No word is broken, and what is not there takes no line."""
+    """Words are not broken, and an empty cell takes no line."""
     found = replace(
         ONE, drill="drive_gc", cause="drive_gc", notified_seconds=21.0, why="it [red]rose"
     )
     console = Console(width=80, file=StringIO())
     console.print(drills.outcome_table([result.table_row(found)] * count, console.width))
 
-    told = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]  # a StringIO
+    text = console.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
+    lines = [line.rstrip() for line in text.splitlines()]
     one = [
         "drill     drive_gc",
         "injected  quiet",
@@ -94,7 +95,7 @@ def test_a_narrow_terminal_has_a_line_for_each_part_of_an_outcome(count: int) ->
         "why       it [red]rose",
         "verdict   ok",
     ]
-    assert told == ([*one, "", *one] if count > 1 else one)
+    assert lines == ([*one, "", *one] if count > 1 else one)
 
 
 @pytest.mark.parametrize(

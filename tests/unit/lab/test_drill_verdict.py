@@ -155,7 +155,7 @@ def test_the_client_may_be_blamed_for_cpu_that_the_hypervisor_took() -> None:
 
 
 def test_a_warning_and_a_step_back_down_are_not_what_was_expected() -> None:
-    """The second is named `unknown`, as what nobody has a name for is."""
+    """The second is named `unknown`, as is everything without a known cause."""
     expect = Expectation(cause="unknown")
     found = summary(finding={"cause": "unknown"})
     back = summary(finding={"cause": "unknown", "is_about_cluster": False})
@@ -361,8 +361,6 @@ def test_an_event_that_must_be_told_counts_near_the_fault(
     assert lines(expect, {}, Moments(None, events_wall_ns=events))["event"] == ("never", False)
 
 
-# --- What is read of a drill's run: who was told, events, the order of records.
-
 COLUMNS = (Column("a_seconds"),)
 
 
@@ -399,7 +397,7 @@ def test_records_that_come_after_a_later_one_are_counted(tmp_path: Path) -> None
 def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
     tmp_path: Path,
 ) -> None:
-    """A message that waits tells nobody anything; nor is anybody told of what is the client's.
+    """A pending message notifies nobody, and no message is sent about the client.
 
     Of one that came back the last time counts, and none while it is up.
     """

@@ -78,7 +78,7 @@ def test_what_went_wrong_in_the_middle_is_undone(target: Target) -> None:
 
 
 def test_a_step_that_cannot_be_undone_keeps_the_others_not_back(target: Target) -> None:
-    """And is told."""
+    """The error is raised."""
     undone: list[str] = []
     with activating(target) as active:
         active.on_lift(undone.append, "first")
@@ -216,7 +216,7 @@ def test_a_clock_is_set_in_the_file_that_daemons_look_at_and_set_right_again(
 
 
 def test_a_process_under_a_clock_that_is_set_sees_its_wall_clock_step_alone(tmp_path: Path) -> None:
-    """An hour back, also once the file is gone; the clocks that count seconds go on, and it still sleeps."""
+    """An hour back, also after the file is removed; monotonic clocks and sleeps are not affected."""
     environment = clock_environment(tmp_path)
     file = Path(environment[set_clock.VARIABLE])
     file.write_text(str(-3600 * SECOND_NS))
@@ -400,7 +400,7 @@ def test_a_broker_that_ended_is_started_again_whoever_has_its_number(
 )
 def test_a_fault_says_what_it_lacks(name: str, message: str, tmp_path: Path) -> None:
     """Before anything is done to the broker, which has no process here."""
-    broker = SleepingBroker(None, tmp_path)  # type: ignore[arg-type]  # nobody may touch it
+    broker = SleepingBroker(None, tmp_path)  # type: ignore[arg-type]  # it must not be touched
     bare = Target(broker, lambda _: None, SystemClock())
 
     with pytest.raises(LabError, match=message):
@@ -413,7 +413,7 @@ def test_a_drive_that_ages_is_told_all_of_it(tmp_path: Path) -> None:
     drive = SimpleNamespace(
         capacity_bytes=2**24, age=done.append, trim=lambda: done.append("trimmed")
     )
-    broker = SleepingBroker(None, tmp_path)  # type: ignore[arg-type]  # nobody may touch it
+    broker = SleepingBroker(None, tmp_path)  # type: ignore[arg-type]  # it must not be touched
     drives: Any = {1: drive}
     target = Target(broker, lambda _: None, SystemClock(), drives)
     active = inject(

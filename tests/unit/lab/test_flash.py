@@ -135,7 +135,7 @@ def test_a_trim_on_a_full_drive_without_spare_pages_moves_all_the_others() -> No
 
 
 def test_a_trim_costs_nothing_unless_told() -> None:
-    """And two MiB cost twice as much as one, where it is told."""
+    """Two MiB take twice as long as one, if a time is set."""
     flash = aged(trim_seconds_per_mib=1e-6, spare_ratio=1e9)  # valid pages are few among so many
 
     assert aged().trim(0, CAPACITY, 0.0) == 0

@@ -137,7 +137,7 @@ def test_what_is_given_is_there_from_the_start_and_outlasts_the_fault(
 def test_what_the_machine_refuses_is_an_error_of_ours(
     lines: list[Mapping[str, object]], tmp_path: Path
 ) -> None:
-    """Here the daemon that is to be killed has gone just before."""
+    """The daemon that would be killed has ended just before."""
     gone = children.spawn(["true"], log_path=tmp_path / "log")
     gone.wait()
     made = injection(replace(DRILL, begin_ns=0), FakeClock(), lines, gone.pid)
@@ -191,7 +191,7 @@ def test_a_fault_that_cannot_be_undone_ends_no_run(
 def test_whatever_cannot_be_undone_is_in_the_log(
     lines: list[Mapping[str, object]], daemon: int
 ) -> None:
-    """Each time, what is given too; the first is told."""
+    """Each failure is logged, of further faults too; the first is kept."""
     faults = giving(Stuck("what is given"), Stuck("the fault"))
     made = injection(replace(AT_ONCE, given=GIVEN), FakeClock(), lines, daemon, faults)
     made.poll()
@@ -221,9 +221,6 @@ def test_a_log_that_takes_nothing_keeps_nothing_from_being_undone() -> None:
         made.close()
 
     assert undone == ["what is given"]
-
-
-# --- The log of what was injected cannot be read before it is published.
 
 
 def test_nothing_is_visible_before_it_is_published(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def jars_in(folder: Path) -> set[str]:
 
 
 def test_jars_are_fetched_once_and_said_once(lock: Path, tmp_path: Path) -> None:
-    """The second call finds the folder and asks nobody."""
+    """The second call finds the folder and downloads nothing."""
     repository, said = Repository(), list[str]()
 
     for _ in range(2):
@@ -145,8 +145,6 @@ def test_a_failure_of_ivy_becomes_artefact_reason_and_advice(log: str, message: 
     assert text.startswith(message)
     assert "https_proxy" in text
 
-
-# --- Lock files of jars: what is read, what is refused.
 
 SHA = "ab" * 32
 

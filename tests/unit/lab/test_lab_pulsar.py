@@ -1,4 +1,4 @@
-"""The lab's Pulsar: what it is told, what it refuses, and its relay; `test_pulsar_audit.py` kills it."""
+"""The configuration of the lab's Pulsar, and how it starts; `test_pulsar_audit.py` kills it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_standalone_listens_on_loopback_alone() -> None:
 
 
 def test_behind_a_relay_clients_are_told_of_it_alone() -> None:
-    """Pulsar sends them to the address that it tells, and takes one way of telling."""
+    """Clients go to the advertised address, for which Pulsar accepts only one setting."""
     ports = files.Ports(1, 2, 3, 4, relay=5)
 
     text = files.standalone_conf(ports, {})

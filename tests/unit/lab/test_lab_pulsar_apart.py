@@ -1,4 +1,4 @@
-"""A Pulsar in parts: what its three processes are told, and that it serves with a journal of its own."""
+"""A Pulsar of three processes: their configuration, and a cluster with its own journal folder."""
 
 from __future__ import annotations
 

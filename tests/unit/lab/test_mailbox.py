@@ -36,7 +36,7 @@ def mailbox(shown: list[bytes]) -> Iterator[Mailbox]:
 
 
 def test_a_mail_sent_arrives_whole_and_is_shown(mailbox: Mailbox, shown: list[bytes]) -> None:
-    """Over SMTP on loopback, to a port that nobody chose."""
+    """Over SMTP on loopback, to any free port."""
     with smtplib.SMTP(mailbox.host, mailbox.port, timeout=20) as client:
         client.send_message(mail())
 

@@ -73,7 +73,7 @@ def test_a_last_line_that_a_kill_has_cut_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_run_that_proved_nothing_is_kept_and_run_again() -> None:
-    """It counts for nothing in the tables but is told there."""
+    """It does not count in the tables, but is mentioned there."""
     lost = replace(ONE, seed=2, cause=NO_FINDING, is_passed=False, is_judged=False)
 
     text = matrix.tables([ONE, lost, lost], {})
@@ -276,7 +276,7 @@ def test_a_result_is_made_of_the_finding_nearest_to_the_fault() -> None:
 
 
 def test_a_result_shows_the_wrong_name_before_the_right_one() -> None:
-    """A fault that is blamed on two causes was not named right; `unknown` blames nobody."""
+    """A fault with two causes is not named right; `unknown` is no cause."""
     about = {"state": "confirmed", "is_about_cluster": True}
     right = {**about, "key": "r", "cause": "drive_gc", "at": "2027-01-15T08:00:03Z"}
     other = {**about, "key": "o", "cause": "unknown", "at": "2027-01-15T08:00:01Z"}
@@ -305,7 +305,7 @@ def test_what_the_report_alone_found_was_not_detected() -> None:
 
 
 def test_a_result_keeps_the_name_that_people_were_told_first() -> None:
-    """The last word may be another."""
+    """The report may name another cause."""
     drill = Drill("d", "", Path("p"), "drive_gc", None, Expectation(cause="drive_gc"))
     finding = {"key": "a", "cause": "drive_gc", "state": "gone", "is_about_cluster": True}
     moments = Moments(

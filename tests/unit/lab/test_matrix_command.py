@@ -51,7 +51,7 @@ def test_what_is_all_there_runs_nothing(tmp_path: Path) -> None:
 def test_a_matrix_that_breaks_a_limit_fails_though_every_run_is_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And says which; drills that nobody asked for do not count."""
+    """The limits are printed; only the given drills count."""
     state = tmp_path / "state"
     other = replace(ONE, drill="drive_gc", fault="drive_gc", expected="drive_gc")
     state.write_text(
@@ -103,7 +103,7 @@ def test_a_run_that_comes_to_no_end_is_a_row_too(
 
 
 def test_a_second_matrix_in_the_background_is_refused_at_once(tmp_path: Path) -> None:
-    """By the process that has the folder, not by a log that nobody reads."""
+    """By the command itself, not only in a log."""
     with (
         file_lock(tmp_path / "matrix.lock", "this matrix"),
         pytest.raises(RunFolderError, match=f"in use by process {os.getpid()} "),

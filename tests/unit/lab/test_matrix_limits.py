@@ -43,7 +43,7 @@ LOST = replace(ONE, cause=NO_FINDING, is_judged=False)
     ],
 )
 def test_a_matrix_may_miss_as_much_as_the_limits_say(runs: list[Result]) -> None:
-    """Found in 95 %, of these named right in 90 %, wrong in 5 %; onset and mail in time in 95 %, gone in 90.
+    """Found in 95 %, named right in 90 %, wrong in 5 %; onset and mail in time in 95 %, resolved in 90.
 
     What proves nothing, or was left out, is not counted.
     """
@@ -75,7 +75,7 @@ def test_a_matrix_that_misses_more_or_shows_nothing_breaks_them(runs: list[Resul
 
 
 def test_a_fault_is_not_found_where_the_client_is_blamed_unless_it_is_to_blame() -> None:
-    """Nobody is told of that."""
+    """No message is sent about the client."""
     told = [str(limit) for limit in limits([CLIENT, OF_CLIENT])]
 
     assert told[:3] == [

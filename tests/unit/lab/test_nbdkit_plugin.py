@@ -32,7 +32,7 @@ def test_what_it_is_told_and_says_comes_through_files_as_a_whole(tmp_path: Path)
 def test_zeros_are_written_as_anything_else_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They count, take pages, and fail when the drive is told to."""
+    """They count, take pages, and fail if the command is to fail."""
     monkeypatch.setitem(sys.modules, "nbdkit", SimpleNamespace(set_error=lambda _: None))
     monkeypatch.setattr("time.sleep", lambda _: None)
     made = nbdkit_plugin.Drive()
@@ -112,7 +112,7 @@ def test_what_is_written_while_a_drive_discards_waits(
 def test_what_is_written_while_a_drive_reads_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read takes its own time, and so does who writes then; without being told neither does."""
+    """A read takes its time and delays writes, if the command says so."""
     line = Line(tmp_path, monkeypatch)
     piece = bytearray(2**19)
     nbdkit_plugin.pread(line.told(DriveCommand()), piece, 0, 0)

@@ -109,7 +109,7 @@ def test_what_is_told_is_so_when_the_telling_returns(relay: Relay) -> None:
 
 
 def test_a_relay_that_has_ended_needs_no_undoing(relay: Relay) -> None:
-    """Nothing passes, and nobody waits for it."""
+    """Nothing passes, and `apply` does not wait."""
     relay.stop()
 
     relay.apply(Network(is_cut=True))
@@ -162,7 +162,7 @@ def test_a_piece_takes_the_delay_and_a_lost_one_the_time_to_send_it_again() -> N
 
 
 def test_the_way_to_one_broker_may_be_longer_than_to_others() -> None:
-    """By its place; what is told next is of all of them again."""
+    """By its place; the next network applies to all of them again."""
 
     async def takes(network: Network) -> list[float]:
         return [route(network, place).delay_seconds() for place in (1, 2, 3)]
@@ -182,7 +182,7 @@ def test_what_it_is_told_stands_in_one_file(tmp_path: Path) -> None:
 def test_a_relay_that_cannot_listen_says_why(tmp_path: Path) -> None:
     """Somebody has its port, on every address of the machine's own."""
     with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))  # bound, and not listening: nobody answers there
+        other.bind(("127.0.0.1", 0))  # bound, but not listening
         made = Relay(tmp_path, {other.getsockname()[1]: 1})
 
         with pytest.raises(LabError, match=r"(?s)relay did not start.*address already in use"):

@@ -146,7 +146,7 @@ def test_who_looks_whether_a_keeper_lives_disturbs_nobody(home: Home) -> None:
 
 
 def test_two_do_not_start_or_end_a_lab_at_once(home: Home) -> None:
-    """The second is told who is at it, and changes nothing."""
+    """The second gets an error with the process id, and changes nothing."""
     with home.change_locked():
         with pytest.raises(LabError, match=rf"in use by process {os.getpid()} .* starts or ends"):
             standing.up(home, asked(home))
@@ -179,7 +179,7 @@ def test_a_lab_that_is_being_started_is_shown_as_starting(
 def test_a_keeper_whose_start_nobody_waits_for_is_shown_and_is_ended_by_down(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`up` was killed: it listens to nobody yet, and ends as one that is told to by its `up`."""
+    """`up` was killed: the keeper does not listen yet, and ends on SIGTERM."""
     home = Home("kafka")
     with subprocess.Popen(
         [sys.executable, "-c", _STARTING, str(home.lock)], stdout=subprocess.PIPE, text=True

@@ -164,7 +164,7 @@ def test_a_deletion_makes_the_broker_stop_in_a_duty_cycle_for_as_long_as_it_is_r
     stalls = DeletionStalls(DeletionStallConfig())
     stops = []
     for now_ns in range(0, 3 * SECOND_NS, 20 * MS):
-        # The file is there for a second and then gone; it is one deletion all the time.
+        # The file exists for a second: it is one deletion all the time.
         stalls.count_new(now_ns, frozenset({"a"} if now_ns < SECOND_NS else set()))
         if stalls.is_due(now_ns):
             stops.append(now_ns // MS)
