@@ -46,19 +46,19 @@ SAID = {
 
 
 def test_the_message_names_unit_host_and_how() -> None:
-    told = failure_message("p", UNIT, "h1", SAID, 0)
+    message = failure_message("p", UNIT, "h1", SAID, 0)
 
-    assert told.subject == "[soakd] p: soak-start@p failed on h1"
-    assert "at 1970-01-01 00:00:00Z: exit-code 1." in told.text
-    assert "journalctl -u soak-start@p" in told.text
+    assert message.subject == "[soakd] p: soak-start@p failed on h1"
+    assert "at 1970-01-01 00:00:00Z: exit-code 1." in message.text
+    assert "journalctl -u soak-start@p" in message.text
 
 
 def test_a_failed_alert_daemon_means_that_findings_are_not_sent() -> None:
-    told = failure_message("p", "soak-alert@p", "h1", {**SAID, "MONITOR_EXIT_STATUS": "2"}, 0)
+    message = failure_message("p", "soak-alert@p", "h1", {**SAID, "MONITOR_EXIT_STATUS": "2"}, 0)
 
-    assert told.subject == "[soakd] p: findings are not sent, soak-alert@p failed on h1"
-    assert "Findings are kept" in told.text
-    assert "report" not in told.text
+    assert message.subject == "[soakd] p: findings are not sent, soak-alert@p failed on h1"
+    assert "Findings are kept" in message.text
+    assert "report" not in message.text
 
 
 def test_another_try_is_the_same_message() -> None:
@@ -162,11 +162,11 @@ def test_units_that_cannot_report_their_own_failure_notify_through_systemd() -> 
     units = {
         place.name: text for place, text in rendered_files().items() if place.suffix == ".service"
     }
-    told = [
+    message = [
         name for name, text in units.items() if "OnFailure=soak-notify-failure@%N.service" in text
     ]
 
-    assert set(told) == {"soak-alert@.service", "soak-start@.service", "soak-report@.service"}
+    assert set(message) == {"soak-alert@.service", "soak-start@.service", "soak-report@.service"}
 
 
 DAY_SECONDS = 86400
@@ -236,10 +236,10 @@ def test_unreadable_sinks_do_not_prevent_a_start(
 
 
 def test_the_message_about_crashes_says_what_happens_to_findings() -> None:
-    told = crash_message("p", "soak-alert@p", "h1", 60 * SECOND_NS)
+    message = crash_message("p", "soak-alert@p", "h1", 60 * SECOND_NS)
 
-    assert told.subject == ("[soakd] p: findings are not sent, soak-alert@p keeps crashing on h1")
-    assert told.text == (
+    assert message.subject == ("[soakd] p: findings are not sent, soak-alert@p keeps crashing on h1")
+    assert message.text == (
         "By 1970-01-01 00:01:00Z soak-alert@p on h1 had crashed at 8 starts in a row; systemd restarts it "
         "once a minute.\n"
         "This says nothing about the cluster. The load continues. Findings are kept, and sent as soon as "

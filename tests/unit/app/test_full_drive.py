@@ -1,4 +1,4 @@
-"""A drive that is full: it is said which one and how much it takes, and nothing that was there is lost."""
+"""A full drive: errors name the drive and its free space, and no data is lost."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_run_that_finds_no_room_to_go_on_says_so(
 def test_a_run_whose_own_plan_is_damaged_is_no_plan_that_was_refused(
     home: PlanHome, tmp_path: Path
 ) -> None:
-    """Nobody has just begun it, so people are to be told: it is a failure."""
+    """The caller did not cause it, so it is a failure that is notified."""
     (home.path / "p-r1" / "plan.yaml").write_text("name: [")
 
     with pytest.raises(RunFolderError, match=r"cannot be resumed: .*plan\.yaml"):
@@ -150,7 +150,7 @@ def test_a_real_drive_without_a_byte_left_costs_an_error_and_no_more(tmp_path: P
     finish, tracebacks, begin, more, same = done.stdout.splitlines()
     assert finish.startswith("1 soak: cannot write ")
     assert f"the drive at {tmp_path}/drive has 0B free; a few KiB close the run" in finish
-    assert begin.startswith("1 soak: ")  # a failure that people are told of: the plan is right
+    assert begin.startswith("1 soak: ")  # a failure, which is notified: the plan is right
     assert "free_space_floor: " in begin
     assert "has 0B free, less than the floor of 1GiB" in begin
     assert (tracebacks, more, same) == ("0", "0", "same")

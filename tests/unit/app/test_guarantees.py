@@ -1,4 +1,4 @@
-"""`soak audit`: what is asked of a cluster, and what is said of it."""
+"""Durability and retention of a plan: `soak audit`, the forecast, and what a run records of them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_plan_that_no_lab_can_serve_starts_none(tmp_path: Path) -> None:
         audit(plan)
 
 
-def test_a_misspelt_setting_is_told_with_its_own_line_as_by_check(tmp_path: Path) -> None:
+def test_a_misspelt_setting_is_reported_with_its_line_as_by_check(tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "plan.yaml", NOWHERE, "lingr.ms: 5")
 
     with pytest.raises(
@@ -81,9 +81,9 @@ def test_a_run_goes_on_when_its_cluster_does_not_tell(tmp_path: Path) -> None:
 
     guarantees.record_durability(folder, loaded.plan, loaded.document)
 
-    told = json.loads(folder.durability.read_text())
-    assert (told["level"], told["lowest"], told["highest"]) == (None, 1, 4)
-    assert "no Kafka broker answered" in told["notes"][0]
+    result = json.loads(folder.durability.read_text())
+    assert (result["level"], result["lowest"], result["highest"]) == (None, 1, 4)
+    assert "no Kafka broker answered" in result["notes"][0]
 
 
 @pytest.mark.parametrize(
@@ -103,19 +103,19 @@ def test_redpandas_cluster_property_is_read_where_its_metrics_are(
         config = _redpanda_durability.Config(
             bootstrap_servers=NOWHERE, metrics_urls=(f"{url}/metrics",)
         )
-        told = _redpanda_durability.cluster_caching(config)
+        result = _redpanda_durability.cluster_caching(config)
 
-    assert told.value == value
-    assert where in told.where
+    assert result.value == value
+    assert where in result.where
 
 
 def test_without_redpandas_pages_the_cluster_property_is_unknown() -> None:
-    told = _redpanda_durability.cluster_caching(
+    result = _redpanda_durability.cluster_caching(
         _redpanda_durability.Config(bootstrap_servers=NOWHERE)
     )
 
-    assert told.value is None
-    assert "metrics_urls" in told.where
+    assert result.value is None
+    assert "metrics_urls" in result.where
 
 
 @pytest.mark.broker
@@ -153,9 +153,9 @@ def test_a_topic_that_exists_speaks_for_itself(lab_kafka: Running, tmp_path: Pat
 
     code, text = audit(plan, "--format", "json")
 
-    told = json.loads(text)
-    by_name = {one["name"]: one for one in told["settings"]}
-    assert (code, told["level"], told["copies"], told["confirmed"]) == (0, 2, 1, 1)
+    result = json.loads(text)
+    by_name = {one["name"]: one for one in result["settings"]}
+    assert (code, result["level"], result["copies"], result["confirmed"]) == (0, 2, 1, 1)
     assert by_name["flush.messages"]["where"] == f"topic {name}"
     assert by_name["min.insync.replicas"]["value"] == "2"
 
@@ -171,13 +171,11 @@ def test_a_labs_cluster_is_started_to_be_asked_and_stopped_again(tmp_path: Path)
 
     code, text = audit(plan, "--format", "json")
 
-    told = json.loads(text)
-    by_name = {one["name"]: one for one in told["settings"]}
-    assert (code, told["level"], told["copies"], told["confirmed"]) == (0, 3, 3, 2)
+    result = json.loads(text)
+    by_name = {one["name"]: one for one in result["settings"]}
+    assert (code, result["level"], result["copies"], result["confirmed"]) == (0, 3, 3, 2)
     assert by_name["min.insync.replicas"]["where"] == "min.insync.replicas of every broker"
 
-
-# --- The forecast as `soak check` tells it and as a run keeps it, with what lab and cluster say.
 
 LOAD = "load: {rate: 1k/s, message_size: 1000B}\nphases: {warm_up: 5s, soak: 60s}\n"
 KAFKA = """
@@ -225,9 +223,9 @@ def test_a_cluster_that_does_not_tell_ends_no_run(tmp_path: Path) -> None:
 
     guarantees.record_forecast(folder, plan_text.load(text, "p").plan, ())
 
-    told = json.loads(folder.forecast.read_text())
-    assert (told["seen"], told["first_deletion_seconds"]) == ("unknown", None)
-    assert "the Pulsar admin interface at http://127.0.0.1:9" in told["notes"][0]
+    result = json.loads(folder.forecast.read_text())
+    assert (result["seen"], result["first_deletion_seconds"]) == ("unknown", None)
+    assert "the Pulsar admin interface at http://127.0.0.1:9" in result["notes"][0]
 
 
 def test_limits_that_are_none_end_no_run(tmp_path: Path) -> None:
@@ -237,8 +235,8 @@ def test_limits_that_are_none_end_no_run(tmp_path: Path) -> None:
 
     guarantees.record_forecast(folder, plan_text.load(text, "p").plan, ())
 
-    told = json.loads(folder.forecast.read_text())
-    assert "settings make no sense" in told["notes"][0]
+    result = json.loads(folder.forecast.read_text())
+    assert "settings make no sense" in result["notes"][0]
 
 
 def test_a_soak_whose_rate_a_ramp_will_find_is_not_foreseen(tmp_path: Path) -> None:

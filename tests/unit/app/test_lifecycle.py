@@ -1,4 +1,4 @@
-"""`soak run --resume`: which run goes on, and one that was killed goes on to its end."""
+"""Resuming and stopping runs, and waiting for the clock of a host."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def run_in(runs: Path, run: Run) -> RunFolder:
     return folder
 
 
-def test_the_newest_run_that_was_cut_short_goes_on(tmp_path: Path) -> None:
-    """Not one that has ended, that somebody runs, of another plan, or that cannot be read."""
+def test_the_newest_interrupted_run_is_resumed(tmp_path: Path) -> None:
+    """Not a run that has ended, is running, belongs to another plan, or cannot be read."""
     run_in(tmp_path, RUN)
     newest = run_in(tmp_path, dataclasses.replace(RUN, id="r2", start_wall_ns=2))
     run_in(tmp_path, dataclasses.replace(RUN, id="r3", start_wall_ns=3, state="ended"))
@@ -59,8 +59,8 @@ def test_the_newest_run_that_was_cut_short_goes_on(tmp_path: Path) -> None:
     assert find_interrupted_run(plan_at(tmp_path), None, "r1").path.name == "shop-r1"
 
 
-def test_without_such_a_run_it_says_so(tmp_path: Path) -> None:
-    """A run is never begun by an order to go on with one."""
+def test_without_an_interrupted_run_resume_is_an_error(tmp_path: Path) -> None:
+    """--resume never starts a new run."""
     ended = run_in(tmp_path, dataclasses.replace(RUN, state="ended"))
     other = run_in(tmp_path, dataclasses.replace(RUN, id="r2", name="else"))
 
@@ -78,8 +78,8 @@ def test_without_such_a_run_it_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "option", [["--scale", "0.1"], ["--duration", "1min"], ["--start", "soon"], ["--yes"]]
 )
-def test_what_only_a_run_that_begins_can_be_told_is_refused(option: list[str]) -> None:
-    """It goes on by its own plan: an option is not passed over."""
+def test_options_of_a_new_run_are_rejected_with_resume(option: list[str]) -> None:
+    """A resumed run follows its own plan; an option is not ignored."""
     words = ["run", "plan.yaml", "--resume", *option]
 
     refused = CliRunner().invoke(main.build(words), words).exception
@@ -130,8 +130,6 @@ def test_a_run_that_was_killed_goes_on_to_its_end(tmp_path: Path, lab_kafka: Run
     assert [one for one in summary["findings"] if one["cause"] != "client"] == []
 
 
-# --- A run goes on when the clock is right: one that a boot set wrong would count other seconds.
-
 OWN = ["probe@h", "produce.0@h"]
 
 
@@ -156,7 +154,7 @@ def test_it_is_waited_for(tmp_path: Path, behind_seconds: int, waited_seconds: i
     assert clock.mono_ns() == waited_seconds * SECOND_NS
 
 
-def test_a_clock_that_nobody_sets_is_told(tmp_path: Path) -> None:
+def test_a_clock_that_stays_behind_is_an_error(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "r")
     recorded(folder, "probe@h", START_NS)
     clock = FakeClock(wall_ns=START_NS - 2 * CLOCK_TIMEOUT_NS)
@@ -170,9 +168,6 @@ def test_a_run_without_records_goes_on_at_once(tmp_path: Path) -> None:
     await_clock(folder_of(tmp_path / "r"), OWN, clock)
 
     assert clock.mono_ns() == 0
-
-
-# --- `soak stop`, and what it says of a folder in which it can do nothing.
 
 
 def run_of(path: Path, state: str = "running", only: tuple[str, ...] = ()) -> RunFolder:
@@ -198,7 +193,7 @@ def test_a_run_that_goes_on_is_asked_to_end(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_who_ends_one_host_s_part_is_told_that_the_others_go_on(
+def test_stopping_the_part_of_one_host_says_that_others_continue(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], only: tuple[str, ...], said: str
 ) -> None:
     run_of(tmp_path, only=only)
@@ -214,7 +209,7 @@ def test_a_run_that_is_over_is_left_alone(tmp_path: Path) -> None:
     assert not folder.stop_request.exists()
 
 
-def test_who_may_not_read_the_run_is_told_so(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     """A folder in the file's place stands for one of another user: root reads all that is his."""
     RunFolder(tmp_path).run_json.mkdir()
 
@@ -222,7 +217,7 @@ def test_who_may_not_read_the_run_is_told_so(tmp_path: Path) -> None:
         stop(tmp_path)
 
 
-def test_who_may_not_write_there_is_told_so(tmp_path: Path) -> None:
+def test_a_run_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     run_of(tmp_path).stop_request.symlink_to(tmp_path / "nowhere" / "stop")
 
     with pytest.raises(RunFolderError, match=r"cannot write .*stop: No such file"):

@@ -1,3 +1,5 @@
+"""The live view: panel, plain lines and the snapshot that they show."""
+
 from __future__ import annotations
 
 import io

@@ -1,4 +1,4 @@
-"""A run over several hosts: what each host does of it, and how the journals come together."""
+"""A run over several hosts: the part of each host, merging of journals, and probe hosts."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_run_that_is_whole_says_nothing_of_parts(tmp_path: Path) -> None:
     assert read_run(folder).only == ()
 
 
-def test_the_command_goes_on_with_the_part_that_was_begun(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_the_part_of_its_host(tmp_path: Path) -> None:
     """A daemon that the plan does not have shows before any is started which ones were meant."""
     folder = RunFolder(tmp_path)
     write_plan(folder, _plan().plan)
@@ -210,7 +210,7 @@ def test_a_first_host_that_measures_nothing_takes_the_others_journals(tmp_path: 
     assert [record.k for record, _ in read_source(first.journal, "produce.0@b")] == [0, 1, 2]
 
 
-def test_a_journal_that_cannot_be_copied_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_journal_that_cannot_be_copied_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     first, second = _host(tmp_path / "a", "a"), _host(tmp_path / "b", "b")
     (second.journal / "produce.0@b" / "000001.jsonl").symlink_to(tmp_path / "nowhere")
 
@@ -242,8 +242,6 @@ def test_journals_of_another_run_or_of_a_namesake_are_refused(tmp_path: Path) ->
 def test_the_daemons_of_the_first_host_are_daemons() -> None:
     assert set(LEADING_DAEMONS) <= {role.name for role in Part().roles(_plan("ship: {}\n"))}
 
-
-# --- A host that only probes: a run folder of its own, gone on with after a restart, collected in the end.
 
 PLAN = "name: x\nprobes: {pressure: {}}\n"
 HOST_START = "2026-01-31T12:00:00Z"

@@ -1,4 +1,4 @@
-"""Names that come from outside and become folders, and who may read what lies in them."""
+"""Names from outside that become folders, and the permissions of these folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `soak check` tells of this machine, and what it warns of."""
+"""Checks before a run: this machine, warnings about a plan, its limits and its load profile."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STATE = DriveState(
 )
 
 
-def test_a_kept_clock_and_an_untrimmed_drive_are_told() -> None:
+def test_a_synchronised_clock_and_an_untrimmed_drive_are_printed() -> None:
     """The bound of the one, the setting of the other and what it leads to."""
     clock, drive, warning = host_lines(["/nowhere/data"], lambda: KEPT, lambda _: STATE)
 
@@ -56,14 +56,14 @@ def test_a_kept_clock_and_an_untrimmed_drive_are_told() -> None:
     assert "is never trimmed" in warning
 
 
-def test_a_clock_that_nobody_keeps_is_a_warning() -> None:
+def test_an_unsynchronised_clock_is_a_warning() -> None:
     """End-to-end latency between hosts would then mean little."""
     (line,) = host_lines([], lambda: replace(KEPT, is_synchronised=False))
 
     assert line.startswith("Warning: the clock of this host is not synchronised")
 
 
-def test_what_cannot_be_looked_at_is_told_and_refuses_no_plan() -> None:
+def test_what_cannot_be_read_is_printed_and_rejects_no_plan() -> None:
     """A load's host has no broker's drive; a container may have no adjtimex."""
 
     def refused() -> Timex:
@@ -77,8 +77,6 @@ def test_what_cannot_be_looked_at_is_told_and_refuses_no_plan() -> None:
         "Drive of /nowhere/data: not on this host.",
     ]
 
-
-# --- What `soak check` says of a plan that is good, but not what one may think, as a user calls it.
 
 PLAN = """\
 load: {rate: 1k/s, message_size: 1000B}
@@ -97,7 +95,7 @@ SAID = "topic.settings (retention.ms, segment.ms) have no effect: an existing to
         (f"{{{SETTINGS}}}", 0),
     ],
 )
-def test_settings_that_an_existing_topic_will_not_get_are_told(
+def test_settings_without_effect_on_an_existing_topic_are_a_warning(
     tmp_path: Path, topic: str, times: int
 ) -> None:
     said = checked(tmp_path, f"{PLAN}topic: {topic}\n")
@@ -109,7 +107,7 @@ def test_settings_that_an_existing_topic_will_not_get_are_told(
     ("sinks", "times"),
     [("", 1), ("sinks: {mail: {to: [a@example.org], sender: b@example.org}}", 0)],
 )
-def test_that_nobody_will_be_told_is_said(tmp_path: Path, sinks: str, times: int) -> None:
+def test_a_plan_without_sinks_is_a_warning(tmp_path: Path, sinks: str, times: int) -> None:
     said = checked(tmp_path, f"{PLAN}{sinks}\n")
 
     assert (
@@ -119,20 +117,20 @@ def test_that_nobody_will_be_told_is_said(tmp_path: Path, sinks: str, times: int
 
 @pytest.mark.parametrize("text", [PLAN, "probes: {fsync: {directory: /nowhere/data}}\n"])
 def test_a_plan_that_is_shown_is_checked_all_the_same(tmp_path: Path, text: str) -> None:
-    """Its text alone is on stdout, to be kept as a plan; what is told of it is on stderr."""
-    told = checked(tmp_path, text)
+    """Only the plan is on stdout, so that it can be stored; everything else is on stderr."""
+    result = checked(tmp_path, text)
 
     shown = called(tmp_path, text, "--show")
 
     assert plan_text.dump(plan_text.load_any(shown.stdout, "shown")[0]) == shown.stdout
     assert "plan.yaml: good. " in shown.stderr
-    assert _warnings(shown.stderr) == _warnings(told)
+    assert _warnings(shown.stderr) == _warnings(result)
 
 
 def test_where_a_secret_is_is_shown_and_never_the_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is printed is to be a plan again; what stands behind a reference is nobody's to see."""
+    """The output is a valid plan, with references to secrets and no secrets."""
     monkeypatch.setenv("SOAK_TEST_PASSWORD", "hunter2")
     common = "{ssl.key.location: /k.pem, ssl.key.password: '${env:SOAK_TEST_PASSWORD}'}"
     text = f"{PLAN.replace('{kafka: {}}', f'{{kafka: {{common: {common}}}}}')}"
@@ -164,7 +162,7 @@ AWAY = "ship: {bootstrap_servers: '127.0.0.1:1', timeout: 1s}\n"
 
 
 @pytest.mark.parametrize("text", [PLAN, HOST])
-def test_a_cluster_that_takes_no_records_is_told(tmp_path: Path, text: str) -> None:
+def test_a_cluster_that_accepts_no_records_is_a_warning(tmp_path: Path, text: str) -> None:
     """It ends no run: records wait. A plan that ships to what it measures has asked there already."""
     said = checked(tmp_path, text + AWAY)
 
@@ -222,7 +220,7 @@ def test_that_a_shell_is_given_no_credentials_is_said_with_where_to_read(
     assert str(refused).endswith("; only a service is given any, see docs/service.md")
 
 
-def test_a_cluster_that_does_not_answer_is_told_once(
+def test_a_cluster_that_does_not_answer_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By the message that ends the check: a client's own lines say no more."""
@@ -239,8 +237,6 @@ def test_a_cluster_that_does_not_answer_is_told_once(
 def _warnings(said: str) -> list[str]:
     return [line for line in said.splitlines() if line.startswith("Warning: ")]
 
-
-# --- What a plan may take of a cluster without a person's word.
 
 CLUSTER = "name: x\nbroker: {kafka: {bootstrap_servers: '127.0.0.1:9'}}\n"
 
@@ -307,20 +303,20 @@ def test_a_run_beyond_them_is_refused_before_the_cluster_is_asked(tmp_path: Path
     plan = tmp_path / "p.yaml"
     plan.write_text(CLUSTER + f"run_directory: {tmp_path}\ntopic: {{partitions: 1001}}\n")
     words = ["run", str(plan)]
-    told = str(CliRunner().invoke(main.build(words), words).exception)
+    result = str(CliRunner().invoke(main.build(words), words).exception)
 
-    assert "p.yaml:4: topic.partitions: 1001 partitions is more than limits.partitions" in told
-    assert "start it anyway with `soak run --yes`" in told
+    assert "p.yaml:4: topic.partitions: 1001 partitions is more than limits.partitions" in result
+    assert "start it anyway with `soak run --yes`" in result
 
 
-def test_a_service_is_told_of_the_limit_alone(tmp_path: Path) -> None:
+def test_a_service_gets_no_hint_about_yes(tmp_path: Path) -> None:
     """Nobody is there who could say yes."""
     plan = tmp_path / "x.yaml"
     plan.write_text(CLUSTER + "topic: {partitions: 1001}\n")
 
-    with pytest.raises(PlanError, match="raise that limit") as told:
+    with pytest.raises(PlanError, match="raise that limit") as result:
         check_limits(preflight.load_plan(plan))
-    assert "--yes" not in str(told.value)
+    assert "--yes" not in str(result.value)
 
 
 PROFILE_PLAN = """name: x
@@ -362,7 +358,7 @@ def test_without_a_table_there_is_nothing_to_keep(tmp_path: Path) -> None:
         ("seconds,rate\n0,5/s\n0,6/s\n", "rates.csv:3: second 0 does not come after second 0"),
     ],
 )
-def test_a_bad_table_is_told_with_both_files(
+def test_a_bad_table_is_reported_with_both_files(
     tmp_path: Path, text: str | None, message: str
 ) -> None:
     if text is not None:
@@ -375,7 +371,7 @@ def test_a_bad_table_is_told_with_both_files(
     assert message in str(found.value)
 
 
-def test_a_cron_expression_that_nobody_understands_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_wrong_cron_expression_is_reported_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(
         PlanError, match=r"plan.yaml:7: phases.windows.0.cron: 'noon' is not a cron"
     ):
@@ -388,7 +384,9 @@ def test_check_names_a_window_for_which_the_soak_is_too_short(tmp_path: Path) ->
     text = f"name: x\nbroker: {{kafka: {{}}}}\nlab: {{}}\nrun_directory: {tmp_path}\nfree_space_floor: 1MiB\n"
     (tmp_path / "plan.yaml").write_text(f"{text}phases: {phases}\n")
 
-    told = CliRunner().invoke(main.build(["check"]), ["check", str(tmp_path / "plan.yaml")]).output
+    result = (
+        CliRunner().invoke(main.build(["check"]), ["check", str(tmp_path / "plan.yaml")]).output
+    )
 
-    assert "phases.windows.1 never begins" in told
-    assert "phases.windows.0" not in told
+    assert "phases.windows.1 never begins" in result
+    assert "phases.windows.0" not in result

@@ -1,4 +1,4 @@
-"""Reading a CSV: what is wrong with a file is told with its place, and no row or unit is guessed."""
+"""Reading CSV files: errors name file, line and column, and no row or unit is guessed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def refused(path: Path, content: bytes, command: str = "detect") -> str:
         (b"t,v\n0,1\n1e-300,1\n2e-300,1\n", "rows 1e-300 s apart; a nanosecond is the minimum"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_place(
+def test_an_unreadable_file_is_reported_with_its_place(
     tmp_path: Path, command: str, content: bytes, message: str
 ) -> None:
     assert message in refused(tmp_path / "a.csv.gz", content, command)
@@ -115,14 +115,14 @@ def test_time_is_in_the_unit_that_its_name_ends_in(
 def test_a_time_that_is_no_second_of_an_epoch_asks_for_its_unit(
     tmp_path: Path, name: str, at: float, command: str
 ) -> None:
-    told = refused(tmp_path / "a.csv", text(f"{name},v", f"{at},1\n").encode(), command)
+    result = refused(tmp_path / "a.csv", text(f"{name},v", f"{at},1\n").encode(), command)
 
-    assert f"a.csv:2:{name}: '{at}' is beyond the year 9999; " in told
-    assert told.endswith("end the name of the column with its unit: _ms, _us or _ns")
+    assert f"a.csv:2:{name}: '{at}' is beyond the year 9999; " in result
+    assert result.endswith("end the name of the column with its unit: _ms, _us or _ns")
 
 
 def test_a_message_holds_no_controls_of_a_name_and_not_all_of_a_cell(tmp_path: Path) -> None:
-    told = refused(tmp_path / "a.csv", text("\x1b[31mt,v", f"{'x' * 9000},1\n").encode())
+    result = refused(tmp_path / "a.csv", text("\x1b[31mt,v", f"{'x' * 9000},1\n").encode())
 
-    assert "\x1b" not in told
-    assert len(told) < len(str(tmp_path)) + 100
+    assert "\x1b" not in result
+    assert len(result) < len(str(tmp_path)) + 100

@@ -1,4 +1,4 @@
-"""`soak clean`: what a run that is over has made is deleted once somebody agrees, and nothing else is."""
+"""The topics of a run: only its own are used and deleted, and these only after confirmation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def made(folder: RunFolder, broker: Broker, text: str = THREE) -> None:
 
 
 def test_only_what_the_run_made_is_deleted(tmp_path: Path) -> None:
-    """Of its three topics one is gone, and one is somebody else's of the same name; a fourth is no matter."""
+    """Of its three topics one is missing and one is foreign; a fourth is not part of the run."""
     cluster, folder = FakeCluster(), run_of(tmp_path)
     broker = cast("Broker", cluster)  # as much as is asked of it
     made(folder, broker)
@@ -52,10 +52,10 @@ def test_only_what_the_run_made_is_deleted(tmp_path: Path) -> None:
     cluster.make("t-1")
     del cluster.topics["t-2"]
     found = topics.find_run_topics(folder, broker)
-    told = list(topics.describe_topics(found, plan_text.load(THREE, "p").plan))
+    result = list(topics.describe_topics(found, plan_text.load(THREE, "p").plan))
     topics.delete_topics(found, broker)
 
-    assert [line.split(":")[0].split() for line in told] == [
+    assert [line.split(":")[0].split() for line in result] == [
         ["to", "delete", "t-0", "at", "h"],
         ["missing", "t-2"],
         ["not", "deleted", "t-1"],
@@ -64,7 +64,7 @@ def test_only_what_the_run_made_is_deleted(tmp_path: Path) -> None:
     assert topics.find_run_topics(folder, broker).missing == ("t-0", "t-2")
 
 
-def test_what_the_cluster_keeps_is_told_and_may_be_tried_again(tmp_path: Path) -> None:
+def test_a_topic_that_the_cluster_keeps_can_be_deleted_later(tmp_path: Path) -> None:
     cluster, folder = FakeCluster(), run_of(tmp_path)
     broker = cast("Broker", cluster)  # as above
     made(folder, broker)
@@ -91,8 +91,8 @@ def test_a_run_that_is_not_over_keeps_its_topics(tmp_path: Path) -> None:
         clean(run_of(tmp_path, "running").path, yes=True)
 
 
-def test_one_that_is_being_begun_keeps_its_topics(tmp_path: Path) -> None:
-    """Under systemd the next start goes on with it; in a terminal nobody does, once its process is gone."""
+def test_a_run_that_is_starting_keeps_its_topics(tmp_path: Path) -> None:
+    """Under systemd the next start resumes it; in a terminal only its own process continues it."""
     folder = run_of(tmp_path / "p-r1", "beginning")
     PlanHome(tmp_path).set_current(folder)
     other = run_of(tmp_path / "p-r2", "beginning")
@@ -171,8 +171,6 @@ def test_topics_of_pulsar_are_deleted_once(
     expect(cleaned(run_of(tmp_path, text=text), text, lambda: capsys.readouterr().out))
 
 
-# --- Which topics a run takes for its own: those that it made, and no others of the same name.
-
 PLAN = "name: p\nbroker: {kafka: {bootstrap_servers: 'h:1'}}\ntopic: {name: bench}\n"
 TWO = PLAN.replace("name: bench", "name: bench, count: 2")
 
@@ -190,7 +188,7 @@ def _port(cluster: FakeCluster) -> Broker:
     return cast("Broker", cluster)  # as much as is asked of it
 
 
-def test_a_topic_that_somebody_else_made_meanwhile_is_not_adopted(tmp_path: Path) -> None:
+def test_a_topic_that_appeared_meanwhile_is_not_adopted(tmp_path: Path) -> None:
     """Ours was refused, and days later there is one of its name: it is neither read nor written."""
     cluster, folder = FakeCluster(), RunFolder(tmp_path)
     cluster.refused.add("bench")
@@ -274,7 +272,7 @@ def test_a_topic_without_identity_is_not_taken_on_its_name_alone(tmp_path: Path)
         check(cluster, folder)
 
 
-def test_a_half_begun_run_still_needs_the_topics_that_it_is_to_use(tmp_path: Path) -> None:
+def test_a_partly_started_run_still_needs_its_existing_topics(tmp_path: Path) -> None:
     existing = PLAN.replace("name: bench", "name: bench, use_existing: true")
 
     with pytest.raises(PlanError, match="there is no topic 'bench'"):
@@ -282,7 +280,7 @@ def test_a_half_begun_run_still_needs_the_topics_that_it_is_to_use(tmp_path: Pat
 
 
 def test_a_run_that_goes_on_writes_into_no_other_topic_of_its_name(tmp_path: Path) -> None:
-    """Where the cluster is away nobody can tell; and who only ends in it may."""
+    """Without an answer of the cluster this is unknown; a run that only ends may use them."""
     cluster, folder = FakeCluster(), RunFolder(tmp_path)
     plan = plan_text.load(PLAN, "p").plan
     make(cluster, folder)
@@ -298,7 +296,7 @@ def test_a_run_that_goes_on_writes_into_no_other_topic_of_its_name(tmp_path: Pat
     topics.check_same_topics(folder, plan, _port(cluster))
 
 
-def test_damaged_notes_are_told_and_not_guessed_at(tmp_path: Path) -> None:
+def test_a_damaged_list_of_created_topics_is_an_error(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.topics.write_text('{"asked": 7}')
 
@@ -360,7 +358,7 @@ def test_pulsar_tells_a_topic_from_a_later_one_of_its_name(
 def test_a_start_after_a_refused_one_leaves_a_strangers_topic_alone(
     tmp_path: Path, lab_kafka: Running
 ) -> None:
-    """The first was refused by the cluster; by the second somebody has made a topic of that name."""
+    """The cluster rejects the first try; before the second, a topic of that name appears."""
     servers, name = lab_kafka.addresses["bootstrap_servers"], f"bench-{secrets.token_hex(4)}"
     path = tmp_path / "p.yaml"
     path.write_text(
@@ -383,7 +381,7 @@ def test_a_start_after_a_refused_one_leaves_a_strangers_topic_alone(
 def test_a_run_does_not_go_on_in_a_topic_that_was_made_anew(
     tmp_path: Path, lab_kafka: Running
 ) -> None:
-    """Neither in a terminal nor under systemd, where people are told: it is no fault of the plan."""
+    """Neither in a terminal nor under systemd, where a message is sent: the plan is right."""
     servers, name = lab_kafka.addresses["bootstrap_servers"], f"anew-{secrets.token_hex(4)}"
     plan_file = plan_on(f"kafka: {{bootstrap_servers: '{servers}'}}", name)
     home, folder = PlanHome(tmp_path), RunFolder(tmp_path / "p-r1")
@@ -402,7 +400,7 @@ def test_a_run_does_not_go_on_in_a_topic_that_was_made_anew(
     assert not home.daemons_folder.exists()
 
 
-def test_a_run_that_was_begun_before_there_were_notes_goes_on(tmp_path: Path) -> None:
+def test_a_run_of_a_version_without_this_list_is_resumed(tmp_path: Path) -> None:
     """An upgrade in the middle of a run asks it for nothing that it cannot have."""
     folder = RunFolder(tmp_path)
     write_run(folder, Run("r", 0, "h", {}, "running", "p"))

@@ -1,4 +1,4 @@
-"""The units as files: what is installed, what is left alone, and what the check sees."""
+"""systemd units: installing, removing and checking them."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def test_uninstalling_leaves_no_boot_that_looks_for_a_unit(tmp_path: Path) -> No
     wants.mkdir()
     (wants / "soak-resume@x.service").symlink_to("/etc/systemd/system/soak-resume@.service")
     (wants / "soak-other@x.service").symlink_to("/etc/systemd/system/soak-other@.service")
-    told = units.uninstall(tmp_path, is_dry=False)
+    result = units.uninstall(tmp_path, is_dry=False)
 
-    assert f"remove {wants}/soak-resume@x.service" in told
+    assert f"remove {wants}/soak-resume@x.service" in result
     assert [link.name for link in wants.iterdir()] == ["soak-other@x.service"]
 
 
@@ -71,27 +71,27 @@ def test_a_daemon_may_be_silent_as_long_in_a_terminal_as_under_systemd() -> None
 
 def test_a_dry_run_writes_and_removes_nothing(tmp_path: Path) -> None:
     """It tells what would be done."""
-    told = units.install(tmp_path, {}, is_dry=True)
+    result = units.install(tmp_path, {}, is_dry=True)
     nothing = list(tmp_path.iterdir())
     units.install(tmp_path, {}, is_dry=False)
     units.uninstall(tmp_path, is_dry=True)
 
     assert nothing == []
-    assert len([line for line in told if line.startswith("write ")]) == len(FILES)
+    assert len([line for line in result if line.startswith("write ")]) == len(FILES)
     assert wrong_below(tmp_path) == []
 
 
 def test_a_second_time_writes_only_what_differs(tmp_path: Path) -> None:
-    """A unit that somebody changed is seen by the check and made ours again."""
+    """A changed unit is reported by the check and installed again."""
     units.install(tmp_path, {}, is_dry=False)
     (tmp_path / SERVICES[0]).write_text("[Unit]\n")
     wrong = wrong_below(tmp_path)
-    told = units.install(tmp_path, {}, is_dry=False)
+    result = units.install(tmp_path, {}, is_dry=False)
 
     assert wrong == [
         f"{tmp_path / SERVICES[0]} is missing or differs: run `soak install-units` again"
     ]
-    assert [line for line in told if line.startswith("write ")] == [
+    assert [line for line in result if line.startswith("write ")] == [
         f"write {tmp_path / SERVICES[0]}"
     ]
 
@@ -123,7 +123,7 @@ def test_units_that_run_a_checkout_say_so(tmp_path: Path) -> None:
     assert f"{checkout}:" in units.checkout_note(checkout / "systemd")[0]
 
 
-def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "etc").write_text("")
 
     with pytest.raises(SoakError, match="cannot write"):
@@ -132,7 +132,7 @@ def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)
 def test_every_service_is_closed_up(place: Path) -> None:
-    """No unit is left with more than it needs because somebody forgot a line."""
+    """Every unit has the full sandbox."""
     text = FILES[place]
 
     for line in ("NoNewPrivileges=yes", "CapabilityBoundingSet=", "ProtectSystem=strict"):
@@ -142,7 +142,7 @@ def test_every_service_is_closed_up(place: Path) -> None:
 
 
 def test_units_name_only_units_that_are_there() -> None:
-    """A name that is misspelt would be waited for by nobody."""
+    """A misspelt name would have no effect."""
     there = {place.name for place in FILES}
     named = {
         found.replace("@%i.", "@.")
@@ -205,7 +205,7 @@ def test_a_service_looks_for_a_run_where_runs_are_mounted(place: Path) -> None:
 
 
 @pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)
-def test_the_exposure_of_every_service_is_told(place: Path) -> None:
+def test_the_exposure_of_every_service_is_documented(place: Path) -> None:
     """Who lets it in has to know what it could do."""
     table = DOCS.read_text().partition("| unit | exposure |")[2].partition("\n\n")[0]
 
@@ -213,7 +213,7 @@ def test_the_exposure_of_every_service_is_told(place: Path) -> None:
 
 
 def test_a_host_that_only_probes_waits_for_the_next_run_after_each() -> None:
-    """Its daemon ends with the run that it joined, and is told no run, which would be the only one."""
+    """Its daemon ends with the run that it joined, and no run is named on its command line."""
     (text,) = (FILES[place] for place in SERVICES if place.name == "soak-host@.service")
     settings = text[text.index("[Service]") :].splitlines()
     (start,) = (line for line in settings if line.startswith("ExecStart="))
@@ -223,7 +223,7 @@ def test_a_host_that_only_probes_waits_for_the_next_run_after_each() -> None:
 
 
 def test_what_measures_a_drive_may_write_where_the_broker_does() -> None:
-    """The fsync probe, and the drive check at both ends of a run; nobody else."""
+    """Only the fsync probe and the drive checks at both ends of a run."""
     may = {place.name for place in SERVICES if "ReadWritePaths=-/var/lib/kafka" in FILES[place]}
 
     assert may == {f"soak-{name}@.service" for name in ("start", "finish", "host", "probe")}
@@ -239,8 +239,6 @@ def test_each_daemon_that_measures_is_watched() -> None:
 
     assert unwatched == []
 
-
-# --- What is wrong with installed units is told at once, and not by a daemon that does not start.
 
 OTHER = Account()
 UNITS = {"soak@", "soak-start@", "soak-alert@"}
@@ -327,7 +325,7 @@ def test_code_that_was_checked_out_for_one_user_alone_is_found(tmp_path: Path) -
         (0o077, None, {"own"}, False),
     ],
 )
-def test_owner_group_and_others_are_told_apart_as_by_the_kernel(
+def test_owner_group_and_others_are_distinguished_as_by_the_kernel(
     tmp_path: Path, mode: int, uid: int | None, gids: set[str], *, may: bool
 ) -> None:
     """The first of them that fits decides."""
@@ -361,7 +359,7 @@ def folders(root: Path, plans: int = 0o755, secrets: int = 0o700) -> Path:
         (0o750, 0o701, "can be read by users other than root"),
     ],
 )
-def test_folders_that_are_too_open_are_told(
+def test_folders_with_too_many_permissions_are_reported(
     tmp_path: Path, plans: int, secrets: int, said: str
 ) -> None:
     """Below another root too, as in a package."""
@@ -370,7 +368,7 @@ def test_folders_that_are_too_open_are_told(
     assert [said in line for line in wrong] == ([True] if said else [])
 
 
-def test_folders_that_are_not_there_are_told(tmp_path: Path) -> None:
+def test_missing_folders_are_reported(tmp_path: Path) -> None:
     assert [line.rpartition(" is ")[2] for line in folder_faults(tmp_path, None)] == [
         "not a folder",
         "not a folder",
@@ -395,7 +393,7 @@ def test_plans_belong_to_root_and_are_open_to_the_daemons(tmp_path: Path) -> Non
     assert given == [f"{plans} is not owned by root: chown root {plans}"]
 
 
-def test_a_machine_without_the_user_of_the_units_is_told() -> None:
+def test_a_missing_user_of_the_units_is_reported() -> None:
     """Where systemd-sysusers is missing, or a name service has another opinion."""
     account, missing = account_of("soak-nobody-has-this-name")
 

@@ -1,4 +1,4 @@
-"""The man page and the completion: every command and option is in them, because they are made from those."""
+"""The man page and the completion contain every command and option."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_both_are_installed_where_there_is_a_place_for_them(tmp_path: Path) -> N
     assert not (tmp_path / units.MAN).exists()
 
 
-def test_a_shell_is_told_the_options_that_begin_so() -> None:
+def test_completion_offers_matching_options() -> None:
     """As bash asks, through the variables of its completion."""
     asked = {"_SOAK_COMPLETE": "complete_bash", "COMP_WORDS": "soak run --re", "COMP_CWORD": "2"}
     done = subprocess.run(
