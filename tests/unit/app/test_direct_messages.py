@@ -238,7 +238,9 @@ def test_unreadable_sinks_do_not_prevent_a_start(
 def test_the_message_about_crashes_says_what_happens_to_findings() -> None:
     message = crash_message("p", "soak-alert@p", "h1", 60 * SECOND_NS)
 
-    assert message.subject == ("[soakd] p: findings are not sent, soak-alert@p keeps crashing on h1")
+    assert message.subject == (
+        "[soakd] p: findings are not sent, soak-alert@p keeps crashing on h1"
+    )
     assert message.text == (
         "By 1970-01-01 00:01:00Z soak-alert@p on h1 had crashed at 8 starts in a row; systemd restarts it "
         "once a minute.\n"
