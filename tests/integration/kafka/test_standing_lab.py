@@ -110,7 +110,9 @@ def test_its_data_may_lie_on_an_injected_drive(
         commands.down("kafka")
 
     assert "Traceback" not in Home("kafka").log.read_text()
-    assert f"drive of broker 1: {state.drives[0].device}, controlled by {cache}/here/drive-1/" in shown
+    assert (
+        f"drive of broker 1: {state.drives[0].device}, controlled by {cache}/here/drive-1/" in shown
+    )
     assert remains(cache) == []
 
 
