@@ -50,7 +50,7 @@ class ProducerClient:
         self.next_ns = pacer.next_due_ns()
 
     def begin(self, now_ns: int) -> int:
-        """Skip messages that are too old, send the first block of the others, and return how many were sent."""
+        """Skip messages that are too old and send the first block; return how many messages were sent."""
         due = self.pacer.due(now_ns)
         if self.is_backpressured:
             self.is_backpressured = now_ns - self.pacer.next_due_ns() > INVALID_LAG_NS

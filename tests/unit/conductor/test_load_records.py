@@ -134,7 +134,7 @@ def test_messages_deleted_by_retention_do_not_count_as_unread() -> None:
 
 
 def test_the_lag_before_a_catch_up_is_part_of_its_backlog() -> None:
-    """50,000 were unread before second 20; 30,000 are built, then consumers read 300 a second more than is written."""
+    """50,000 were unread before; 30,000 are built, then 300 a second more are read than written."""
     backlog = Backlog(Consumers(), build_k=20)
     truth, built = 50_000.0, 0.0
     for k in range(15, 100):

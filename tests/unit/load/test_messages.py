@@ -189,7 +189,7 @@ def test_clients_without_keys_use_partitions_equally_each_in_its_own_order() -> 
 
 
 def test_a_block_ends_with_its_slot_and_holds_at_least_one_message() -> None:
-    """With a message every millisecond, the remainder of a slot of 10 ms; then a message due long after it."""
+    """With a message every millisecond, the remainder of a slot; then a message due long after it."""
     messages = _messages(Load(), Topics(("t",), 8))
 
     blocks = [messages.block(0, np.arange(100) * 1_000_000, 0) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""What a consumer has received: rereads, duplicates, and gaps in the offsets while the broker does not answer."""
+"""What a consumer has received: rereads, duplicates, and gaps while the broker does not answer."""
 
 from __future__ import annotations
 
