@@ -1,4 +1,4 @@
-"""The exceedance rate: how often the likelihood ratio of a series passes a level that noise alone passes some times an hour.
+"""The exceedance rate: how often the likelihood ratio of a series passes a level that noise rarely passes.
 
 What is higher is rarer by about the same factor in most noise, so this tells by how much the threshold, which
 theory sets for noise that is known, is too high or too low for that of the series.

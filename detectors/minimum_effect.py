@@ -1,4 +1,4 @@
-"""The minimum effect of a change: the threshold of the shared false-alarm rate, and the smallest change reported."""
+"""The minimum effect: the threshold of the shared false-alarm rate, and the smallest change reported."""
 
 from __future__ import annotations
 

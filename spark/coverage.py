@@ -1,4 +1,4 @@
-"""Coverage of a run: which seconds were recorded, which are missing, and which say nothing about the cluster."""
+"""Coverage of a run: which seconds were recorded, which are missing, which say nothing about the cluster."""
 
 from __future__ import annotations
 
@@ -134,7 +134,10 @@ def _received_little(timeline: Timeline, subscription: int, readers: list[str]) 
     told = (counts["expired"] or 0) + (counts["lost"] or 0)
     recorded = min(np.intersect1d(soak, timeline.seconds[source]).size for source in readers)
     if (received + told) * soak.size < LEAST_RECEIVED * acked * recorded:
-        why = f"delivered to subscription {subscription} {received:,} of {acked:,} messages acknowledged in the soak"
+        why = (
+            f"delivered to subscription {subscription} {received:,} of {acked:,} messages "
+            "acknowledged in the soak"
+        )
         yield Gap("cluster", int(soak[0]), int(soak[0]), why)
 
 

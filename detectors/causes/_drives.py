@@ -149,7 +149,8 @@ def told_wear(turns: float | None) -> Evidence:
     if turns is None:
         return Evidence("How many times its capacity the drive has been written is not known.")
     return Evidence(
-        f"By the onset of the step the drive had been written {turns:.2g} times its capacity, as far as it was measured.",
+        f"By the onset of the step the drive had been written {turns:.2g} times its capacity, "
+        "as far as it was measured.",
         {"turnover_ratio": turns},
     )
 

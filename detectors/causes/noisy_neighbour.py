@@ -86,8 +86,8 @@ def _ours(change: Change, nearby: Nearby) -> Evidence:
     unknown = [what for (what, _), is_known in known.items() if not is_known]
     rest = f" {_listed(unknown).capitalize()} were not watched." if unknown else ""
     return Evidence(
-        f"The brokers' own work does not explain it: {_listed([f'{stayed} stayed the same across the step', *calm])}."
-        f"{rest}"
+        "The brokers' own work does not explain it: "
+        f"{_listed([f'{stayed} stayed the same across the step', *calm])}.{rest}"
     )
 
 

@@ -101,7 +101,7 @@ def _is_trifle(drive: Drive, flush: Move) -> bool:
 
 
 def _is_deletions(drive: Drive, flush: Move) -> bool:
-    """True when the only new work of a device is discards, and it slowed far less than the flushes above it."""
+    """True when the only new work of a device is discards, and it slowed far less than the flushes."""
     is_discarding = all(
         parse_series(one.series).metric == _drives.DISCARDS for one in drive.more_io()
     )
@@ -113,7 +113,8 @@ def _is_deletions(drive: Drive, flush: Move) -> bool:
 
 def _innocent(known: Sequence[Drive]) -> Evidence:
     return Evidence(
-        f"The device below did not slow down and its work did not grow ({_names(known)}): the flushes wait above it."
+        f"The device below did not slow down and its work did not grow ({_names(known)}): "
+        "the flushes wait above it."
     )
 
 

@@ -78,8 +78,8 @@ def measure_drives(
 def drive_limits(plan: AnyPlan, directory: str, injected: Sequence[Path]) -> Limits:
     """Return the limits of a measurement, which leaves the plan's `free_space_floor` free.
 
-    Except on drives that are `injected` at these mount points: those exist to be filled, and may be smaller than
-    the floor.
+    Except on drives that are `injected` at these mount points: those exist to be filled, and may be smaller
+    than the floor.
     """
     if any(Path(directory).is_relative_to(mount) for mount in injected):
         return DEFAULT_LIMITS

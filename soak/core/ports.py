@@ -266,8 +266,8 @@ class Broker(LeaderSource, Partitioner, Protocol):
     """0: the offsets of a partition are dense. Otherwise the bits of an offset from this one up name a block
     that retention deletes as a whole (a ledger); offsets rise, with gaps that mean nothing."""
     wait_ns: int
-    """How long a message waits for others that are passed to the client with it; the schedule lag is this wait
-    plus the delay of the wake-up."""
+    """How long a message waits for others that are passed to the client with it; the schedule lag is
+    this wait plus the delay of the wake-up."""
 
     def check_settings(self) -> None:
         """Raise `BrokerError` when the client does not know its settings; it sends no request."""

@@ -37,8 +37,8 @@ def _finding(page: Page, one: Judged) -> Markup:
     gone = "" if found.resolved_k is None else f" Resolved at {page.moment(found.resolved_k)}."
     text = (
         f"Since {page.moment(found.onset_k)}; with 95 % confidence between {page.moment(low)} and "
-        f"{page.moment(high)}. {found.state.capitalize()}; confidence {found.confidence:.2%} that it changed. "
-        f"Seen {_SEEN[one.found]}.{gone}{about}"
+        f"{page.moment(high)}. {found.state.capitalize()}; confidence {found.confidence:.2%} that it "
+        f"changed. Seen {_SEEN[one.found]}.{gone}{about}"
     )
     in_step = {change.series for change in one.step}
     others = [
@@ -59,11 +59,11 @@ def _finding(page: Page, one: Judged) -> Markup:
 
 
 def _step(page: Page, step: Sequence[Change]) -> Markup:
-    """Return what looking back says: one onset, and how far each latency moved, clearest first."""
+    """Return the step in the offline analysis: one onset, and each latency that changed, clearest first."""
     low, high = step[0].interval
     text = (
-        f"In the offline analysis it is one step at {page.moment(step[0].onset_k)}, with 95 % confidence between "
-        f"{page.moment(low)} and {page.moment(high)}, of:"
+        f"In the offline analysis it is one step at {page.moment(step[0].onset_k)}, with 95 % confidence "
+        f"between {page.moment(low)} and {page.moment(high)}, of:"
     )
     rows = []
     for change in step[:_MOST_SERIES]:

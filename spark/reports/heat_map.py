@@ -46,7 +46,7 @@ def render(page: Page) -> Markup:
         plot.mark(one.finding.onset_k, "onset", f"{page.moment(one.finding.onset_k)}")
     keys = ((1, "below 1 %"), (2, "1-3 %"), (3, "3-10 %"), (4, "10-30 %"), (5, "30 % and more"))
     legend = [tag("span", joined([tag("i", class_=f"swatch heat{n}"), text])) for n, text in keys]
-    note = "Share of the messages of each interval in each latency band, from 100 us on, eight bands a decade."
+    note = "Share of each interval's messages in each latency band, from 100 us on, eight bands a decade."
     return joined(
         [tag("p", note), tag("p", joined(legend), class_="legend"), plot.svg("Heat map of latency")]
     )

@@ -46,7 +46,8 @@ def _verdict(came: Mapping[str, Any]) -> str:
     if came["is_as_foreseen"] is None:
         return "Old data was deleted; the forecast has no deletion."
     error = came["error_seconds"]
-    late = f"{wording.span(abs(error))} {'after' if error >= 0 else 'before'} the middle of the forecast interval"
+    side = "after" if error >= 0 else "before"
+    late = f"{wording.span(abs(error))} {side} the middle of the forecast interval"
     verdict = "as forecast" if came["is_as_foreseen"] else "not as forecast"
     return f"Old data was first deleted {late}: {verdict}."
 

@@ -1,4 +1,4 @@
-"""The map in docs/explanation/architecture.md names modules and seams that exist, and follows real imports."""
+"""The map in docs/explanation/architecture.md names modules, packages and seams that exist."""
 
 from __future__ import annotations
 

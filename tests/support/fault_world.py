@@ -1,4 +1,4 @@
-"""A process with every kind of fault in it, to be ended somehow: `python -m tests.support.fault_world FOLDER`.
+"""A process with every kind of fault in it, to be ended: `python -m tests.support.fault_world FOLDER`.
 
 Its brokers do nothing, some of them on an injected drive, behind a relay. It says `ready` when all faults are
 active, and ends when it reads a line: with an exception, or in order, as the line says.

@@ -1,7 +1,7 @@
 """A plan and a run folder that soakd 0.1.0 wrote: they are checked, resumed and reported as they are.
 
-`run.tar.gz` holds a run that was killed 25 s after its start; a finding of it was mailed, and its webhook and its
-digest are pending. Its addresses are those of the Kafka of this test session, on which its topic is made anew.
+`run.tar.gz` holds a run that was killed 25 s after its start; a finding of it was mailed, and its webhook and
+its digest are pending. Here its addresses are those of the session's Kafka, on which its topic is made anew.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def test_the_level_of_redpanda(
 def test_write_caching_that_is_not_known_leaves_a_range_where_it_matters(
     of_topic: str | None, of_cluster: str | None, lowest: int, highest: int
 ) -> None:
-    """An unknown value is not `false`, and a cluster without a known default may override a topic's `true`."""
+    """An unknown value is not `false`, and a cluster without a known default may override a topic's."""
     found = on_redpanda("all", 3, of_topic, of_cluster)
 
     assert (found.lowest, found.highest) == (lowest, highest)
