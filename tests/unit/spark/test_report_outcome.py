@@ -82,7 +82,7 @@ def test_evidence_cannot_order_the_terminal_about(tmp_path: Path) -> None:
     shown = _shown(tmp_path, evidence=[{"text": "log \x1b[2Jline\nfinding: none"}])
 
     assert "  - log  [2Jline finding: none\n" in shown
-    assert "coverage: 240 s, 1 gap, 0 s untrusted" in shown
+    assert "coverage: 240 s, 1 gap, 0 s invalid" in shown
 
 
 def test_a_finding_without_numbers_is_told_too(tmp_path: Path) -> None:
