@@ -121,7 +121,7 @@ def test_a_state_of_steps_alone_is_refused() -> None:
         old.update("s", COLUMNS, k, row, True, "soak")
 
     for blob in (old.to_bytes(), b""):
-        with pytest.raises(ValueError, match="not the state of a panel"):
+        with pytest.raises(ValueError, match="not a state of format SKPN"):
             Panel.from_bytes(blob, CONFIG)
 
 

@@ -213,16 +213,16 @@ def test_a_comb_that_keeps_on_stands(period: float) -> None:
 
 
 def test_another_comb_ends_the_one_that_stands() -> None:
-    """Rolls of segments every 52 s, and later a job every 20 s beside them."""
-    y = comb(6000, 1000, 52.0)
-    for tick in range(3000, 5990, 20):
+    """Rolls of segments every 52 s, and later a job every 26 s beside them."""
+    y = comb(9000, 1000, 52.0)
+    for tick in range(3000, 8990, 26):
         y[tick : tick + 3] = 0.5
     said = watched(y)
 
     assert [(one.state, round(one.period_seconds or 0.0)) for one in said] == [
         ("confirmed", 52),
         ("gone", 52),
-        ("confirmed", 20),
+        ("confirmed", 26),
     ]
 
 

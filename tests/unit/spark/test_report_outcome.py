@@ -96,5 +96,5 @@ def test_a_run_whose_report_was_interrupted_says_how_to_make_it(tmp_path: Path) 
 
     foreground.show_outcome(Console(file=out, width=300), RunFolder(tmp_path))
 
-    said = f"there is no report of this run; `soak report {tmp_path}` makes it\n"
+    said = f"this run has no report; `soak report {tmp_path}` creates it\n"
     assert out.getvalue() == said

@@ -94,7 +94,7 @@ def test_a_second_start_with_a_clock_set_back_is_taken_in(frame: pd.DataFrame) -
     (whole,) = parts_of(frame, 1)
     tester = TwsTester(PanelProcessor(Config()))
     found(tester, whole)
-    again = found(tester, whole.assign(inc=2))
+    again = found(tester, whole.assign(epoch=2))
 
     assert any("latency" in c.series and c.state == "confirmed" for c in again)
 
