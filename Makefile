@@ -53,6 +53,7 @@ packages-in-ci:
 
 .PHONY: test
 test: check packages-in-ci ## everything CI runs: check, then the tests on a real Kafka and a real Spark
+	@$(BIN)/pytest -m 'long and not broker and not spark and not slow' -n 2
 	@$(BIN)/pytest -m 'broker or spark or slow' -rs --durations=10
 
 .PHONY: test-drills

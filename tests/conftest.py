@@ -12,7 +12,7 @@ from hypothesis import settings
 from soak.lab.brokers import kafka, pulsar
 from soak.lab.ports import Running
 
-pytest_plugins = ["tests.support.spark_fixtures"]
+pytest_plugins = ["tests.support.spark.spark_fixtures"]
 
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)

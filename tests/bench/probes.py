@@ -41,9 +41,9 @@ from tests.bench.figures import (
     table,
     write,
 )
-from tests.support.metrics_pages import recorded
-from tests.support.node_exporter import NODE_EXPORTER, WITHOUT, node_exporter
 from tests.support.pages import pages
+from tests.support.probes.metrics_pages import recorded
+from tests.support.probes.node_exporter import NODE_EXPORTER, WITHOUT, node_exporter
 
 RESULT = Path("build/bench/probes.json")
 ROUNDS = 3

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from aiosmtpd.controller import Controller
 
-from tests.support.mail_server import free_port
+from tests.support.alerting.mail_server import free_port
 
 Mood = Literal["well", "slow", "refusing", "greylisting"]
 SLOW_SECONDS = (

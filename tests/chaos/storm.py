@@ -33,8 +33,8 @@ from tests.chaos.planted import Planted
 from tests.chaos.post import Post
 from tests.chaos.schedule import BROKER, WINDOW_SECONDS
 from tests.chaos.surroundings import Surroundings
-from tests.support.kafka_count import messages_in
-from tests.support.live_run import LEAD_SECONDS
+from tests.support.load.kafka_count import messages_in
+from tests.support.load.live_run import LEAD_SECONDS
 
 TOPIC = "soak-chaos"
 PARTITIONS = 4

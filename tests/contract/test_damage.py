@@ -35,11 +35,11 @@ from soak.store.journal.reader import (
 )
 from soak.store.run_folder import read_plan, read_run
 from spark.digest import digest
+from tests.support.alerting.findings import NOW, change, finding
 from tests.support.damage import spoil
-from tests.support.findings import NOW, change, finding
-from tests.support.omb_plans import KAFKA, PULSAR, WORKLOAD
+from tests.support.omb.plans import KAFKA, PULSAR, WORKLOAD
 from tests.support.paths import RECORDED, ROOT
-from tests.support.synthetic_run import Shape, write_synthetic_run
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 PLANS = [ROOT / "configs/reference.yaml", *sorted((ROOT / "configs/plans").glob("*.yaml"))]
 RESULTS = sorted((RECORDED / "omb").glob("*.json"))

@@ -21,7 +21,7 @@ from soak.lab.ports import Running
 from soak.runtime.context import connect
 from soak.store.audit import audit_run
 from soak.store.run_folder import read_run
-from tests.support.live_run import started
+from tests.support.load.live_run import started
 from tests.support.paths import ROOT
 
 SHIPPED = sorted((ROOT / "configs" / "plans").glob("*.yaml"))

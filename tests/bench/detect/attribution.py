@@ -17,8 +17,8 @@ from rich.table import Table
 
 from detectors.attribution import attribute
 from soak.core.model import Explanation
-from tests.support.cause_faults import FAULTS, OPTIONAL, PAIRS
-from tests.support.cause_world import Noise, finished, quiet_world
+from tests.support.detection.cause_faults import FAULTS, OPTIONAL, PAIRS
+from tests.support.detection.cause_world import Noise, finished, quiet_world
 
 SIZES = (3.0, 30.0)
 MISSING = 1.0 / 3.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from soak.app.analysis.omb import LatencyRise, latency_rises
-from tests.support.omb_catch_up import CatchUp, result
+from tests.support.omb.catch_up import CatchUp, result
 
 _SAMPLES = (24, 40, 90, 180)  # four minutes to half an hour
 _LONGEST = 35  # samples of a drain

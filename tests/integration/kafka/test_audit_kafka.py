@@ -20,9 +20,9 @@ from soak.lab.ports import Running
 from soak.load.consumer.start_offsets import store_start_offsets
 from soak.runtime.context import connect, topics_of
 from soak.store.run_folder import read_plan, read_run, write_run
-from tests.support.lab import SHORT_SESSIONS
-from tests.support.load_run import LoadRun
-from tests.support.relay import Faults, relay
+from tests.support.lab.lab import SHORT_SESSIONS
+from tests.support.lab.relay import Faults, relay
+from tests.support.load.load_run import LoadRun
 
 pytestmark = pytest.mark.broker
 

@@ -13,7 +13,7 @@ from soak.core.clock import SystemClock
 from soak.core.ports import Topics
 from soak.lab.brokers import kafka as lab
 from soak.lab.ports import Running
-from tests.support.load_run import LoadRun
+from tests.support.load.load_run import LoadRun
 
 pytestmark = pytest.mark.timeout(600)
 

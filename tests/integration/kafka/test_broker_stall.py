@@ -20,7 +20,7 @@ from soak.core.ports import Topics
 from soak.lab.ports import Running
 from soak.runtime.context import connect
 from soak.store.journal.reader import read_source, sources
-from tests.support.load_run import LoadRun
+from tests.support.load.load_run import LoadRun
 
 pytestmark = pytest.mark.broker
 

@@ -21,7 +21,7 @@ from soak.lab.ports import Running
 from soak.runtime.context import connect
 from soak.service import children
 from soak.store.journal.reader import read_source, sources
-from tests.support.load_run import LIMIT_SECONDS, LoadRun
+from tests.support.load.load_run import LIMIT_SECONDS, LoadRun
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.broker

@@ -12,7 +12,7 @@ from soak.brokers import kafka
 from soak.core.clock import SystemClock
 from soak.core.ports import Topics
 from soak.lab.ports import Running
-from tests.support.load_run import LoadRun
+from tests.support.load.load_run import LoadRun
 
 pytestmark = pytest.mark.broker
 

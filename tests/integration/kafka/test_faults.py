@@ -28,9 +28,9 @@ from soak.lab.files import start_ticks
 from soak.lab.lab import Lab, start_lab
 from soak.lab.ports import Running, Target
 from tests.support.fakes import FakeClock
-from tests.support.faults import inject
-from tests.support.lab import remains
-from tests.support.sleeping_broker import Witness, is_stopped
+from tests.support.lab.faults import inject
+from tests.support.lab.lab import remains
+from tests.support.lab.sleeping_broker import Witness, is_stopped
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

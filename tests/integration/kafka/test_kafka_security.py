@@ -23,7 +23,7 @@ from soak.core.units import SECOND_NS
 from soak.lab.broker_setup import free_ports
 from soak.lab.brokers import kafka as lab
 from tests.support.certificate import certificate
-from tests.support.load_run import LoadRun
+from tests.support.load.load_run import LoadRun
 
 pytestmark = pytest.mark.broker
 MECHANISM = "SCRAM-SHA-512"

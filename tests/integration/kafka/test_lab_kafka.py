@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from soak.core.errors import LabError
 from soak.lab.brokers import kafka
 from soak.lab.ports import Running
-from tests.support.lab import SHORT_SESSIONS
+from tests.support.lab.lab import SHORT_SESSIONS
 from tests.unit.service.test_children import has_ended
 
 PLACED_SECONDS = 60

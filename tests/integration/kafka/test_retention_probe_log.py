@@ -20,7 +20,7 @@ from soak.core.model import Event
 from soak.core.ports import Topics
 from soak.core.units import SECOND_NS
 from soak.lab.ports import Running
-from tests.support.retention_load import Loaded, Loader, log_of, outcome, plan_of
+from tests.support.load.retention_load import Loaded, Loader, log_of, outcome, plan_of
 
 pytestmark = pytest.mark.broker
 

@@ -28,7 +28,7 @@ from soak.shipping.sender import Shipper
 from soak.store.journal.reader import read_source, sources
 from soak.store.run_folder import RunFolder
 from soak.store.samples_topic import SamplesReader, SamplesWriter, ShippedLine
-from tests.support.shipped_run import START_NS, Host, folder_of, records
+from tests.support.shipping.shipped_run import START_NS, Host, folder_of, records
 
 pytestmark = pytest.mark.broker
 

@@ -16,8 +16,8 @@ from soak.lab.ports import Target
 from soak.runtime.grid import host_name
 from soak.store.journal.history import History
 from soak.store.run_folder import RunFolder
-from tests.support.faults import inject
-from tests.support.live_run import LEAD_SECONDS, started
+from tests.support.lab.faults import inject
+from tests.support.load.live_run import LEAD_SECONDS, started
 
 SLOW = 2
 WARM_UP_SECONDS = 5

@@ -17,7 +17,7 @@ from soak.lab.drive import drive, folder
 from soak.lab.drive.folder import DriveCommand
 from soak.lab.standing import Home, LabRequest
 from soak.service.files import user_cache
-from tests.support.lab import SHORT_SESSIONS, remains
+from tests.support.lab.lab import SHORT_SESSIONS, remains
 from tests.unit.service.test_children import has_ended
 
 

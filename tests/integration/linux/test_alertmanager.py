@@ -18,7 +18,7 @@ import pytest
 from soak.core.units import SECOND_NS
 from soak.service import children
 from soak.sinks.webhook import Config, build
-from tests.support.alert_receiver import LABELS, message
+from tests.support.alerting.alert_receiver import LABELS, message
 
 ALERTMANAGER = shutil.which("prometheus-alertmanager") or os.environ.get("ALERTMANAGER", "")
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 
 from soak.lab.drive import drive, throttle
 from soak.service import children
-from tests.support.lab import alive, groups_of, remains_in_time
+from tests.support.lab.lab import alive, groups_of, remains_in_time
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]

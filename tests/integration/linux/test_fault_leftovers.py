@@ -14,8 +14,8 @@ import pytest
 
 from soak.lab.drive import drive, folder, throttle
 from soak.lab.faults.registry import all_faults
-from tests.support.fault_world import EXCUSED
-from tests.support.lab import alive, groups_of, remains_in_time
+from tests.support.lab.fault_world import EXCUSED
+from tests.support.lab.lab import alive, groups_of, remains_in_time
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -32,7 +32,7 @@ def test_nothing_is_left(ending: str, code: int, tmp_path: Path) -> None:
     if lack:
         pytest.skip(lack)
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.support.fault_world", str(tmp_path)],
+        [sys.executable, "-m", "tests.support.lab.fault_world", str(tmp_path)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

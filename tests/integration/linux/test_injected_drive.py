@@ -19,7 +19,7 @@ from soak.lab.drive.folder import (
     read_status,
     registration_of,
 )
-from tests.support.lab import remains, remains_in_time
+from tests.support.lab.lab import remains, remains_in_time
 
 LIMIT_SECONDS = 30.0
 

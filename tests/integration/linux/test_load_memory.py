@@ -24,7 +24,7 @@ from soak.load.consumer.loop import BATCH_MESSAGES, ConsumerLoop
 from soak.load.producer.loop import ProducerLoop
 from soak.runtime.context import Context
 from tests.support.fakes import FakeBroker, FakeClock
-from tests.support.load_loops import consumer_loop, context_of, producer_loop
+from tests.support.load.load_loops import consumer_loop, context_of, producer_loop
 
 pytestmark = [pytest.mark.memory, pytest.mark.timeout(1800)]
 

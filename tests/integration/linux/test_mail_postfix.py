@@ -14,9 +14,9 @@ from matplotlib.image import imread
 
 from soak.core.ports import Outcome
 from soak.sinks.mail import Config, build
-from tests.support.alerting import AlertWorld
+from tests.support.alerting.daemon import AlertWorld
+from tests.support.alerting.postfix import Greylist, Postfix, postfix
 from tests.support.certificate import certificate
-from tests.support.postfix import Greylist, Postfix, postfix
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from soak.core.units import SECOND_NS
 from soak.lab.drive import drive
 from soak.lab.drive.throttle import Throttle
 from soak.sampling.drive_check import measure
-from tests.support.probe_daemon import ProbeDaemon, Second
+from tests.support.probes.probe_daemon import ProbeDaemon, Second
 
 pytestmark = pytest.mark.slow
 

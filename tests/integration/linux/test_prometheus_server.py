@@ -24,7 +24,7 @@ from soak.core.units import SECOND_NS
 from soak.runtime.grid import host_name
 from soak.service import children
 from soak.store.journal.reader import last_record, read_source
-from tests.support.node_exporter import (
+from tests.support.probes.node_exporter import (
     NODE_EXPORTER,
     PATIENCE_SECONDS,
     PROMETHEUS,

@@ -13,7 +13,7 @@ import pytest
 from soak.app import drills
 from soak.lab.drills import result
 from soak.store.run_folder import RunFolder
-from tests.support.lab import remains
+from tests.support.lab.lab import remains
 from tests.support.paths import DATA, ROOT
 
 LIMIT_SECONDS = 400

@@ -16,7 +16,7 @@ from soak.core.units import SECOND_NS
 from soak.lab.brokers.pulsar import Pulsar
 from soak.lab.faults.compaction import DELETED_TOPIC, KEPT_TOPIC, write_half_deleted_ledgers
 from soak.lab.ports import Target
-from tests.support.faults import inject
+from tests.support.lab.faults import inject
 from tests.support.pages import serving
 
 LIMIT_SECONDS = 20.0

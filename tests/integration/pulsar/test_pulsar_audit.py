@@ -20,7 +20,7 @@ from soak.lab.brokers import pulsar as lab
 from soak.load.consumer.start_offsets import store_start_offsets
 from soak.runtime.context import connect, topics_of
 from soak.store.run_folder import read_plan, read_run
-from tests.support.load_run import LoadRun
+from tests.support.load.load_run import LoadRun
 
 pytestmark = pytest.mark.broker
 

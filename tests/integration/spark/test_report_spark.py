@@ -12,7 +12,7 @@ import pytest
 from spark import report
 from spark.summary import EXIT_CODE
 from spark.timeline import Row, Timeline, assemble, digest_row, read_timeline
-from tests.support.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
+from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

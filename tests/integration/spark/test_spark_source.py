@@ -12,7 +12,7 @@ from spark.checkpoint import committed
 from spark.detect_stream import observed
 from spark.journal_source import NAME, JournalSource
 from spark.offsets import Offset
-from tests.support.synthetic_run import PRODUCER, Shape, write_synthetic_run
+from tests.support.spark.synthetic_run import PRODUCER, Shape, write_synthetic_run
 from tests.unit.spark.test_spark_offsets import HEAD, line
 
 pytestmark = pytest.mark.spark

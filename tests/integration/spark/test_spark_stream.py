@@ -23,8 +23,8 @@ from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import RunFolder
 from spark.checkpoint import await_predecessor, committed
 from spark.detect_stream import run
-from tests.support.growing_run import begun, end, grow
-from tests.support.synthetic_run import Shape, write_synthetic_run
+from tests.support.spark.growing_run import begun, end, grow
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 RUN = "synthetic-1"
 SHAPE = Shape(seconds=320, deletions_k=200, fault_k=202, is_drill=True)

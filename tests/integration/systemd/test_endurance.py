@@ -19,10 +19,10 @@ import pytest
 from soak.core.units import SECOND_NS, duration_ns
 from soak.lab.brokers.kafka import Kafka
 from soak.store.run_folder import read_run
-from tests.support.held import Course, Sample, courses, samples, table
-from tests.support.kafka_count import messages_in
-from tests.support.systemd_machine import DAEMONS, Machine
-from tests.support.systemd_world import booted, why_not
+from tests.support.lab.held import Course, Sample, courses, samples, table
+from tests.support.load.kafka_count import messages_in
+from tests.support.systemd.machine import DAEMONS, Machine
+from tests.support.systemd.world import booted, why_not
 
 LENGTH_SECONDS = duration_ns(os.environ.get("ENDURANCE_LENGTH", "2h")) / SECOND_NS
 EVERY_SECONDS = duration_ns(os.environ.get("ENDURANCE_KILL_EVERY", "5min")) / SECOND_NS

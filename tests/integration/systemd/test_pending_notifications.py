@@ -9,11 +9,11 @@ import pytest
 from aiosmtpd.controller import Controller
 
 from soak.store.findings.store import FindingsStore
-from tests.support.findings import SERIES, finding
-from tests.support.mail_server import Inbox, free_port
-from tests.support.synthetic_run import Shape, write_synthetic_run
-from tests.support.systemd_machine import SOAK
-from tests.support.systemd_world import World, booted, why_not
+from tests.support.alerting.findings import SERIES, finding
+from tests.support.alerting.mail_server import Inbox, free_port
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
+from tests.support.systemd.machine import SOAK
+from tests.support.systemd.world import World, booted, why_not
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),

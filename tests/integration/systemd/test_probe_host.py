@@ -11,8 +11,8 @@ from soak.core.plan.plan import Ship
 from soak.core.units import SECOND_NS
 from soak.lab.ports import Running
 from tests.integration.kafka.test_probe_host_joins import Main, until
-from tests.support.systemd_machine import SOAK
-from tests.support.systemd_world import World, booted, why_not
+from tests.support.systemd.machine import SOAK
+from tests.support.systemd.world import World, booted, why_not
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),

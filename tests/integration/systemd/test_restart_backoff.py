@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.systemd_stand_in import standing_in
-from tests.support.systemd_world import World, why_not
+from tests.support.systemd.stand_in import standing_in
+from tests.support.systemd.world import World, why_not
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),

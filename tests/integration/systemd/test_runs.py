@@ -14,8 +14,8 @@ from soak.lab.ports import Running
 from soak.service import systemd
 from soak.store.journal.reader import has_ended
 from soak.store.run_folder import read_run
-from tests.support.systemd_machine import DAEMONS, SOAK, Machine
-from tests.support.systemd_world import World, booted, why_not
+from tests.support.systemd.machine import DAEMONS, SOAK, Machine
+from tests.support.systemd.world import World, booted, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 

@@ -21,10 +21,10 @@ from soak.core.units import SECOND_NS
 from soak.service.files import file_lock
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import RunFolder, read_run
-from tests.support.alerting import DELIVERED, NEVER, RETRY, AlertWorld, FakeSink
+from tests.support.alerting.daemon import DELIVERED, NEVER, RETRY, AlertWorld, FakeSink
 from tests.support.fakes import FakeClock
 from tests.support.paths import DATA
-from tests.support.synthetic_run import Shape, write_synthetic_run
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 
 def test_a_finding_is_sent_once_with_its_chart(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from soak.core.units import SECOND_NS
 from soak.service.files import file_lock
 from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import read_run, write_run
-from tests.support.alerting import (
+from tests.support.alerting.daemon import (
     DELIVERED,
     KEY,
     OTHER,
@@ -26,7 +26,7 @@ from tests.support.alerting import (
     FakeSink,
     HookedSink,
 )
-from tests.support.findings import SERIES, finding
+from tests.support.alerting.findings import SERIES, finding
 
 
 def broken(message: Message) -> None:

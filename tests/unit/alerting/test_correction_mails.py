@@ -10,7 +10,7 @@ from soak.core.model import Evidence, Explanation
 from soak.core.units import SECOND_NS
 from soak.sinks import mail, webhook
 from soak.store.findings.store import FindingsStore
-from tests.support.alerting import (
+from tests.support.alerting.daemon import (
     DELIVERED,
     KEY,
     RETRY,
@@ -19,7 +19,7 @@ from tests.support.alerting import (
     FakeRepeatingSink,
     FakeSink,
 )
-from tests.support.findings import CAUSES, SERIES, finding
+from tests.support.alerting.findings import CAUSES, SERIES, finding
 
 LAST_WORD = (Explanation("compaction", 0.8, (Evidence("A compaction began at the onset."),)),)
 SUBJECT = (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from soak.sinks.mail import Config, MailSink
-from tests.support.alerting import DELIVERED, AlertWorld
-from tests.support.mail_server import Inbox, free_port, served
+from tests.support.alerting.daemon import DELIVERED, AlertWorld
+from tests.support.alerting.mail_server import Inbox, free_port, served
 
 TO = ("a@example.org", "b@example.org")
 ROUNDS = 6

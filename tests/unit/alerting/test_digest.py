@@ -13,7 +13,7 @@ from soak.core.plan.phases import decision_line
 from soak.core.ports import Message
 from soak.sinks import webhook
 from soak.store.findings.store import FindingsStore
-from tests.support.alerting import DELIVERED, NEVER, RETRY, AlertWorld, FakeSink, HookedSink
+from tests.support.alerting.daemon import DELIVERED, NEVER, RETRY, AlertWorld, FakeSink, HookedSink
 
 PARTLY = replace(RETRY, progress="a has it")
 DAY_SECONDS = 86_400

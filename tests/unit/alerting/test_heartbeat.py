@@ -32,7 +32,7 @@ from soak.store.findings.store import FindingsStore
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import RunFolder, read_run
 from tests.support.fakes import FakeClock
-from tests.support.synthetic_run import Shape, write_synthetic_run
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 STEP_NS = 5
 

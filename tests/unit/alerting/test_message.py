@@ -15,7 +15,13 @@ from soak.core.errors import JournalError
 from soak.core.model import Change, Evidence, Explanation, Finding
 from soak.core.units import SECOND_NS
 from soak.store.findings.rows import NotificationKind
-from tests.support.synthetic_run import CONSUMER, PROBE, START_WALL_NS, Shape, write_synthetic_run
+from tests.support.spark.synthetic_run import (
+    CONSUMER,
+    PROBE,
+    START_WALL_NS,
+    Shape,
+    write_synthetic_run,
+)
 
 P99 = 'consume.0@host|end_to_end_latency_seconds{quantile="0.99"}'
 PUBLISH = 'produce.0@host|publish_latency_seconds{quantile="0.99"}'

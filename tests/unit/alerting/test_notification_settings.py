@@ -17,10 +17,10 @@ from soak.core.units import SECOND_NS
 from soak.store.findings.outbox import SETTLE_LIMIT_NS
 from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import read_run
-from tests.support.alerting import DELIVERED, RUN, AlertWorld, FakeSink
+from tests.support.alerting.daemon import DELIVERED, RUN, AlertWorld, FakeSink
+from tests.support.alerting.findings import finding
+from tests.support.alerting.mail_server import Inbox, free_port, served
 from tests.support.fakes import FakeClock
-from tests.support.findings import finding
-from tests.support.mail_server import Inbox, free_port, served
 from tests.support.paths import ROOT
 
 BEGUN = """

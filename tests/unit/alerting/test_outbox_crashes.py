@@ -17,7 +17,7 @@ from soak.core.ports import Message, Outcome
 from soak.store.findings.rows import NotificationKind
 from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import read_plan, read_run
-from tests.support.alerting import DELIVERED, NEVER, RETRY, AlertWorld
+from tests.support.alerting.daemon import DELIVERED, NEVER, RETRY, AlertWorld
 
 DAY_SECONDS = 86_400
 EVENTS = ("opened", "resolved", "missing", "returned", "a day passes")

@@ -26,9 +26,9 @@ from soak.core.errors import PlanError
 from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS
 from soak.service import restart_backoff
-from tests.support.alert_receiver import Receiver
+from tests.support.alerting.alert_receiver import Receiver
+from tests.support.alerting.mail_server import Inbox, free_port, served
 from tests.support.fakes import FakeClock
-from tests.support.mail_server import Inbox, free_port, served
 from tests.support.pages import serving
 from tests.unit.service.test_restart_backoff import environment
 

@@ -26,7 +26,7 @@ from soak.service import children
 from soak.service.files import file_lock
 from soak.store.run_folder import Run, RunFolder, write_run
 from tests.support.fakes import FakeClock
-from tests.support.shipped_run import START_NS, A, folder_of
+from tests.support.shipping.shipped_run import START_NS, A, folder_of
 
 RUN = Run("r1", 1, "h", {}, "running", "shop")
 LIMIT_SECONDS = 480

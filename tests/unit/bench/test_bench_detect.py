@@ -94,6 +94,7 @@ def test_quiet_stretches_keep_away_from_labels() -> None:
     assert [y.size for y in stretches] == [260, 280, 260]
 
 
+@pytest.mark.long
 def test_kinds_are_counted_beside_what_is_allowed_for_the_series_they_are_looked_for_in() -> None:
     found = kinds_alarms.measure(400, 2, seed=1, noises={"independent": noises.independent})
 

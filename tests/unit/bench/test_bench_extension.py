@@ -25,6 +25,7 @@ def test_a_naive_glr_sees_a_step_once_and_is_quiet_before() -> None:
     assert 300 <= row <= 310
 
 
+@pytest.mark.long
 def test_the_line_of_quiet_noise_is_a_figure_with_its_interval(tmp_path: Path) -> None:
     noise = Noise("white", "", lambda rng, rows, series: 1000.0 + independent(rng, rows, series))
     found = extension.measure(noise, 300, 4, seed=1)

@@ -24,6 +24,7 @@ def test_every_noise_has_its_figures_and_a_goal() -> None:
     assert all(one.holds is not None for one in found[::2])
 
 
+@pytest.mark.long
 def test_peers_are_measured_on_the_same_series() -> None:
     found = offline.beside(300, 1, one_cut.here)
 
@@ -49,6 +50,7 @@ def test_a_plain_step_is_found(name: str) -> None:
     assert found.seconds > 0.0
 
 
+@pytest.mark.long
 def test_a_method_in_a_process_of_its_own_says_the_same() -> None:
     y = np.concatenate([np.zeros(50), np.ones(50)])
 

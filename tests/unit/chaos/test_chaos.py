@@ -16,7 +16,7 @@ from soak.store.run_folder import RunFolder, write_run
 from tests.chaos.kept import Kept
 from tests.chaos.oracle import Told, complaints
 from tests.chaos.planted import Planted
-from tests.support.findings import NOW, finding
+from tests.support.alerting.findings import NOW, finding
 from tests.unit.app.test_lifecycle import RUN
 
 SOURCE = "probe@host"

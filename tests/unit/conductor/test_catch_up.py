@@ -8,7 +8,7 @@ from soak.conductor.catch_up import WindowSchedule, cron_error, never_begins
 from soak.core.clock import Grid
 from soak.core.plan.phases import CatchUp, Window
 from soak.core.units import SECOND_NS
-from tests.support.conductor_run import plan_of
+from tests.support.load.conductor_run import plan_of
 
 
 @pytest.mark.parametrize(

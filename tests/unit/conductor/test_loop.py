@@ -14,8 +14,8 @@ from soak.conductor.loop import append_decisions, is_drained, run, write_planned
 from soak.core.plan.phases import Decision, Phases, decision_line, parse_phases, planned_phases
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import Run, RunFolder, write_run
-from tests.support.conductor_run import BROKER, SimulatedRun, plan_of
 from tests.support.fakes import FakeClock
+from tests.support.load.conductor_run import BROKER, SimulatedRun, plan_of
 
 FINAL = """{warm_up: 5s, soak: 20s, cool_down: 5s, drain: 60s,
   catch_up: {backlog_age: 20s, drain_limit: 100s, settle: 6s}}"""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from soak.core.audit import EXPIRED_EVENT, FINAL_POSITION_EVENT, SEND_FAILED_EVENT, Audit
 from soak.core.model import Column, Event, Record, Span
-from tests.support.audit_world import World
+from tests.support.load.audit_world import World
 
 LANE = "7.1.0"
 

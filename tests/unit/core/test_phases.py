@@ -30,8 +30,8 @@ from spark.page import Page
 from spark.reports.phases import render
 from spark.summary import summary
 from spark.timeline import Timeline
-from tests.support.report_run import timeline
-from tests.support.synthetic_run import Shape
+from tests.support.spark.report_run import timeline
+from tests.support.spark.synthetic_run import Shape
 
 LENGTHS = PhaseLengths(
     warm_up=10 * SECOND_NS,

@@ -27,8 +27,8 @@ from soak.store.run_folder import profile_path
 from spark import report
 from spark.timeline import assemble
 from tests.support.checking import checked
-from tests.support.report_run import read
-from tests.support.synthetic_run import Shape, write_synthetic_run
+from tests.support.spark.report_run import read
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 MIXTURE = "[{size: 1KiB, share: 0.5}, {size: 64KiB, share: 0.5}]"
 STEPS = "{steps: [{after: 30s, rate: 80k/s}, {after: 90s, rate: 5k/s}, {after: 1h, rate: 90k/s}]}"
@@ -206,6 +206,7 @@ def test_a_schedule_follows_the_phases_without_losing_a_message() -> None:
     assert sent == [100] * 15 + [7] * 45
 
 
+@pytest.mark.long
 def test_a_week_of_a_sine_keeps_the_schedule_short() -> None:
     load = _load(sine_period=duration_ns("3h"))
     followed = RatePlan(load, (), Grid(0, 0))

@@ -20,7 +20,7 @@ from soak.core.streams import (
     possible_messages,
     spans_by,
 )
-from tests.support.stream_spans import spans
+from tests.support.load.stream_spans import spans
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 6)).map(lambda pair: (pair[0], sum(pair))),

@@ -25,7 +25,7 @@ from soak.core.model import Series
 from soak.core.units import SECOND_NS
 from soak.store.journal.history import History
 from spark.quiet import quiet_seconds
-from tests.support.synthetic_run import Shape, write_synthetic_run
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 RNG_SEED = 23
 
@@ -102,6 +102,7 @@ def test_the_size_seen_is_that_of_the_curve() -> None:
     assert size_seen(sizes, seen | True, 0.9) == pytest.approx(0.1)
 
 
+@pytest.mark.long
 def test_quiet_noise_raises_nothing_and_larger_noise_hides_larger_steps() -> None:
     config = Config()
     small, large = quiet_of(latencies(1500, 0.03)), quiet_of(latencies(1500, 0.3))
@@ -113,6 +114,7 @@ def test_quiet_noise_raises_nothing_and_larger_noise_hides_larger_steps() -> Non
     assert (seen[0].ratio(1) or 99.0) < (seen[1].ratio(1) or 99.0)
 
 
+@pytest.mark.long
 def test_an_alarm_elsewhere_is_no_step_that_was_seen() -> None:
     """Bursts of half a minute are confirmed all the time, whatever the size of the step among them."""
     bursts = latencies(1500)
@@ -189,6 +191,7 @@ def test_a_calibration_is_told_in_sentences() -> None:
     assert (unknown["is_known"], known["is_known"]) == (False, True)
 
 
+@pytest.mark.long
 def test_rows_of_a_csv_that_lie_apart_are_counted_in_its_time(tmp_path: Path) -> None:
     """Ten seconds a row: one minute is too short to confirm anything."""
     path = csv_file(tmp_path, latencies(900, 0.1), spacing=10)
@@ -206,6 +209,7 @@ def test_rows_of_a_csv_that_lie_apart_are_counted_in_its_time(tmp_path: Path) ->
     assert rest[2]["ratio"] > 1.4
 
 
+@pytest.mark.long
 def test_a_latency_of_a_csv_is_in_the_unit_that_its_name_ends_in(tmp_path: Path) -> None:
     """Of 0.3 ms the smallest step of a plan, 1 ms, leads to 1.3 ms."""
     path = csv_file(tmp_path, latencies(700, level=0.3), name="p99_ms")
@@ -260,6 +264,7 @@ def test_a_rate_that_the_rows_are_too_far_apart_for_is_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("spacing", "least"), [(0.1, "6s"), (0.2, "12s"), (0.3, "18s")])
+@pytest.mark.long
 def test_the_shortest_time_between_two_alarms_is_a_round_one(
     tmp_path: Path, spacing: float, least: str
 ) -> None:

@@ -21,8 +21,8 @@ from soak.core.errors import PlanError
 from soak.core.model import Change, Series
 from spark.offline_analysis import changes_together, offline_changes
 from spark.timeline import assemble, digest_rows
-from tests.support.report_run import as_planned
-from tests.support.synthetic_run import write_synthetic_run
+from tests.support.spark.report_run import as_planned
+from tests.support.spark.synthetic_run import write_synthetic_run
 
 
 def series_of(values: NDArray[np.float64], name: str = "p99") -> Series:
@@ -137,6 +137,7 @@ def test_the_command_prints_one_object_a_change(tmp_path: Path, mode: str) -> No
 
 
 @pytest.mark.parametrize("mode", ["offline", "online"])
+@pytest.mark.long
 def test_zeros_weigh_the_same_in_any_unit_and_levels_are_told_in_the_file_s(
     tmp_path: Path, mode: str
 ) -> None:
@@ -169,6 +170,7 @@ def test_another_column_can_be_named(tmp_path: Path) -> None:
     assert printed(path, "--value", "other") == []
 
 
+@pytest.mark.long
 def test_online_never_looks_ahead(tmp_path: Path) -> None:
     """What was raised by row 400 is the same when the file ends there."""
     values = latencies(3, 800, onset=300)
@@ -184,6 +186,7 @@ def test_online_never_looks_ahead(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_false_alarms_are_counted_in_time_not_in_rows(tmp_path: Path) -> None:
     """Rows an hour apart may raise more readily than rows a second apart."""
     values = latencies(3, 600, onset=300)

@@ -47,6 +47,7 @@ def test_a_step_is_no_drift() -> None:
     assert detect(series_of(y), ANY) == []
 
 
+@pytest.mark.long
 def test_two_hundred_quiet_series_hold_no_drift() -> None:
     """A tenth of them with a correlation of neighbours of 0.6; any rise of 5 % would count."""
     found = [

@@ -211,6 +211,7 @@ def test_a_hundred_series_of_noise_pay_for_nothing_together() -> None:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
+@pytest.mark.long
 def test_nor_do_they_where_each_has_but_a_share_of_the_rows(share: float) -> None:
     """Every tenth at first, or each by chance: what stands for missing rows is no news each time."""
     config = Config(smallest_step_ratio=1.005, smallest_step_seconds=0.0)
@@ -284,6 +285,7 @@ def test_what_falls_and_what_rises_are_two_steps() -> None:
 
 
 @pytest.mark.parametrize("at", [30_000, 47_500, 99_000])
+@pytest.mark.long
 def test_of_very_many_rows_all_pay_together_too(at: int) -> None:
     """A burst of six series, in twice as many rows as are searched at once, also where pieces meet."""
     rng = np.random.default_rng(2)

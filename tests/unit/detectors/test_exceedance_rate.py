@@ -139,10 +139,12 @@ def said(*, every: int = 0, often: float | None = None) -> tuple[list[Change], b
     return found, panel.to_bytes()
 
 
+@pytest.mark.long
 def test_a_panel_whose_threshold_measures_itself_resumes_bit_for_bit() -> None:
     assert said(every=7) == said()
 
 
+@pytest.mark.long
 def test_what_was_measured_moves_the_alarms() -> None:
     """Of noise that passed the level ten times as often fewer are told, and of one that never did more."""
     often, as_expected, never = (

@@ -138,11 +138,13 @@ def test_a_spread_that_grows_about_the_same_level_is_a_tail() -> None:
     assert found.interval[0] <= 3000 <= found.interval[1]
 
 
+@pytest.mark.long
 def test_two_hundred_series_of_one_spread_hold_no_tail() -> None:
     assert not any(detect(series_of(noise(1800, seed)), ANY) for seed in range(200))
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.long
 def test_online_and_offline_take_the_same_spikes_for_periodic(seed: int) -> None:
     """Bursts that keep their period badly lie near the threshold: both analyses decide alike."""
     rng, y = np.random.default_rng(seed), noise(1500, seed)

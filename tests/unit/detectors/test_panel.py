@@ -13,7 +13,13 @@ from detectors.level_shift import Config
 from soak.core.model import Column
 from soak.core.series import parse_series
 from soak.core.units import SECOND_NS
-from tests.support.panel_world import BASELINE, confirmed, latencies, run, run_beside_each_other
+from tests.support.detection.panel_world import (
+    BASELINE,
+    confirmed,
+    latencies,
+    run,
+    run_beside_each_other,
+)
 
 HOUR = 3600 * SECOND_NS
 
@@ -65,6 +71,7 @@ QUIET = Config(
 )
 
 
+@pytest.mark.long
 def test_false_alarms_stay_at_the_set_rate() -> None:
     """100 series of a kind, half an hour each, at one alarm an hour and series: 50 are allowed, not 100."""
     kinds = ["independent", "autocorrelated", "student-t", "spikes", "rounded"]
@@ -87,6 +94,7 @@ def test_correlated_noise_is_soon_known_for_what_it_is(correlation: float, most:
     assert len(confirmed(run_beside_each_other(1000.0 + values, config, unit=""))) <= most
 
 
+@pytest.mark.long
 def test_half_a_standard_deviation_is_seen_in_minutes() -> None:
     """After half an hour of independent noise, at one alarm in 30 days: nearly all within 250 s."""
     values = 1000.0 + noise("independent", (2100, 40), np.random.default_rng(6))

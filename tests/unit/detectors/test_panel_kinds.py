@@ -15,7 +15,7 @@ from detectors.level_shift import Config
 from detectors.panel import Gate, Panel, _in_turn, _is_name_taken, _Source, _Watched
 from soak.core.model import Change, Column
 from soak.core.series import series_name
-from tests.support import tail_world
+from tests.support.detection import tail_world
 
 CONFIG = Config()
 COLUMNS = tuple(
@@ -51,6 +51,7 @@ def told(said: list[Change]) -> set[tuple[str, str]]:
     return {(one.kind, one.series) for one in said if one.state == "confirmed"}
 
 
+@pytest.mark.long
 def test_a_slow_rise_is_told_once_as_drift() -> None:
     """From 10 to 40 ms within 70 minutes; that it goes on is the same change."""
     said = fed(latencies(noise(4800) + np.clip((np.arange(4800) - 600) / 4200, 0.0, 1.0) * 0.6))
@@ -59,6 +60,7 @@ def test_a_slow_rise_is_told_once_as_drift() -> None:
     assert len({one.raised_k for one in said}) == 1
 
 
+@pytest.mark.long
 def test_a_comb_that_begins_is_told_and_its_end_too() -> None:
     y = noise(2600)
     for tick in range(600, 1700, 52):
@@ -70,6 +72,7 @@ def test_a_comb_that_begins_is_told_and_its_end_too() -> None:
     assert confirmed.period_seconds == 52.0
 
 
+@pytest.mark.long
 def test_a_comb_from_the_start_is_no_news_and_hides_no_step() -> None:
     y = noise(2400)
     for tick in range(10, 2400, 52):
@@ -103,6 +106,7 @@ def test_of_two_kinds_that_begin_in_one_second_one_is_told_then() -> None:
     assert not _is_name_taken(known, replace(rise, kind="tail", raised_k=3601))
 
 
+@pytest.mark.long
 def test_a_state_that_is_stored_and_read_changes_nothing() -> None:
     """At seconds that share nothing with minutes: in a burst, in a minute, in an alarm."""
     y = noise(1800)

@@ -48,6 +48,7 @@ def waits() -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize(("noise", "most"), [("independent", 15.0), ("correlated", 17.0)])
+@pytest.mark.long
 def test_a_step_of_two_long_run_sd_is_seen_in_a_quarter_of_a_minute(
     noise: str, most: float
 ) -> None:

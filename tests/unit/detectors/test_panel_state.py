@@ -16,7 +16,7 @@ from soak.core.model import Change, Column
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 from tests.bench.detect import feed as feeding
-from tests.support.panel_world import BASELINE, P99, confirmed, latencies, run
+from tests.support.detection.panel_world import BASELINE, P99, confirmed, latencies, run
 
 
 def test_untrusted_seconds_neither_raise_nor_teach() -> None:
@@ -85,6 +85,7 @@ def fed_at_once(seed: int) -> tuple[list[Change], bytes]:
 
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2), cuts=st.lists(st.integers(0, 420), max_size=6))
+@pytest.mark.long
 def test_a_panel_that_is_stored_and_resumed_goes_on_bit_for_bit(seed: int, cuts: list[int]) -> None:
     values, config = table(seed), Config(baseline=BASELINE)
 
@@ -97,6 +98,7 @@ def test_a_panel_that_is_stored_and_resumed_goes_on_bit_for_bit(seed: int, cuts:
     assert (found, blob) == fed_at_once(seed)
 
 
+@pytest.mark.long
 def test_a_panel_resumes_bit_for_bit_on_a_slope() -> None:
     """A rising level, from when a slope is first taken off it, and when its memory is full."""
     config, columns = Config(baseline=BASELINE), (Column("x"),)
@@ -116,6 +118,7 @@ def test_a_panel_resumes_bit_for_bit_on_a_slope() -> None:
     assert said(700, 2500, 3700) == said()
 
 
+@pytest.mark.long
 def test_what_many_series_say_in_one_row_keeps_its_order_when_resumed() -> None:
     """Thirty series, each raised and taken back time and again, several in one row."""
     columns = [Column("x", (("i", str(i)),)) for i in range(30)]
@@ -238,6 +241,7 @@ def test_a_step_of_a_series_that_was_forgotten_is_gone_when_it_comes_back_lower(
     assert [state for _, state in states] == ["warning", "confirmed"] + ["gone"] * (after == 1.0)
 
 
+@pytest.mark.long
 def test_columns_that_change_all_the_time_take_bounded_room() -> None:
     panel = Panel(Config(baseline=BASELINE))
     for k in range(360):

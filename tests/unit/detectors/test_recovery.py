@@ -10,7 +10,7 @@ import pytest
 
 from detectors.incidents import Incident, group, is_recovery
 from soak.core.model import Change, Kind
-from tests.support.panel_world import latencies, run
+from tests.support.detection.panel_world import latencies, run
 
 RATIO = 1.5
 SERIES = "consume-1|end_to_end_latency_seconds{quantile=0.99}"

@@ -71,6 +71,7 @@ def test_wandering_noise_alone_is_cut_rarely() -> None:
     assert found <= 10
 
 
+@pytest.mark.long
 def test_the_fast_cut_is_the_best_but_for_one_in_hundreds() -> None:
     """Against all partitions of 60 rows, by dynamic programming from the definition.
 

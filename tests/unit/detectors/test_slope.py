@@ -58,6 +58,7 @@ def test_noise_of_one_mean_hardly_moves_it() -> None:
     assert 1000.0 * quiet.a_row()[0] == pytest.approx(0.0089, rel=0.01)
 
 
+@pytest.mark.long
 def test_a_day_s_slope_makes_no_steps() -> None:
     """At the steepest of a wave of two sd noise alarms hardly more often than at rest."""
     rows, series = 6000, 30

@@ -243,6 +243,7 @@ def confirmed(said: list[Change]) -> list[Change]:
     return [change for change in said if change.state == "confirmed"]
 
 
+@pytest.mark.long
 def test_a_comb_that_noise_hid_is_seldom_news_when_it_shows() -> None:
     """What rose as high, as often, before is how the cluster is; it was told 29 times in these ten runs."""
     assert sum(len(confirmed(watched(hidden(seed)))) for seed in range(10)) <= 10
@@ -291,6 +292,7 @@ def test_one_that_was_told_and_comes_back_is_news_again() -> None:
     assert [one.onset_k for one in confirmed(watched(y))] == list(range(1200, 9840, 1080))
 
 
+@pytest.mark.long
 def test_one_that_begins_in_such_noise_is_news() -> None:
     told = [confirmed(watched(hidden(seed, 3600))) for seed in range(10)]
 

@@ -13,7 +13,7 @@ from detectors.level_shift import Config
 from detectors.tail import NearSteps, Second, Tails
 from soak.core.model import Change
 from soak.core.series import series_name
-from tests.support import tail_world
+from tests.support.detection import tail_world
 
 SOURCES = [f"produce.{at}@h" for at in range(20)]
 METRIC = "publish_latency_seconds"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark import report
-from tests.support.blind_world import JUDGED, KEPT
+from tests.support.detection.blind_world import JUDGED, KEPT
 from tests.support.paths import ROOT
 
 LAB = re.compile(
@@ -59,10 +59,11 @@ def test_no_command_but_those_of_the_lab_names_what_a_drill_keeps() -> None:
     assert found == {"soak/app/drills.py", "soak/app/matrix.py"}
 
 
+@pytest.mark.long
 def test_neither_the_detector_nor_its_second_look_opens_what_a_drill_keeps(tmp_path: Path) -> None:
     """All of it lies there already. Only once the findings are judged the page asks what was declared."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.blind_world", str(tmp_path / "run")],
+        [sys.executable, "-m", "tests.support.detection.blind_world", str(tmp_path / "run")],
         cwd=ROOT,
         capture_output=True,
         text=True,

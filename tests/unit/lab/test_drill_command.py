@@ -20,7 +20,7 @@ from soak.app import drills
 from soak.cli import main
 from soak.lab.drills import result
 from soak.lab.drills.result import Result
-from tests.support.faults import Stuck, giving
+from tests.support.lab.faults import Stuck, giving
 
 ONE = Result(
     drill="quiet", seed=0, fault="quiet", expected="nothing", cause="no finding", is_passed=True

@@ -17,7 +17,7 @@ from soak.lab.drive.folder import (
     locked,
     registration_of,
 )
-from tests.support.lab import remains
+from tests.support.lab.lab import remains
 
 
 @pytest.fixture

@@ -28,9 +28,9 @@ from soak.lab.faults.retention import await_deletion
 from soak.lab.ports import Target
 from soak.service import children
 from tests.support.fakes import FakeClock
-from tests.support.faults import inject
+from tests.support.lab.faults import inject
+from tests.support.lab.sleeping_broker import SleepingBroker, Witness, asleep, is_stopped
 from tests.support.paths import ROOT
-from tests.support.sleeping_broker import SleepingBroker, Witness, asleep, is_stopped
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from soak.lab.faults.registry import find_fault
 from soak.lab.ports import Target
 from soak.service import children
 from tests.support.fakes import FakeClock
-from tests.support.faults import Stuck, giving
-from tests.support.sleeping_broker import SleepingBroker, is_stopped
+from tests.support.lab.faults import Stuck, giving
+from tests.support.lab.sleeping_broker import SleepingBroker, is_stopped
 
 DRILL = Drill(
     "mine",

@@ -25,8 +25,8 @@ from soak.lab.standing import Home, LabRequest, LabState, ProcessState
 from soak.lab.standing_keeper import serve
 from soak.runtime.grid import boot_id
 from soak.service.files import file_lock, user_cache
-from tests.support.lab import SHORT_SESSIONS
-from tests.support.sleeping_broker import SleepingBroker
+from tests.support.lab.lab import SHORT_SESSIONS
+from tests.support.lab.sleeping_broker import SleepingBroker
 
 KILL_AND_END = (b'{"action": "kill", "number": 1}', b'{"action": "down"}')
 

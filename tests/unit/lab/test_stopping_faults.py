@@ -16,8 +16,8 @@ from soak.core.units import SECOND_NS
 from soak.lab.faults.registry import find_fault
 from soak.lab.faults.retention import DeletionStallConfig, DeletionStalls, deleted_segments
 from soak.lab.ports import Target
-from tests.support.faults import inject
-from tests.support.sleeping_broker import SleepingBroker, Witness, asleep, is_stopped
+from tests.support.lab.faults import inject
+from tests.support.lab.sleeping_broker import SleepingBroker, Witness, asleep, is_stopped
 
 MS = SECOND_NS // 1000
 every_fault = pytest.mark.parametrize("fault", ["deletion_stall", "slow_node"])

@@ -18,7 +18,7 @@ from soak.core.units import SECOND_NS
 from soak.load.consumer.sequence_tracker import restore_tracker
 from soak.runtime.context import Context
 from tests.support.fakes import FakeClock, FakeConsumer
-from tests.support.load_loops import (
+from tests.support.load.load_loops import (
     batch_of,
     consumer_interval,
     consumer_loop,

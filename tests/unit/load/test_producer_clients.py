@@ -22,7 +22,7 @@ from soak.load.producer.loop import ProducerLoop
 from soak.runtime.context import Context
 from soak.store.journal.reader import read_source
 from tests.support.fakes import FakeClock, FakeProducer
-from tests.support.load_loops import context_of, producer_loop
+from tests.support.load.load_loops import context_of, producer_loop
 
 PLAN = """
 name: fake

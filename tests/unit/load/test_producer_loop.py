@@ -19,7 +19,7 @@ from soak.runtime.context import Context
 from soak.runtime.recorder import Recorder, Samples
 from soak.store.run_folder import copy_profile
 from tests.support.fakes import FakeClock, FakeProducer
-from tests.support.load_loops import context_of, producer_loop, records_of
+from tests.support.load.load_loops import context_of, producer_loop, records_of
 
 PLAN = """
 name: fake

@@ -19,8 +19,8 @@ from soak.core.errors import PlanError
 from soak.omb import result_file
 from soak.omb.result import Result
 from tests.bench.detect.drains import near
-from tests.support.omb_catch_up import CatchUp, result
-from tests.support.omb_run import WARM_UP, write_known_run
+from tests.support.omb.catch_up import CatchUp, result
+from tests.support.omb.run import WARM_UP, write_known_run
 from tests.support.paths import DATA, ROOT
 
 RECORDED = DATA / "recorded" / "omb"

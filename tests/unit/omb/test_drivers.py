@@ -12,7 +12,7 @@ from soak.clients.client_settings import librdkafka_settings
 from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.omb import java_client, plan_import, result
-from tests.support.omb_plans import KAFKA, PULSAR, WORKLOAD, imported
+from tests.support.omb.plans import KAFKA, PULSAR, WORKLOAD, imported
 
 
 def test_a_kafka_driver_fills_broker_and_topic() -> None:

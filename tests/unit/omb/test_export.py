@@ -26,8 +26,8 @@ from soak.omb.histograms import HistogramCells, MergedHistogram, RecordReader, S
 from soak.omb.result import PERCENTILES, PUBLISH, Result
 from soak.omb.run_result import RunLatencies
 from soak.store.run_folder import RunFolder
-from tests.support.omb_results import same
-from tests.support.omb_run import SOAK, START_WALL_NS, WARM_UP, Ints, KnownRun, write_known_run
+from tests.support.omb.results import same
+from tests.support.omb.run import SOAK, START_WALL_NS, WARM_UP, Ints, KnownRun, write_known_run
 
 CHARTED = (
     *("workload", "driver", "publishRate", "publishErrorRate", "consumeRate"),

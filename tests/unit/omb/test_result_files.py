@@ -19,7 +19,7 @@ from soak.core.errors import PlanError
 from soak.omb import result as profile
 from soak.omb import result_file
 from soak.omb.result import Result
-from tests.support.omb_results import results, same
+from tests.support.omb.results import results, same
 from tests.support.paths import DATA, ROOT
 
 DIALECTS = plugins.names(profile.PACKAGE)

@@ -18,7 +18,7 @@ from soak.core.errors import PlanError
 from soak.core.plan import text as plan_text
 from soak.core.units import SECOND_NS
 from soak.omb import result as profile
-from tests.support.omb_plans import KAFKA, PULSAR, WORKLOAD, imported
+from tests.support.omb.plans import KAFKA, PULSAR, WORKLOAD, imported
 from tests.support.paths import RECORDED
 
 MINUTE_NS = 60 * SECOND_NS

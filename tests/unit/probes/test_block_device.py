@@ -13,7 +13,7 @@ from probes.common import block_device
 from probes.common.block_device import BlockDevice, Drive, PathNumbers, SystemPaths
 from soak.core.errors import NotAvailableError, ProbeError
 from tests.support.paths import RECORDED
-from tests.support.sys_tree import on, sys_tree
+from tests.support.probes.sys_tree import on, sys_tree
 
 CAPACITY_SECTORS = 8_192_000
 MOUNTS = (RECORDED / "mountinfo").read_text()

@@ -16,7 +16,7 @@ from probes.disk_io import Config, DiskIo
 from soak.core.errors import NotAvailableError, ProbeError, SoakError
 from tests.support.fakes import FakeClock
 from tests.support.paths import RECORDED
-from tests.support.sys_tree import on, sys_tree
+from tests.support.probes.sys_tree import on, sys_tree
 
 SDA2, SDA = (8, 2), (8, 0)
 CAPACITY_SECTORS = 8_192_000

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from probes.common.exposition import MAX_SERIES, ExpositionParser
 from probes.prometheus import name_map
 from soak.core.errors import ProbeError
-from tests.support.metrics_pages import Series, Watched, recorded, same, slow_page
+from tests.support.probes.metrics_pages import Series, Watched, recorded, same, slow_page
 
 MAP_OF = {
     "bookie-4.17.3": "bookkeeper",

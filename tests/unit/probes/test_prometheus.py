@@ -20,8 +20,8 @@ from soak.core.model import Column
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import ProbePlan
 from tests.support.fakes import FakeClock
-from tests.support.metrics_pages import URL, Watched, recorded
 from tests.support.pages import pages
+from tests.support.probes.metrics_pages import URL, Watched, recorded
 
 MAPS = sorted(path.stem for path in name_map.FOLDER.glob("*.toml"))
 PAGE = b'node_load1 2.5\nnode_disk_written_bytes_total{device="vda"} %d\n'

@@ -23,7 +23,14 @@ from soak.core.plan import text as plan_text
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import Run
 from tests.support.fakes import FakeClock
-from tests.support.retention_watch import SEGMENT, SEGMENT_BYTES, TOPIC, Watch, deletions, values
+from tests.support.probes.retention_watch import (
+    SEGMENT,
+    SEGMENT_BYTES,
+    TOPIC,
+    Watch,
+    deletions,
+    values,
+)
 
 
 def test_the_first_poll_has_no_changes() -> None:

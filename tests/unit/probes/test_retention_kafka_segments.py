@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from probes.retention_kafka.segments import FileSize, Segments, changed_ns, listing, size
 from soak.core.units import SECOND_NS
-from tests.support.fake_folders import FakeFolders
 from tests.support.fakes import FakeClock
+from tests.support.probes.fake_folders import FakeFolders
 
 LONG_NS = 60 * SECOND_NS
 

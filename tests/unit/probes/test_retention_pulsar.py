@@ -21,7 +21,16 @@ from soak.core.units import SECOND_NS
 from soak.store.run_folder import Run
 from tests.support.fakes import FakeClock
 from tests.support.pages import pages
-from tests.support.pulsar_watch import BOOKIE, PAGE, STATS, TOPIC, FakeCluster, Watch, stats, values
+from tests.support.probes.pulsar_watch import (
+    BOOKIE,
+    PAGE,
+    STATS,
+    TOPIC,
+    FakeCluster,
+    Watch,
+    stats,
+    values,
+)
 
 
 def test_the_first_poll_has_no_changes() -> None:

@@ -27,7 +27,7 @@ from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Event
 from tests.support.fakes import FakeClock
 from tests.support.paths import RECORDED
-from tests.support.sys_tree import on, sys_tree
+from tests.support.probes.sys_tree import on, sys_tree
 
 SMART = RECORDED / "smart"
 NVME = {

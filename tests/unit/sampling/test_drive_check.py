@@ -26,7 +26,7 @@ from soak.sampling.drive_check import Limits
 from soak.store import run_folder
 from soak.store.run_folder import Run, RunFolder
 from tests.support.fakes import FakeClock
-from tests.support.sys_tree import on, sys_tree
+from tests.support.probes.sys_tree import on, sys_tree
 
 STATE = DriveState(
     filesystem="xfs",

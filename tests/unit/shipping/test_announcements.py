@@ -21,8 +21,8 @@ from soak.shipping.announcements import (
 )
 from soak.store.run_announcements import Announcement, parse_announcement
 from soak.store.run_folder import Run, RunFolder
-from tests.support.announced_runs import START_NS, FakeAnnouncements, announcement
 from tests.support.fakes import FakeClock
+from tests.support.shipping.announced_runs import START_NS, FakeAnnouncements, announcement
 
 
 def test_an_announcement_survives_the_topic() -> None:

@@ -16,8 +16,8 @@ from soak.shipping.announcements import OPEN_BACKOFF, AnnouncementListener
 from soak.shipping.discovery import GATHER_NS, JoinedRuns, wait_for_run
 from soak.store.run_announcements import Announcement
 from soak.store.run_folder import Run, RunFolder, write_run
-from tests.support.announced_runs import START_NS, FakeAnnouncements, announcement
 from tests.support.fakes import FakeClock
+from tests.support.shipping.announced_runs import START_NS, FakeAnnouncements, announcement
 
 Sent = Callable[[int], list[Announcement]]
 

@@ -24,7 +24,7 @@ from soak.store.journal.writer import JournalWriter
 from soak.store.run_folder import RunFolder, ensure_sender_id
 from soak.store.samples_topic import ShippedLine
 from tests.support.fakes import FakeClock
-from tests.support.shipped_run import A, Host, folder_of, records
+from tests.support.shipping.shipped_run import A, Host, folder_of, records
 
 SOURCE = "probe@b"
 

@@ -17,7 +17,7 @@ from soak.shipping.receiver import (
 )
 from soak.store.samples_topic import ShippedLine
 from tests.support.fakes import FakeClock
-from tests.support.shipped_run import folder_of
+from tests.support.shipping.shipped_run import folder_of
 
 
 class SilentTopic:

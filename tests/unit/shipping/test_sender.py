@@ -15,7 +15,7 @@ from soak.shipping.sender import PERIOD_SECONDS, REPEAT_NS, STORE_PERIOD_NS, Shi
 from soak.store.journal.reader import segments
 from soak.store.run_folder import RunFolder
 from tests.support.fakes import FakeClock
-from tests.support.shipped_run import FlakyTarget, Host, folder_of, records
+from tests.support.shipping.shipped_run import FlakyTarget, Host, folder_of, records
 
 SOURCE = "probe@b"
 

@@ -22,8 +22,8 @@ from soak.core.errors import PlanError
 from soak.core.ports import Message
 from soak.core.units import SECOND_NS
 from soak.sinks.mail import Config, MailSink, build, compose
+from tests.support.alerting.mail_server import Inbox, free_port, served
 from tests.support.certificate import certificate
-from tests.support.mail_server import Inbox, free_port, served
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 MESSAGE = Message(

@@ -12,7 +12,7 @@ import pytest
 from soak.core.ports import RepeatingSink
 from soak.core.units import SECOND_NS
 from soak.sinks.webhook import Config, WebhookSink, alert_of, build
-from tests.support.alert_receiver import BEGIN, LABELS, Receiver, message
+from tests.support.alerting.alert_receiver import BEGIN, LABELS, Receiver, message
 from tests.support.fakes import FakeClock
 from tests.support.pages import serving
 

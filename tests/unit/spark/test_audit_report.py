@@ -6,8 +6,8 @@ from pathlib import Path
 from spark.coverage import coverage
 from spark.page import Page
 from spark.reports import audit
-from tests.support.report_run import timeline
-from tests.support.synthetic_run import Shape
+from tests.support.spark.report_run import timeline
+from tests.support.spark.synthetic_run import Shape
 
 
 def _page(path: Path) -> Page:

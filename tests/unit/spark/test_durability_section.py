@@ -11,7 +11,7 @@ from soak.core.cluster import durability
 from soak.core.cluster.durability import Durability, Setting, SettingValue
 from soak.core.errors import RunFolderError
 from spark import report
-from tests.support.report_run import summary, timeline
+from tests.support.spark.report_run import summary, timeline
 
 FOUND = Durability(
     "kafka",

@@ -14,8 +14,8 @@ from spark import report
 from spark.coverage import coverage
 from spark.digest import load_digest
 from spark.timeline import Timeline
-from tests.support.report_run import summary, timeline
-from tests.support.synthetic_run import CONSUMER, PRODUCER, Shape
+from tests.support.spark.report_run import summary, timeline
+from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape
 
 SOAK = range(20, 235)
 RECEIVED = f"{CONSUMER}|received_messages"

@@ -9,8 +9,8 @@ import pytest
 
 from soak.core.plan import text as plan_text
 from spark.coverage import coverage
-from tests.support.report_run import timeline
-from tests.support.synthetic_run import Shape
+from tests.support.spark.report_run import timeline
+from tests.support.spark.synthetic_run import Shape
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from spark.plot import Plot
 from spark.reports.heat_map import shares
 from spark.summary import verdict
 from spark.timeline import Timeline, assemble
-from tests.support.report_run import as_planned, read, summary, timeline
-from tests.support.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
+from tests.support.spark.report_run import as_planned, read, summary, timeline
+from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
 
 SERIES = 'consume.0@host|end_to_end_latency_seconds{quantile="0.99"}'
 

@@ -11,8 +11,8 @@ from soak.core.model import Column
 from soak.core.series import series_name
 from spark import report
 from spark.timeline import Timeline
-from tests.support.report_run import timeline
-from tests.support.synthetic_run import Shape
+from tests.support.spark.report_run import timeline
+from tests.support.spark.synthetic_run import Shape
 
 QUIET = Shape(seconds=40, warm_up=10, deletions_k=None, fault_k=None)
 

@@ -14,8 +14,8 @@ from soak.core.series import series_name
 from soak.store import run_folder
 from spark import report
 from spark.timeline import Timeline
-from tests.support.report_run import summary, timeline
-from tests.support.synthetic_run import START_WALL_NS, Shape
+from tests.support.spark.report_run import summary, timeline
+from tests.support.spark.synthetic_run import START_WALL_NS, Shape
 
 BEFORE = Measured(
     "host", ("/data <x>",), "before", START_WALL_NS - 40 * 10**9, 99, 0.001, 0.002, 1e9

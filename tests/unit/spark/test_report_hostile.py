@@ -18,8 +18,8 @@ from soak.store.run_folder import RunFolder, read_run, write_run
 from spark import report
 from spark.timeline import assemble
 from tests.support.fakes import FakeClock
-from tests.support.report_run import read, summary
-from tests.support.synthetic_run import Shape, write_synthetic_run
+from tests.support.spark.report_run import read, summary
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 from tests.unit.spark.test_report import SERIES, finding_of
 
 EVIL = "<b onclick='x'>\"evil\"</b></script><script>alert(1)</script>{{7*7}}"

@@ -19,8 +19,8 @@ from spark.page import Page
 from spark.reports import retention as section
 from spark.retention_outcome import forecast_of, retention
 from spark.timeline import Timeline
-from tests.support.report_run import summary, timeline
-from tests.support.synthetic_run import Shape
+from tests.support.spark.report_run import summary, timeline
+from tests.support.spark.synthetic_run import Shape
 
 TOLD: dict[str, Any] = {
     "first_deletion_seconds": [105.0, 109.0],

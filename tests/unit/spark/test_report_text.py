@@ -6,8 +6,8 @@ from pathlib import Path
 
 from soak.core.model import Evidence, Explanation
 from spark import report
-from tests.support.report_run import timeline
-from tests.support.synthetic_run import Shape
+from tests.support.spark.report_run import timeline
+from tests.support.spark.synthetic_run import Shape
 from tests.unit.spark.test_report import finding_of
 
 

@@ -22,8 +22,8 @@ from spark.coverage import coverage, judged_seconds
 from spark.digest import digest
 from spark.offsets import newest
 from spark.timeline import assemble
-from tests.support.report_run import as_planned, read, summary, timeline
-from tests.support.synthetic_run import PRODUCER, START_WALL_NS, Shape, write_synthetic_run
+from tests.support.spark.report_run import as_planned, read, summary, timeline
+from tests.support.spark.synthetic_run import PRODUCER, START_WALL_NS, Shape, write_synthetic_run
 
 
 def test_gaps_are_named_with_their_source_and_too_many_make_it_inconclusive(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from spark.attribute import (
     seconds_around,
 )
 from tests.support.fakes import FakeClock
-from tests.support.growing_run import begun, grow
-from tests.support.synthetic_run import CONSUMER, PROBE, PRODUCER, Shape, write_synthetic_run
+from tests.support.spark.growing_run import begun, grow
+from tests.support.spark.synthetic_run import CONSUMER, PROBE, PRODUCER, Shape, write_synthetic_run
 
 RUN = "synthetic-1"
 ONSET = 202

@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.support.held import Course, Sample, courses, samples, table
+from tests.support.lab.held import Course, Sample, courses, samples, table
 
 MIB = 2**20
 UNIT = "produce"

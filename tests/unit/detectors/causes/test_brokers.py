@@ -11,7 +11,7 @@ from detectors.attribution import attribute
 from detectors.causes.network import coupling
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Series
-from tests.support.cause_panels import E2E, END, ONSET, P99, STEP, around, channel, told
+from tests.support.detection.cause_panels import E2E, END, ONSET, P99, STEP, around, channel, told
 
 CPU = "probe@b1|host_cpu_ratio"
 WAITING = "probe@b1|node_pressure_cpu_waiting_seconds"

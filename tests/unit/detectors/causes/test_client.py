@@ -10,7 +10,7 @@ import pytest
 from detectors.attribution import attribute, is_so_far
 from detectors.nearby import Nearby
 from soak.core.model import Change, Series
-from tests.support.cause_panels import around, channel
+from tests.support.detection.cause_panels import around, channel
 
 P99 = 'produce.0@h|publish_latency_seconds{quantile="0.99"}'
 LAG = 'produce.0@h|schedule_lag_seconds{quantile="0.99"}'

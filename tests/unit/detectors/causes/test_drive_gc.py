@@ -10,7 +10,7 @@ import pytest
 from detectors.attribution import attribute
 from detectors.nearby import Nearby
 from soak.core.model import Series
-from tests.support.cause_panels import END, ONSET, STEP, around, channel
+from tests.support.detection.cause_panels import END, ONSET, STEP, around, channel
 
 VDA = '{device="vda"}'
 AWAIT = f"probe@b1|disk_write_await_seconds{VDA}"

@@ -10,7 +10,7 @@ import pytest
 from detectors.attribution import attribute
 from detectors.causes import _brokers
 from soak.core.model import Series
-from tests.support.cause_panels import END, ONSET, P99, STEP, around, channel, told
+from tests.support.detection.cause_panels import END, ONSET, P99, STEP, around, channel, told
 
 STAYED, STEPPED = 0.004, 0.06
 

@@ -10,7 +10,7 @@ import pytest
 from detectors.attribution import attribute
 from detectors.nearby import TimedEvent
 from soak.core.model import Series
-from tests.support.cause_panels import END, ONSET, STEP, around, channel, told
+from tests.support.detection.cause_panels import END, ONSET, STEP, around, channel, told
 
 CPU = "probe@b1|host_cpu_ratio"
 WAITING = "probe@b1|node_pressure_cpu_waiting_seconds"

@@ -7,7 +7,7 @@ import pytest
 from detectors.attribution import attribute
 from detectors.causes._repeated import Locking, explained_ratio
 from soak.core.model import Change
-from tests.support.cause_panels import END, ONSET, around, channel, told
+from tests.support.detection.cause_panels import END, ONSET, around, channel, told
 
 SERIES = 'produce.0@h|publish_latency_seconds{quantile="0.99"}'
 STEP = Change(SERIES, 106, 100, (99, 101), 0.004, 0.124, "confirmed", 0.999)

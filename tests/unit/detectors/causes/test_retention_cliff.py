@@ -12,7 +12,7 @@ from detectors.attribution import BAR, attribute
 from detectors.nearby import Nearby, TimedEvent
 from soak.core import plugins
 from soak.core.model import Change, Event, Series
-from tests.support.cause_panels import around, channel
+from tests.support.detection.cause_panels import around, channel
 
 P99 = 'produce.0@h|publish_latency_seconds{quantile="0.99"}'
 ONSET, END = 100, 180

@@ -11,7 +11,7 @@ from detectors.attribution import attribute
 from detectors.causes.segment_roll import period_of
 from detectors.nearby import Nearby
 from soak.core.model import Series
-from tests.support.cause_panels import P99, STEP, told
+from tests.support.detection.cause_panels import P99, STEP, told
 
 SECONDS = 600
 SPIKES = replace(STEP, onset_k=300, interval=(299, 301), raised_k=310, kind="spikes")

@@ -16,7 +16,7 @@ from soak.core.units import SECOND_NS
 from soak.store.findings.outbox import SETTLE_LIMIT_NS
 from soak.store.findings.rows import STEPS
 from soak.store.findings.store import FindingsStore
-from tests.support.findings import NOW, finding
+from tests.support.alerting.findings import NOW, finding
 
 CLIFF, COMPACTION, UNKNOWN, CLIENT = (
     (Explanation(name, 0.8, (Evidence(f"{name} it is."),)),)

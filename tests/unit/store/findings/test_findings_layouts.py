@@ -10,7 +10,7 @@ import pytest
 from soak.core.errors import FindingsError
 from soak.core.units import SECOND_NS
 from soak.store.findings.store import FindingsStore
-from tests.support.findings import CAUSES, NOW, SERIES, change, finding
+from tests.support.alerting.findings import CAUSES, NOW, SERIES, change, finding
 from tests.support.paths import DATA
 
 LATE = NOW + 3600 * SECOND_NS

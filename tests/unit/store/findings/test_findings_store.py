@@ -13,7 +13,7 @@ from soak.core.model import Finding
 from soak.core.units import SECOND_NS
 from soak.store.findings.rows import NotificationContent
 from soak.store.findings.store import MAX_RETRY_WAIT_NS, FindingsStore
-from tests.support.findings import CAUSES, NOW, SERIES, change, finding
+from tests.support.alerting.findings import CAUSES, NOW, SERIES, change, finding
 
 
 def dump(path: Path) -> list[str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from soak.service import children
-from tests.support.mail_server import free_port
+from tests.support.alerting.mail_server import free_port
 
 MASTER = Path("/usr/lib/postfix/sbin/master")
 MAIN = """\

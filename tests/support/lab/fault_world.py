@@ -1,4 +1,4 @@
-"""A process with every kind of fault in it, to be ended: `python -m tests.support.fault_world FOLDER`.
+"""A process with every kind of fault in it, to be ended: `python -m tests.support.lab.fault_world FOLDER`.
 
 Its brokers do nothing, some of them on an injected drive, behind a relay. It says `ready` when all faults are
 active, and ends when it reads a line: with an exception, or in order, as the line says.
@@ -20,7 +20,7 @@ from soak.lab.faults.registry import all_faults
 from soak.lab.ports import Target
 from soak.lab.relay import Relay
 from soak.service import children
-from tests.support.sleeping_broker import SleepingBroker
+from tests.support.lab.sleeping_broker import SleepingBroker
 
 EXCUSED = {
     "compaction": "a bookie",

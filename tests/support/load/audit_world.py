@@ -13,7 +13,7 @@ import numpy as np
 
 from soak.core.audit import EXPIRED_EVENT, FINAL_POSITION_EVENT, SEND_FAILED_EVENT
 from soak.core.model import Column, Event, Record, Span
-from tests.support.stream_spans import spans
+from tests.support.load.stream_spans import spans
 
 Message = tuple[str, int]
 """Lane and sequence number."""

@@ -1,4 +1,4 @@
-"""A real systemd manager in namespaces of its own, for tests: see `systemd_boot.sh` for what it may touch."""
+"""A real systemd manager in namespaces of its own, for tests: see `boot.sh` for what it may touch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 
 from soak.service import children
 
-BOOT = Path(__file__).with_name("systemd_boot.sh")
+BOOT = Path(__file__).with_name("boot.sh")
 LIMIT_SECONDS = 90
 _CGROUPS = Path("/sys/fs/cgroup")
-_HIDDEN = ("/tmp", "/var", "/run")  # by folders of the manager's own: see systemd_boot.sh
+_HIDDEN = ("/tmp", "/var", "/run")  # by folders of the manager's own: see boot.sh
 
 
 def why_not() -> str:

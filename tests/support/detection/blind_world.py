@@ -26,7 +26,7 @@ from spark.journal_source import batches, rows
 from spark.offsets import ColumnsIndex, newest, spans
 from spark.panel_processor import PanelProcessor
 from spark.timeline import assemble, digest_rows
-from tests.support.synthetic_run import Shape, write_synthetic_run
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 KEPT = ("faults.jsonl", "drill.json", "control.json", "counters.json", "network.json", "clock")
 JUDGED = "<judged>"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Becomes a systemd manager that can change nothing of this machine: run it by
-#   unshare --fork --pid --kill-child --mount --mount-proc --uts --ipc bash systemd_boot.sh SHARED
+#   unshare --fork --pid --kill-child --mount --mount-proc --uts --ipc bash boot.sh SHARED
 # as root. What it sees of the disk is read-only but for tmpfs on /run, /tmp, /var and /etc (a copy);
 # SHARED appears as /srv; SHARED/lib is /var/lib/soak, and SHARED/etc, where there is one, is /etc: they
 # outlive a boot. There is no unit that sets up a machine: each is masked.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from soak.store.run_folder import RunFolder
-from tests.support.systemd_world import World
+from tests.support.systemd.world import World
 
 SOAK = str(Path(sys.prefix) / "bin" / "soak")
 DAEMONS = ("produce", "consume", "probe", "conduct", "detect", "alert", "finish")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from probes.retention_kafka.probe import Config, RetentionKafka
 from soak.core.model import Event, Reading
 from soak.core.units import SECOND_NS
-from tests.support.fake_folders import FakeFolders
 from tests.support.fakes import FakeClock, FakeOffsets
+from tests.support.probes.fake_folders import FakeFolders
 
 TOPIC = "soak-1"
 SEGMENT = 1000  # messages

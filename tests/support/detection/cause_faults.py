@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.support.cause_world import CONSUMER, ONSET, PROBE, PRODUCER, RATE, SECONDS, World
+from tests.support.detection.cause_world import (
+    CONSUMER,
+    ONSET,
+    PROBE,
+    PRODUCER,
+    RATE,
+    SECONDS,
+    World,
+)
 
 Inject = Callable[[World, float], None]
 REST = SECONDS - ONSET

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from soak.app.units import rendered_files
-from tests.support.systemd_world import World, booted
+from tests.support.systemd.world import World, booted
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from soak.core.plan.text import load
 from soak.core.ports import Message, Outcome
 from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import read_run, write_run
+from tests.support.alerting.findings import SERIES, finding
 from tests.support.fakes import FakeClock
-from tests.support.findings import SERIES, finding
-from tests.support.synthetic_run import Shape, write_synthetic_run
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 RUN = "synthetic-1"
 DELIVERED, RETRY = Outcome("delivered", "250 ok"), Outcome("retry", "451 later")
