@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from http.client import HTTPException
+from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urljoin, urlsplit
@@ -73,11 +73,13 @@ class Answer:
 
 
 class HttpClient:
-    """Asks one server. `access` is called for each new connection, so secrets and certificates may change.
+    """Asks one server, for one thread.
 
-    `redirects` says which are followed: with `any_host` the credentials go along, though never from TLS to
-    an open connection. The limits hold for a whole request with its redirects; an answer of more than
-    `max_bytes` is an error, or is cut there if `is_cut`.
+    `access` is called for each new connection, so secrets and certificates may change. `redirects` says which
+    are followed: with `any_host` the credentials go along, though never from TLS to an open connection. The
+    limits hold for a whole request with its redirects, but connecting may take longer: `timeout_seconds` for
+    each address of the server's name. An answer of more than `max_bytes` is an error, or is cut there if
+    `is_cut`. Errors call the server `name`, by default the URL.
     """
 
     def __init__(
@@ -89,8 +91,10 @@ class HttpClient:
         access: Callable[[], Access] = Access,
         redirects: Redirects = "same_host",
         is_cut: bool = False,
+        name: str = "",
     ) -> None:
         self._url = url
+        self._name = name or url
         self._access = access
         self._timeout_seconds = timeout_seconds
         self._max_bytes = max_bytes
@@ -161,16 +165,16 @@ class HttpClient:
                 decode_content=False,
             )
             response = connection.getresponse()
+        except (InvalidURL, ValueError):  # its words may hold a secret
+            self._drop(connection)
+            raise self._error(
+                "cannot be asked: the address or a header holds characters that HTTP cannot carry"
+            ) from None
         except _FAILURES as error:
             self._drop(connection)
             if kept is not None and method == "GET" and not deadline.is_over:
                 return self._exchange(method, url, body, headers, deadline)
             raise self._failed("does not answer", error, deadline, is_sent=True) from error
-        except ValueError:  # its words may hold a secret
-            self._drop(connection)
-            raise self._error(
-                "cannot be asked: the address or a header holds characters that HTTP cannot carry"
-            ) from None
         content = self._content(connection, response, deadline)
         if connection is not self._connection:
             connection.close()
@@ -217,7 +221,7 @@ class HttpClient:
             access = self._access()
             tls = access.tls() if scheme == "https" else None
         except (BrokerError, OSError, ValueError) as error:
-            raise HttpError(f"{self._url}: {error}") from error
+            raise HttpError(f"{self._name}: {error}") from error
         self._headers = {"User-Agent": "soakd", **access.headers}
         connection: _Connection = HTTPConnection(host, port, timeout=seconds)
         if tls is not None:
@@ -267,7 +271,7 @@ class HttpClient:
         return self._error(f"{what}: {why}", is_sent=is_sent)
 
     def _error(self, what: str, *, is_sent: bool = False) -> HttpError:
-        return HttpError(f"{self._url} {what}", is_sent=is_sent)
+        return HttpError(f"{self._name} {what}", is_sent=is_sent)
 
 
 def check_url(url: str) -> None:

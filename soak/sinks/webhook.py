@@ -43,7 +43,8 @@ class Config:
     )  # additional ones, such as {team: streaming}
     # an alert that is not posted again for this long is resolved
     resolve_timeout: Annotated[Duration, FormerName("lasts")] = 15 * 60 * SECOND_NS
-    timeout: Duration = 10 * SECOND_NS  # for a whole try
+    # for a whole try; connecting may take as long for each address of the host
+    timeout: Duration = 10 * SECOND_NS
 
     def __post_init__(self) -> None:
         if "@" in self.url:  # a part of a password may be taken for a port, which errors show
@@ -95,11 +96,11 @@ class WebhookSink:
         self._clock = clock
 
     def send(self, message: Message) -> Outcome:
-        """Try once, for `timeout` at most."""
+        """Try once."""
         return self.send_again([message])
 
     def send_again(self, messages: Sequence[Message]) -> Outcome:
-        """Post the messages in one request, within `timeout`."""
+        """Post the messages in one request."""
         now_ns = self._clock.wall_ns()
         alerts = [alert_of(self._config, message, now_ns) for message in messages]
         try:
@@ -120,6 +121,7 @@ def _parts(url: str) -> SplitResult:
 
 
 def _post(config: Config, body: bytes) -> Answer:
+    parts = _parts(config.url)
     client = HttpClient(
         config.url,
         access=lambda: Access(_authorization(config), lambda: tls_context(config.ca_file)),
@@ -127,6 +129,7 @@ def _post(config: Config, body: bytes) -> Answer:
         max_bytes=_MAX_DETAIL,
         redirects="none",
         is_cut=True,
+        name=f"{parts.scheme}://{parts.netloc}",  # without the path, which may hold a token
     )
     with closing(client):
         url = config.url.rstrip("/") + _PATH

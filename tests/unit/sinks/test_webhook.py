@@ -101,6 +101,18 @@ def test_a_post_without_a_reply_is_retried_and_may_have_arrived() -> None:
     assert (outcome.result, outcome.may_have_arrived) == ("retry", True)
 
 
+@pytest.mark.parametrize("path", ["swordfish", "sword fish"])
+def test_the_path_of_the_url_is_never_in_an_error(path: str) -> None:
+    """It may hold a token, and errors end in logs and in findings.db."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        config = Config(url=f"{address}/{path}", timeout="100ms")  # type: ignore[arg-type]  # as a plan writes it
+        outcome = build(config).send(message())
+
+    assert outcome.detail.startswith(f"{address} ")
+    assert "fish" not in outcome.detail
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
