@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from typing import Any
 from urllib.parse import quote
 
-from soak.clients.http import Access, Answer, HttpClient, HttpError, bearer, tls_context
+from soak.clients.http import (
+    Access,
+    Answer,
+    HttpClient,
+    HttpError,
+    bearer,
+    tls_context,
+)
 from soak.core.errors import BrokerError
 
 NOT_FOUND = 404
@@ -25,17 +33,12 @@ class RefusedError(BrokerError):
 
 
 class Admin:
-    """The admin interface at one URL. Follows redirects to the broker that owns a topic."""
+    """The admin interface at one URL, for any thread. Follows redirects to the broker that owns a topic."""
 
     def __init__(self, url: str, timeout_seconds: float, access: Access) -> None:
         self._url = url.rstrip("/")
-        self._http = HttpClient(
-            self._url,
-            access=lambda: access,
-            timeout_seconds=timeout_seconds,
-            max_bytes=_MAX_BYTES,
-            redirects="any_host",
-        )
+        self._timeout_seconds = timeout_seconds
+        self._access = access
 
     def get(self, path: str) -> Any:  # noqa: ANN401  # what the cluster answers
         """Return the answer, parsed if it is JSON.
@@ -47,12 +50,18 @@ class Admin:
         return _parsed(self._once("GET", path))
 
     def get_each(self, paths: Iterable[str]) -> Iterator[Any]:
-        """Yield the answers to many requests, over one connection; raises as `get`."""
-        try:
+        """Yield the answers to many requests, over one connection; raises as `get`.
+
+        What fails is requested once more, over a new connection.
+        """
+        with closing(self._client()) as client:
             for path in paths:
-                yield _parsed(self._ask("GET", path))
-        finally:
-            self._http.close()
+                try:
+                    text = self._ask(client, "GET", path)
+                except BrokerError:
+                    client.close()
+                    text = self._ask(client, "GET", path)
+                yield _parsed(text)
 
     def put(self, path: str, body: object, kind: str = _JSON) -> None:
         """Create something; `kind` is the content type of the body; raises as `get`."""
@@ -67,16 +76,28 @@ class Admin:
         self._once("DELETE", path)
 
     def _once(self, method: str, path: str, content: bytes | None = None, kind: str = _JSON) -> str:
-        try:
-            return self._ask(method, path, content, kind)
-        finally:
-            self._http.close()
+        with closing(self._client()) as client:
+            return self._ask(client, method, path, content, kind)
 
-    def _ask(self, method: str, path: str, content: bytes | None = None, kind: str = _JSON) -> str:
+    def _client(self) -> HttpClient:
+        return HttpClient(
+            self._url,
+            access=lambda: self._access,
+            timeout_seconds=self._timeout_seconds,
+            max_bytes=_MAX_BYTES,
+            redirects="any_host",
+        )
+
+    def _ask(
+        self,
+        client: HttpClient,
+        method: str,
+        path: str,
+        content: bytes | None = None,
+        kind: str = _JSON,
+    ) -> str:
         try:
-            answer = self._http.request(
-                method, f"{self._url}{path}", content, {"Content-Type": kind}
-            )
+            answer = client.request(method, f"{self._url}{path}", content, {"Content-Type": kind})
         except HttpError as error:
             raise BrokerError(f"the Pulsar admin interface at {error}") from error
         text = answer.body.decode("utf-8", errors="replace")

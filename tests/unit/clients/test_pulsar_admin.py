@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ssl
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -80,7 +82,8 @@ def test_redirects_in_a_circle_end() -> None:
         admin_at(here).post("/admin/v2/x")
 
 
-def test_a_redirect_from_tls_to_an_open_connection_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["https"])
+def test_a_redirect_from_tls_to_an_open_connection_is_refused(scheme: str, tmp_path: Path) -> None:
     """The token would be readable on the way."""
     ca, key = certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -94,9 +97,11 @@ def test_a_redirect_from_tls_to_an_open_connection_is_refused(tmp_path: Path) ->
     with (
         web(open_page) as there,
         web(lambda _: (307, {"Location": f"{there}/x"}, b""), context) as here,
-        pytest.raises(BrokerError, match=f"redirects to '{there}/x'"),
     ):
-        connect_admin(here, 10, "t", {"tls_trust_certs_file_path": str(ca)}).get("/x")
+        url = here.replace("https", scheme)
+        admin = connect_admin(url, 10, "t", {"tls_trust_certs_file_path": str(ca)})
+        with pytest.raises(BrokerError, match=f"redirects to '{there}/x'"):
+            admin.get("/x")
 
     assert asked == []
 
@@ -162,6 +167,51 @@ def test_one_of_many_requests_is_redirected_and_one_is_refused() -> None:
             next(found)
 
     assert first == 7
+
+
+def test_one_of_many_requests_is_repeated_once_after_a_failure() -> None:
+    """Cut off or refused, as while a broker restarts; also the first, on a new connection."""
+    answers = [
+        (200, {"Content-Length": "100"}, b"half"),
+        (200, {}, b"7"),
+        (503, {}, b"not yet"),
+        (200, {}, b"8"),
+    ]
+
+    with web(lambda _: answers.pop(0)) as here:
+        assert list(admin_at(here).get_each(["/a", "/b"])) == [7, 8]
+
+
+def test_threads_share_an_admin_interface() -> None:
+    """A request that ends leaves another one that is being answered alone."""
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    class Page(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"1\r\n4\r\n")
+            if self.path == "/slow":
+                has_begun.set()
+                may_end.wait(10)
+            self.wfile.write(b"1\r\n2\r\n0\r\n\r\n")
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
+            """Say nothing."""
+
+    with serving(Page) as here, ThreadPoolExecutor(1) as threads:
+        admin = admin_at(here)
+        slow = threads.submit(admin.get, "/slow")
+        has_begun.wait(10)
+        try:
+            quick = admin.get("/quick")
+        finally:
+            may_end.set()
+
+        assert (quick, slow.result()) == (42, 42)
 
 
 def test_many_requests_without_a_server_are_an_error() -> None:
