@@ -248,7 +248,7 @@ class HttpClient:
         except ValueError:  # no address at all
             there, scheme, host, port = location, "", "", 0
         is_here = (scheme, host, port) == self._origin(self._url)
-        is_safe = scheme == "https" or (scheme == "http" and not self._url.startswith("https:"))
+        is_safe = scheme == "https" or (scheme == "http" and not is_https(self._url))
         if is_here or (self._redirects == "any_host" and host and is_safe):
             return there
         self.close()
@@ -282,6 +282,14 @@ def check_url(url: str) -> None:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("url is no address of a page; write it like http://host:9644/metrics")
     _ = parts.port  # refuses one that is no number
+
+
+def is_https(url: str) -> bool:
+    """Return whether requests to a URL use TLS; False if it is no address."""
+    try:
+        return urlsplit(url).scheme == "https"
+    except ValueError:
+        return False
 
 
 def access_of(client: Mapping[str, str]) -> Access:

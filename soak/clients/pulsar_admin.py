@@ -14,6 +14,7 @@ from soak.clients.http import (
     HttpClient,
     HttpError,
     bearer,
+    is_https,
     tls_context,
 )
 from soak.core.errors import BrokerError
@@ -115,7 +116,7 @@ def connect_admin(
         BrokerError: a file of certificates cannot be read.
     """
     headers = {"Authorization": bearer(token)} if token else {}
-    if not url.startswith("https:"):
+    if not is_https(url):
         return Admin(url, timeout_seconds, Access(headers))
     tls = tls_context(
         settings.get("tls_trust_certs_file_path"),
