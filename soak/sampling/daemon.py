@@ -76,8 +76,13 @@ def record(
     else:
         code = RESTART_CODE if to.recorder.is_suspended else 0
     manager.stopping()
-    to.writer.close(is_end=code == 0)
-    scheduler.close()
+    try:
+        to.writer.close(is_end=code == 0)
+    except Exception:
+        LOG.exception("journal_not_closed source=%s", to.source)
+        code = FAILED_CODE
+    finally:
+        scheduler.close()
     return code
 
 

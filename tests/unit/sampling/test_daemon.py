@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -170,6 +172,36 @@ def test_an_unexpected_error_ends_the_daemon_but_not_the_source(tmp_path: Path) 
     lines = [path.read_text() for path in folder.journal.glob("*/*.jsonl")]
     assert code == 1
     assert not any('"t":"end"' in text for text in lines)
+
+
+class ClosedProbe:
+    """Notes that it was closed."""
+
+    is_closed = False
+
+    def read(self) -> Reading:
+        return Reading(())
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_defect_of_the_journal_ends_the_daemon_with_its_probes_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing the journal raises its error again, and the exit code is returned all the same."""
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    clock, probe = FakeClock(), ClosedProbe()
+    folder = run_folder(tmp_path, clock.wall_ns(), 23)
+    to = open_journal(folder, read_any_plan(folder), "probe", clock)
+
+    code = daemon.record(to, Scheduler({"a": probe}, clock), threading.Event(), clock)
+
+    assert (code, probe.is_closed) == (daemon.FAILED_CODE, True)
 
 
 def test_while_a_probe_hangs_every_second_is_recorded(
