@@ -16,7 +16,7 @@ from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.store.journal.reader import columns_after_last_record, last_record, segments
-from soak.store.journal.writer import DRIVE_ERRORS, JournalWriter
+from soak.store.journal.writer import LASTING_ERRORS, JournalWriter
 from soak.store.run_folder import RunFolder, read_run, read_sender_id
 from soak.store.samples_topic import ShippedLine
 
@@ -75,7 +75,7 @@ class Ingest:
                 self._process(self._pending[0])
                 self._pending.popleft()
         except OSError as error:
-            if error.errno not in DRIVE_ERRORS:
+            if error.errno in LASTING_ERRORS:
                 raise
             if self._failures.is_new(str(error)):
                 pending = len(self._pending)
@@ -85,8 +85,15 @@ class Ingest:
         self._retry_or_close_writers()
 
     def close(self) -> None:
+        """Close all journals, then raise the first error that one of them met."""
+        errors = []
         for source in self._sources.values():
-            self._close(source)
+            try:
+                self._close(source)
+            except Exception as error:  # noqa: BLE001  # raised below
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def samples(self) -> list[tuple[Column, float]]:
         """Return the values of the Prometheus page."""
@@ -208,9 +215,11 @@ class Ingest:
 
     def _close(self, source: _Source) -> None:
         if source.writer is not None:
-            source.writer.close(is_end=False)
-            self._has_lost |= source.writer.is_behind
-            source.writer = None
+            writer, source.writer = source.writer, None
+            try:
+                writer.close(is_end=False)
+            finally:
+                self._has_lost |= writer.is_behind
 
     def _own_sender_id(self) -> str:
         if not self._own_sender:  # this host may begin to ship later

@@ -87,8 +87,10 @@ def run(
                 announcer.close()
         finally:
             manager.stopping()
-            ingest.close()
-            reader.close()
+            try:
+                ingest.close()
+            finally:
+                reader.close()
         if ingest.is_behind:
             LOG.error("lines_not_written: the next process reads them again")
             return 1

@@ -14,11 +14,11 @@ import os
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
-from soak.core.errors import RunFolderError
+from soak.core.errors import JournalError, RunFolderError
 from soak.core.journal_format import Columns, End, Line, columns_line, encode
 from soak.core.model import Column, Record
 from soak.core.ports import Clock
@@ -35,20 +35,31 @@ SYNC_CLOSE_SECONDS = 10.0
 MAX_QUEUED_RECORDS = 3600  # an hour of a source
 DRAIN_SECONDS = 30.0
 
-DRIVE_ERRORS = frozenset(
+LASTING_ERRORS = frozenset(
     {
-        None,  # a short write
-        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS),
-        *(errno.EIO, errno.ENXIO, errno.ENODEV, errno.EREMOTEIO, errno.ETIMEDOUT),
-        *(errno.ESTALE, errno.ENOTCONN, errno.EINTR, errno.EAGAIN),
-        *(errno.ENOMEM, errno.ENOBUFS, errno.EMFILE, errno.ENFILE),
+        *(errno.EBADF, errno.EFAULT, errno.EINVAL),
+        *(errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM),
     }
 )
-"""The drive or the machine may recover from these. Other errors are defects, or the folder was removed."""
+"""Defects, or the folder was removed or closed to us. A drive that fails may return any other error."""
 
 LOG = logging.getLogger("soak.store.journal.writer")
 
 Write = Callable[[int, bytes], int]
+
+
+@contextlib.contextmanager
+def drive_failure_logged(failures: Once) -> Iterator[None]:
+    """Go on after an error of the drive in a flush, logged once while it lasts; raise `LASTING_ERRORS`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in LASTING_ERRORS:
+            raise
+        if failures.is_new(str(error)):
+            LOG.error("journal_not_flushed error=%s", error)  # noqa: TRY400  # no defect of ours
+    else:
+        failures.clear()
 
 
 class BackgroundSync:
@@ -66,7 +77,7 @@ class BackgroundSync:
 
         Raises:
             OSError: no descriptor is left.
-            Exception: the thread died of it.
+            JournalError: the thread has died.
         """
         self._raise_error()
         if self._waiting.qsize() >= MAX_PENDING_SYNCS:
@@ -76,7 +87,7 @@ class BackgroundSync:
             self._thread.start()
 
     def close(self) -> None:
-        """Wait for the requested flushes, unless one hangs; raises the error that the thread died of."""
+        """Wait for the requested flushes, unless one hangs; raises `JournalError` if the thread has died."""
         self._waiting.put(None)
         if self._thread.ident is not None:
             self._thread.join(self._close_seconds)
@@ -85,34 +96,25 @@ class BackgroundSync:
     def _work(self) -> None:
         try:
             while (descriptor := self._waiting.get()) is not None:
-                try:
-                    self._flush(descriptor)
-                finally:
-                    os.close(descriptor)
-        except Exception as error:  # noqa: BLE001  # raised by the next request
+                with drive_failure_logged(self._failures):
+                    try:
+                        os.fdatasync(descriptor)
+                    finally:
+                        os.close(descriptor)  # on a network drive, it may report failed writes
+        except Exception as error:  # the next request raises it
+            LOG.exception("journal_sync_failed")
             self._error = error
-
-    def _flush(self, descriptor: int) -> None:
-        try:
-            os.fdatasync(descriptor)
-        except OSError as error:
-            if error.errno not in DRIVE_ERRORS:
-                raise
-            if self._failures.is_new(str(error)):
-                LOG.error("journal_not_flushed error=%s", error)  # noqa: TRY400  # no defect of ours
-        else:
-            self._failures.clear()
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            raise self._error
+            raise JournalError(f"the journal cannot be flushed: {self._error}") from self._error
 
 
 class JournalWriter:
     """The only writer of one source; holds its lock until closed.
 
-    An error that is not in `DRIVE_ERRORS` is raised by the call that meets it, or by the next one when the
-    flushing thread met it.
+    `LASTING_ERRORS`, and errors that are no `OSError`, are raised by the call that meets them. What the
+    flushing thread met is raised by the next call, as a `JournalError`.
     """
 
     def __init__(
@@ -141,7 +143,8 @@ class JournalWriter:
         self._sync = BackgroundSync(sync_close_seconds)
         self._pending: deque[tuple[Line, bytes]] = deque()
         self._pending_bytes = 0
-        self._failures = Once()
+        self._failures = Once()  # of writing
+        self._sync_failures = Once()
         self.dropped_lines = 0
         self._lock = -1
         self.epoch = 0
@@ -206,15 +209,13 @@ class JournalWriter:
             if is_end:
                 self._add(End(self.epoch))
             self._flush(self._pending_bytes)
-            if self._descriptor >= 0:
-                with contextlib.suppress(OSError):  # no descriptor left to flush with
-                    self._sync.request(self._descriptor)
+            self._request_sync()
             self._sync.close()
         finally:
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
-            os.close(self._lock)
+            try:
+                self._close_file()
+            finally:
+                os.close(self._lock)
 
     def _add(self, line: Line) -> None:
         raw = encode(line)
@@ -243,17 +244,28 @@ class JournalWriter:
                 self._write_line(raw)
                 self._remove_first()
                 limit -= len(raw)
-            is_due = self._clock.mono_ns() - self._synced_ns >= self._sync_ns
-            if is_due and self._descriptor >= 0:
-                self._synced_ns = self._clock.mono_ns()
-                self._sync.request(self._descriptor)
         except OSError as error:
-            if error.errno not in DRIVE_ERRORS:
+            if error.errno in LASTING_ERRORS:
                 raise
             if self._failures.is_new(str(error)):
                 LOG.warning("journal_not_written folder=%s error=%s", self._folder, error)
         else:
             self._failures.clear()
+            if self._clock.mono_ns() - self._synced_ns >= self._sync_ns:
+                self._request_sync()
+
+    def _request_sync(self) -> None:
+        if self._descriptor >= 0:
+            self._synced_ns = self._clock.mono_ns()
+            with drive_failure_logged(self._sync_failures):  # no descriptor is left to flush with
+                self._sync.request(self._descriptor)
+
+    def _close_file(self) -> None:
+        """Close the segment; even where this fails, the descriptor is gone."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with drive_failure_logged(self._sync_failures):
+                os.close(descriptor)
 
     def _write_line(self, raw: bytes) -> None:
         written = self._write(self._descriptor, raw)
@@ -268,8 +280,7 @@ class JournalWriter:
         try:
             os.ftruncate(self._descriptor, self._size)
         except OSError:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            self._close_file()
 
     def _roll_if_due(self) -> None:
         now_ns = self._clock.mono_ns()
@@ -282,8 +293,7 @@ class JournalWriter:
         if self._descriptor >= 0:
             self._sync.request(self._descriptor)
         descriptor = os.open(self._folder / segment_name(number), flags, 0o640)
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+        self._close_file()
         self._descriptor, self._size, self._opened_ns = descriptor, 0, now_ns
 
 
@@ -291,7 +301,7 @@ class BackgroundJournalWriter:
     """Writes a journal from a thread of its own, so that a slow write delays no send schedule.
 
     The run folder may lie on the drive under test, where a write waits for a full cache or for the journal of
-    the filesystem. An error in the thread is raised by the next call.
+    the filesystem. An error in the thread is raised by the next call, as a `JournalError`.
     """
 
     def __init__(self, writer: JournalWriter, max_queued: int = MAX_QUEUED_RECORDS) -> None:
@@ -313,7 +323,7 @@ class BackgroundJournalWriter:
         return self._queue.qsize() > 1 or self._is_behind
 
     def append(self, record: Record, columns: Sequence[Column]) -> None:
-        """Queue one record for the thread, without waiting; raises the error that the thread died of."""
+        """Queue one record for the thread, without waiting; raises `JournalError` if it has died."""
         self._raise_error()
         if self._queue.qsize() >= self._max_queued:
             self._dropped += 1
@@ -332,18 +342,19 @@ class BackgroundJournalWriter:
             LOG.error("journal_hangs waiting=%d", self._queue.qsize())
             return
         try:
-            self._raise_error()
-        finally:
             self._writer.close(is_end=is_end and self._error is None)
+        finally:
+            self._raise_error()
 
     def _work(self) -> None:
         try:
             while (item := self._queue.get()) is not None:
                 self._writer.append(*item)
                 self._is_behind = self._writer.is_behind
-        except Exception as error:  # noqa: BLE001  # raised by the next call
+        except Exception as error:  # the next call raises it
+            LOG.exception("journal_thread_failed")
             self._error = error
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            raise self._error
+            raise JournalError(f"the journal cannot be written: {self._error}") from self._error

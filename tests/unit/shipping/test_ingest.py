@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from soak.core.errors import JournalError
 from soak.core.journal_format import columns_line, encode
 from soak.core.model import Record
 from soak.core.plan.phases import decision_line
@@ -240,6 +241,31 @@ def test_an_error_that_is_none_of_the_drive_is_raised(tmp_path: Path) -> None:
 
 def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_journal_that_cannot_be_closed_leaves_no_other_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are flushed, then the first error is raised."""
+    _, lines = sent(tmp_path, 3)
+    here = folder_of(tmp_path / "here")
+    ingest = Ingest(here, FakeClock(), "a")
+    before = open_files()
+    others = [ShippedLine(f"probe@{host}", line.raw) for host in "cde" for line in lines]
+    ingest.write([*lines, *others])
+    flushed = []
+
+    def fail(descriptor: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink().parent.name)
+        raise OSError(errno.EBADF, f"a defect of {flushed[-1]}")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(JournalError, match="a defect of probe@b"):
+        ingest.close()
+    ingest.close()
+
+    assert flushed == [SOURCE, "probe@c", "probe@d", "probe@e"]
+    assert open_files() == before
 
 
 def test_an_idle_source_holds_no_descriptor(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from soak.core.errors import RunFolderError
+from soak.core.errors import JournalError, RunFolderError
 from soak.core.journal_format import Columns, columns_line, decode, encode
 from soak.core.model import Column, Record
 from soak.store.journal.reader import SourceReader, last_record, read_source, segments
@@ -298,9 +298,86 @@ def test_a_defect_in_the_flushing_thread_is_raised_where_records_come_from(
     writer = open_writer(tmp_path / "s", clock)
     writer.append(record(0), COLUMNS)
 
-    with pytest.raises(OSError, match="Bad file descriptor"):
+    with pytest.raises(JournalError, match="Bad file descriptor"):
         writer.close(is_end=True)
     open_writer(tmp_path / "s").close(is_end=False)
+
+
+@pytest.mark.parametrize("is_duplicate", [True, False])
+def test_a_failure_that_closing_reports_is_survived(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_duplicate: bool,
+) -> None:
+    """A network drive may report failed writes when a file is closed, or the descriptor that flushed it."""
+    clock, source = FakeClock(), tmp_path / "s"
+    close = os.close
+
+    def close_and_fail(descriptor: int) -> None:
+        is_segment = Path(f"/proc/self/fd/{descriptor}").readlink().suffix == ".jsonl"
+        is_flush = threading.current_thread().name == "journal-sync"
+        close(descriptor)
+        if is_segment and is_flush == is_duplicate:
+            raise fail_with(errno.EDQUOT)
+
+    writer = open_writer(source, clock)
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "close", close_and_fail)
+        for k in range(3):
+            writer.append(record(k), COLUMNS)
+            clock.advance(3600)
+        writer.close(is_end=True)
+
+    assert ks(tmp_path) == [0, 1, 2]
+    assert "journal_not_flushed" in caplog.text
+    open_writer(source).close(is_end=False)
+
+
+def test_a_flush_that_cannot_be_requested_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The records written in between do not make it new."""
+    clock = FakeClock()
+    writer = open_writer(tmp_path / "s", clock)
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "dup", refuse)
+        for k in range(23):
+            writer.append(record(k), COLUMNS)
+            clock.advance(SYNC_S / 2)
+    writer.close(is_end=True)
+
+    assert caplog.text.count("Input/output error") == 1
+    assert ks(tmp_path) == list(range(23))
+
+
+FAILING_MEDIA = [
+    *(errno.ENODATA, errno.ENOLINK, errno.EILSEQ, errno.EBADE, errno.ETIME),
+    *(errno.EUCLEAN, errno.EBADMSG, errno.ECONNABORTED),
+]
+
+
+@pytest.mark.parametrize("number", FAILING_MEDIA)
+def test_records_wait_for_media_that_fail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    """The drive under test may fail; the records are written when it takes them again."""
+    is_failing = True
+
+    def write(descriptor: int, raw: bytes) -> int:
+        if is_failing:
+            raise fail_with(number)
+        return os.write(descriptor, raw)
+
+    writer = JournalWriter(tmp_path / "s", FakeClock(), write=write).open()
+    for k in range(3):
+        writer.append(record(k), COLUMNS)
+    was_behind, is_failing = writer.is_behind, False
+    writer.close(is_end=True)
+
+    assert (was_behind, ks(tmp_path)) == (True, [0, 1, 2])
+    assert caplog.text.count("journal_not_written") == 1
 
 
 @pytest.mark.parametrize(
@@ -386,9 +463,9 @@ def test_a_defect_in_the_thread_is_raised_by_the_next_call(
             thread.join(30)
 
     for _ in range(2):
-        with pytest.raises(type(error), match=str(error.args[-1])):
+        with pytest.raises(JournalError, match=str(error.args[-1])):
             journal.append(record(1), COLUMNS)
-    with pytest.raises(type(error), match=str(error.args[-1])):
+    with pytest.raises(JournalError, match=str(error.args[-1])):
         journal.close(is_end=True)
     open_writer(tmp_path / "s").close(is_end=False)
 
