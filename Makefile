@@ -29,15 +29,23 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## soak a real Kafka for four minutes, find the retention cliff, mail it, report it
 	@$(BIN)/soak lab drill retention_cliff
 
+# The static checks use one core and take as long as half of the tests: side by side both cores are busy.
 .PHONY: check
 check: $(STAMP) ## format, lint, types, layers and the fast tests
+	@$(MAKE) --no-print-directory -j 2 -O static fast
+
+.PHONY: static
+static: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+.PHONY: fast
+fast: $(STAMP)
 	@$(BIN)/pytest -n 2
 
-# What some tests need beside Python: an injected drive, a Prometheus, a postfix. Without it they skip with the reason.
+# Debian packages that some tests need: an injected drive, a Prometheus, a postfix. Without them these tests skip with the reason.
 PACKAGES := fuse3 libnbd-bin nbdkit nbdkit-plugin-python prometheus prometheus-node-exporter xfsprogs prometheus-alertmanager postfix
 
 .PHONY: packages
@@ -57,11 +65,11 @@ test: check packages-in-ci ## everything CI runs: check, then the tests on a rea
 	@$(BIN)/pytest -m 'broker or spark or slow' -rs --durations=10
 
 .PHONY: test-drills
-test-drills: $(STAMP) packages-in-ci ## two short drills on an injected drive: found, told and seen to go (four minutes)
+test-drills: $(STAMP) packages-in-ci ## two short drills on an injected drive: found, notified and resolved (four minutes)
 	@$(BIN)/pytest -m slow tests/integration/linux/test_short_drills.py -rs --durations=2
 
 .PHONY: test-restarts
-test-restarts: $(STAMP) ## ten kills of a Kafka at full load, and not one false loss (four minutes)
+test-restarts: $(STAMP) ## ten kills of a Kafka at full load, without one false loss (four minutes)
 	@$(BIN)/pytest -m restarts --durations=3
 
 .PHONY: test-memory
@@ -79,11 +87,11 @@ test-endurance: $(STAMP) ## two hours under a real systemd manager, a daemon kil
 	@ENDURANCE_LENGTH=$(LENGTH) ENDURANCE_KILL_EVERY=$(EVERY) $(BIN)/pytest -m endurance -s -rs
 
 .PHONY: chaos
-chaos: $(STAMP) ## fifty kills of a run's processes and twenty troubles: nothing lost, nobody blamed (15 minutes); ARGS=--help
+chaos: $(STAMP) ## fifty kills of a run's processes and twenty troubles: nothing lost, no false finding (15 minutes); ARGS=--help
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
 .PHONY: test-damage
-test-damage: $(STAMP) ## a thousand damaged plans, journals, databases and OMB files: an error or a gap each (two minutes)
+test-damage: $(STAMP) ## a thousand damaged plans, journals, databases and OMB files: each is an error or a gap (two minutes)
 	@$(BIN)/pytest -m damage --durations=3 -s
 
 .PHONY: bench
