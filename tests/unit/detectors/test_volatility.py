@@ -13,6 +13,8 @@ from soak.core.model import Change, Column
 from tests.bench.detect import feed as feeding
 from tests.bench.detect.noises import autocorrelated
 
+pytestmark = pytest.mark.long
+
 HOUR = 3600
 EACH = 10  # series of a noise
 
@@ -82,7 +84,6 @@ def hours() -> Hours:
     return Hours()
 
 
-@pytest.mark.long
 def test_noise_that_swings_is_known_after_hours_and_other_noise_is_not(hours: Hours) -> None:
     """A step of 8 sd each half hour is one pair of rows."""
     assert hours.share[:EACH].min() > 0.8
@@ -101,7 +102,6 @@ def test_noise_that_swings_alarms_about_as_often_as_it_may_once_it_is_known(hour
     assert 0 < hours.alarms <= 1.5 * EACH * 2
 
 
-@pytest.mark.long
 def test_a_local_variance_resumes_bit_for_bit_and_needs_half_a_ring() -> None:
     values = swinging(HOUR + 1200, 3)
     values[HOUR : HOUR + 400 : 2, 1] = np.nan  # no two rows follow each other
@@ -130,7 +130,6 @@ def test_pairs_are_those_of_the_ring() -> None:
     assert np.array_equal(block.rough, (both * np.minimum(apart, most)).sum(axis=0))
 
 
-@pytest.mark.long
 def test_a_step_does_not_count_as_larger_noise_where_rows_hang_together() -> None:
     """A step of 8 sd is worth sixty usual pairs in an AR(1) of 0.95; bounded, it is told at once."""
     values = autocorrelated(0.95)(np.random.default_rng(5), 2 * HOUR + 60, EACH)
@@ -143,7 +142,6 @@ def test_a_step_does_not_count_as_larger_noise_where_rows_hang_together() -> Non
     assert np.median(waits) <= 10.0
 
 
-@pytest.mark.long
 def test_noise_below_the_smallest_step_teaches_no_swing() -> None:
     rng, panel = np.random.default_rng(6), Panel(Config())
     columns = [Column("x", (), "seconds")]

@@ -24,6 +24,8 @@ from soak.store.journal.reader import read_source
 from tests.support.fakes import FakeClock, FakeProducer
 from tests.support.load.load_loops import context_of, producer_loop
 
+pytestmark = pytest.mark.long
+
 PLAN = """
 name: fake
 broker: {{kafka: {{}}}}

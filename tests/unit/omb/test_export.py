@@ -29,6 +29,8 @@ from soak.store.run_folder import RunFolder
 from tests.support.omb.results import same
 from tests.support.omb.run import SOAK, START_WALL_NS, WARM_UP, Ints, KnownRun, write_known_run
 
+pytestmark = pytest.mark.long
+
 CHARTED = (
     *("workload", "driver", "publishRate", "publishErrorRate", "consumeRate"),
     *("publishLatency99pct", "publishDelayLatency99pct"),

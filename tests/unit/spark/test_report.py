@@ -24,6 +24,8 @@ from spark.timeline import Timeline, assemble
 from tests.support.spark.report_run import as_planned, read, summary, timeline
 from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
 
+pytestmark = pytest.mark.long
+
 SERIES = 'consume.0@host|end_to_end_latency_seconds{quantile="0.99"}'
 
 

@@ -25,6 +25,8 @@ from spark.timeline import assemble
 from tests.support.spark.report_run import as_planned, read, summary, timeline
 from tests.support.spark.synthetic_run import PRODUCER, START_WALL_NS, Shape, write_synthetic_run
 
+pytestmark = pytest.mark.long
+
 
 def test_gaps_are_named_with_their_source_and_too_many_make_it_inconclusive(tmp_path: Path) -> None:
     few = timeline(tmp_path / "few", Shape(fault_k=None, gaps=((PRODUCER, range(50, 53)),)))

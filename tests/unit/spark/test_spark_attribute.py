@@ -29,6 +29,8 @@ from tests.support.fakes import FakeClock
 from tests.support.spark.growing_run import begun, grow
 from tests.support.spark.synthetic_run import CONSUMER, PROBE, PRODUCER, Shape, write_synthetic_run
 
+pytestmark = pytest.mark.long
+
 RUN = "synthetic-1"
 ONSET = 202
 SINKS = "{mail: {to: [oncall@example.org]}}"

@@ -23,6 +23,8 @@ from spark.panel_processor import PanelProcessor
 from spark.schema import ARROW_ROWS, CHANGES, NOT_CARRIED, ROWS, columns_of, columns_text
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
+pytestmark = pytest.mark.long
+
 KEY = ("synthetic-1", 0)
 SHAPE = Shape(seconds=320, deletions_k=200, fault_k=202)
 
