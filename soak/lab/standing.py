@@ -224,7 +224,8 @@ def end_holder(lock: Path) -> int:
 def clear(home: Home) -> None:
     """Kill the processes of a lab whose keeper has ended, and remove its state."""
     state = home.read()
-    for part in state.parts if state and state.boot == boot_id() else ():
+    # Version 0.1.0 stored the boot id with a newline.
+    for part in state.parts if state and state.boot.strip() == boot_id() else ():
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(part.pid)  # from here on the number stays its own
             try:

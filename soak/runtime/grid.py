@@ -10,6 +10,7 @@ import json
 import socket
 from contextlib import suppress
 from pathlib import Path
+from time import CLOCK_BOOTTIME
 from uuid import uuid4
 
 from soak.core.clock import Grid
@@ -26,12 +27,20 @@ def host_name() -> str:
 
 
 def boot_id(path: Path = BOOT_ID) -> str:
+    """Return the kernel's id of this boot, or a constant of this host: for files that only it reads."""
+    return _kernel_boot_id(path) or f"{host_name()}-{CLOCK_BOOTTIME}"
+
+
+def boot_id_for_messages(path: Path = BOOT_ID) -> str:
     """Return the kernel's id of this boot, or a new id on each call: an unknown boot equals no other."""
+    return _kernel_boot_id(path) or str(uuid4())
+
+
+def _kernel_boot_id(path: Path) -> str:
     try:
-        known = path.read_text().strip()
+        return path.read_text().strip()
     except OSError:
-        known = ""
-    return known or str(uuid4())
+        return ""
 
 
 def grid_of(folder: RunFolder, run: Run, clock: Clock) -> Grid:
@@ -70,7 +79,8 @@ def _kept(path: Path, boot: str, start_wall_ns: int) -> int | None:
     """Return the run's start on CLOCK_BOOTTIME; None for another boot or a damaged file."""
     try:
         body = json.loads(path.read_text())
-        is_ours = (body["boot"], body["start_wall_ns"]) == (boot, start_wall_ns)
+        stored_boot = str(body["boot"]).strip()  # version 0.1.0 stored it with a newline
+        is_ours = (stored_boot, body["start_wall_ns"]) == (boot, start_wall_ns)
         return int(body["start_boot_ns"]) if is_ours else None
     except (OSError, ValueError, TypeError, KeyError):
         return None

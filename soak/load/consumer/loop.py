@@ -27,7 +27,7 @@ from soak.runtime.context import (
     open_context,
     topics_of,
 )
-from soak.runtime.grid import boot_id
+from soak.runtime.grid import boot_id_for_messages
 from soak.service.scheduling import reduce_garbage_collection
 from soak.service.systemd import notifier
 from soak.store.run_folder import rate_table
@@ -56,7 +56,7 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     leaders = Leaders(broker, topics)
     leaders.start()
     is_late = context.grid.interval_index_at(clock.mono_ns()) >= 0  # the load has begun
-    boot = header.boot_of(boot_id())
+    boot = header.boot_of(boot_id_for_messages())
     interval = ConsumerInterval(boot, leaders, is_behind=is_restart or is_late)
     loop = ConsumerLoop(context, consumer, tracker, interval, clock)
     reduce_garbage_collection()

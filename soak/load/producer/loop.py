@@ -30,7 +30,7 @@ from soak.runtime.context import (
     open_context,
     topics_of,
 )
-from soak.runtime.grid import boot_id
+from soak.runtime.grid import boot_id_for_messages
 from soak.service.scheduling import (
     RealTimePriority,
     minimise_timer_slack,
@@ -69,7 +69,7 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     ]
     epoch, boot, run_ = (
         context.writer.epoch,
-        header.boot_of(boot_id()),
+        header.boot_of(boot_id_for_messages()),
         header.run_of(context.run.id),
     )
     messages = Messages(plan.load, topics, instances, epoch, boot, broker, run_)

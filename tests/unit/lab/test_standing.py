@@ -82,10 +82,12 @@ def left_by_a_killed_one(home: Home, pid: int, start_ticks: int, boot: str = "")
     home.write(LabState(asked=asked(home), addresses={}, parts=[part], boot=boot or boot_id()))
 
 
-def test_what_a_killed_lab_left_running_is_killed(home: Home) -> None:
-    """The process that is written down, and its state is forgotten."""
+@pytest.mark.parametrize("after_boot", ["", "\n"])
+def test_what_a_killed_lab_left_running_is_killed(home: Home, after_boot: str) -> None:
+    """And its state is removed; version 0.1.0 stored the boot id with a newline."""
     with subprocess.Popen(["sleep", "600"]) as process:
-        left_by_a_killed_one(home, process.pid, start_ticks(process.pid) or 0)
+        ticks = start_ticks(process.pid) or 0
+        left_by_a_killed_one(home, process.pid, ticks, boot=boot_id() + after_boot)
 
         standing.clear(home)
 

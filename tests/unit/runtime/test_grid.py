@@ -9,7 +9,7 @@ import pytest
 from soak.core.clock import Grid, RunClock
 from soak.core.header import boot_of
 from soak.core.units import SECOND_NS
-from soak.runtime.grid import anchored_grid, boot_id, is_anchored
+from soak.runtime.grid import anchored_grid, boot_id, boot_id_for_messages, is_anchored
 from tests.support.fakes import FakeClock
 
 START = 1_790_000_000 * SECOND_NS
@@ -106,11 +106,20 @@ def test_an_unknown_boot_equals_no_other(tmp_path: Path, content: str | None) ->
     if content is not None:
         path.write_text(content)
 
-    assert boot_of(boot_id(path)) != boot_of(boot_id(path))
+    assert boot_of(boot_id_for_messages(path)) != boot_of(boot_id_for_messages(path))
+    assert boot_id(path) == boot_id(path) != ""  # in files of this host, which only it reads
 
 
 def test_a_boot_has_one_id(tmp_path: Path) -> None:
     path = tmp_path / "boot_id"
     path.write_text("0f5c\n")
 
-    assert boot_id(path) == boot_id(path) == "0f5c"
+    assert boot_id(path) == boot_id_for_messages(path) == "0f5c"
+
+
+def test_the_anchor_of_version_0_1_0_is_recognised(tmp_path: Path) -> None:
+    """It stored the boot id with a newline."""
+    path = tmp_path / "a.json"
+    anchored_grid(path, "boot\n", START, FakeClock(wall_ns=START))
+
+    assert is_anchored(path, "boot", START)
