@@ -93,7 +93,7 @@ def should_notify(unit: str, environment: Mapping[str, str]) -> bool:
     also fails when no run could start, for which another message is sent.
     """
     is_bad_plan = environment.get("MONITOR_EXIT_STATUS") == _BAD_PLAN_STATUS
-    if unit.startswith("soak-start@"):
+    if unit.startswith(("soak-start@", "soak-begin@")):  # the second is of version 0.1.0
         return not is_bad_plan
     return is_bad_plan or not unit.startswith(_ALERT_UNIT)
 
@@ -158,8 +158,9 @@ def notify_crashes(
     path = folder / "sent.json"
     if starts < CRASH_LIMIT:
         if starts == 0 and folder.name:
-            with suppress(OSError):
-                path.unlink()
+            for file in (path, _former_path(path)):
+                with suppress(OSError):
+                    file.unlink()
         return
     notifier(environment).more_time(_SEND_SECONDS)
     try:
@@ -215,10 +216,16 @@ class Deliveries:
 def read_deliveries(path: Path, key: str, now_wall_ns: int) -> Deliveries:
     """Return the deliveries of one failure; an empty record if the file is about another, or is damaged."""
     with suppress(OSError, ValueError, TypeError):
-        stored = Deliveries(**json.loads(path.read_text()))
+        file = path if path.exists() else _former_path(path)
+        stored = Deliveries(**json.loads(file.read_text()))
         if stored.key == key:
             return stored
     return Deliveries(key, now_wall_ns)
+
+
+def _former_path(path: Path) -> Path:
+    """Return the name that version 0.1.0 gave the file."""
+    return path.with_name(path.name.replace("sent.json", "told.json"))
 
 
 def send_to_each(

@@ -283,7 +283,7 @@ def _start_new(plan_file: PlanFile, home: PlanHome, clock: SystemClock) -> RunFo
         raise plan_file.error("drive_check", f"takes longer than {most}, the limit of the units")
     preflight.check_host(plan_file, home.path)
     check_limits(plan_file)
-    partial = _partly_started(plan_file.plan, home)
+    partial = find_partly_started_run(plan_file.plan, home)
     preflight.check_cluster(plan_file, partial)
     run = read_run(partial) if partial else new_run(plan_file.plan, WHOLE, clock)
     run = dataclasses.replace(run, state="beginning")
@@ -301,13 +301,17 @@ def _start_new(plan_file: PlanFile, home: PlanHome, clock: SystemClock) -> RunFo
     return folder
 
 
-def _partly_started(plan: Plan, home: PlanHome) -> RunFolder | None:
+def find_partly_started_run(plan: Plan, home: PlanHome) -> RunFolder | None:
     """Return the run whose start was interrupted, unless the plan has changed since then."""
     folder = home.current_in("beginning")
     if folder is None:
         return None
     plan_now = text.dump(resolve_plan(plan, None, read_run(folder)))
-    return folder if plan_now == folder.plan.read_text() else None
+    try:
+        plan_then = text.dump(read_plan(folder))  # an older version may have written other keys
+    except PlanError:
+        return None
+    return folder if plan_now == plan_then else None
 
 
 def finish_run(home: PlanHome, stop: threading.Event, clock: SystemClock) -> None:

@@ -124,6 +124,19 @@ def test_the_message_says_when_it_failed_however_late_it_comes(tmp_path: Path) -
     assert read_deliveries(path, "b", 10**12) == Deliveries("b", 10**12)
 
 
+def test_a_mail_that_version_0_1_0_sent_is_not_sent_again(tmp_path: Path) -> None:
+    """Its record has another name; a record of the present name replaces it."""
+    (tmp_path / ".u.told.json").write_text(
+        '{"key": "a", "since_wall_ns": 7, "settled": ["mail"], "so_far": {}}'
+    )
+    path = tmp_path / ".u.sent.json"
+    former = read_deliveries(path, "a", 9)
+    path.write_text('{"key": "b", "since_wall_ns": 8}')
+
+    assert former == Deliveries("a", 7, ["mail"])
+    assert read_deliveries(path, "b", 9) == Deliveries("b", 8)
+
+
 class Away:
     """A sink that asks for a retry, and notes the recipients that have the message."""
 
@@ -135,6 +148,7 @@ class Away:
     ("unit", "status", "mails"),
     [
         ("soak-start@p", "2", 0),
+        ("soak-begin@p", "2", 0),
         ("soak-start@p", "1", 1),
         ("soak-report@p", "2", 1),
         ("soak-alert@p", "2", 1),

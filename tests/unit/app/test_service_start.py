@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from soak.app.lifecycle import start_run
+from soak.app.lifecycle import find_partly_started_run, resolve_plan, start_run
 from soak.core.clock import SystemClock
 from soak.core.errors import PlanError, SoakError
+from soak.core.plan import text
+from soak.core.plan.config import FormerNameWarning
 from soak.store.plan_home import PlanHome
-from soak.store.run_folder import Run, RunFolder, write_run
+from soak.store.run_folder import Run, RunFolder, write_plan, write_run
 
 
 def test_a_run_that_is_over_is_finished_before_another_begins(
@@ -67,3 +69,26 @@ def test_a_missing_resource_is_no_error_of_the_plan(tmp_path: Path, more: str, w
     with pytest.raises(SoakError, match=why) as caught:
         start_run(plan, PlanHome(tmp_path / "a"), SystemClock())
     assert not isinstance(caught.value, PlanError)
+
+
+def test_a_start_that_version_0_1_0_left_unfinished_is_completed(tmp_path: Path) -> None:
+    """Its plan.yaml has earlier names of keys; another plan does not complete it."""
+    plan = text.load("name: p\nbroker: {kafka: {bootstrap_servers: '127.0.0.1:9'}}\n", "p").plan
+    home, folder, run = (
+        PlanHome(tmp_path),
+        RunFolder(tmp_path / "p-r1"),
+        Run("r1", 0, "h", {}, "beginning", "p"),
+    )
+    folder.path.mkdir()
+    write_run(folder, run)
+    write_plan(folder, resolve_plan(plan, None, run))
+    home.set_current(folder)
+    former = folder.plan.read_text().replace("max_per_hour", "most_per_hour")
+    folder.plan.write_text(former)
+    with pytest.warns(FormerNameWarning):
+        found = find_partly_started_run(plan, home)
+    folder.plan.write_text(former.replace("most_per_hour: 20", "max_per_hour: 21"))
+
+    assert "most_per_hour: 20" in former
+    assert found == folder
+    assert find_partly_started_run(plan, home) is None
