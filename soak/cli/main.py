@@ -59,12 +59,17 @@ def with_current_names(arguments: Sequence[str]) -> tuple[list[str], str]:
         current = new.split()
         if not option:
             words[:1] = current
-        elif option[0] in words:
-            words = [current[-1] if word == option[0] else word for word in words]
+        elif option[0] in (word.partition("=")[0] for word in words):
+            words = [_renamed_option(word, option[0], current[-1]) for word in words]
         else:
             continue
         changes.append(f"`soak {old}` is now `soak {new}`")
     return words, "; ".join(changes)
+
+
+def _renamed_option(word: str, old: str, new: str) -> str:
+    name, equals, value = word.partition("=")
+    return f"{new}{equals}{value}" if name == old else word
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:

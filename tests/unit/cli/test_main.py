@@ -51,6 +51,12 @@ def test_two_old_options_are_named_in_one_warning() -> None:
     )
 
 
+def test_the_value_after_an_equals_sign_stays() -> None:
+    words, _ = main.with_current_names(["alert", "--owed=runs=2", "--telling=plan.yaml"])
+
+    assert words == ["alert", "--pending=runs=2", "--sinks-from=plan.yaml"]
+
+
 def test_a_current_name_stays_and_gives_no_warning() -> None:
     """Also where an argument is named like an old command."""
     arguments = ["service", "start", "begin", "--home", "finish"]
