@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 
 NEEDED = RestartPolicy(Backoff(SECOND_NS // 2), window_ns=60 * SECOND_NS, max_deaths=5)
 """For daemons without which there is no measurement: a full drive must not end the run at once."""
-WATCHING = RestartPolicy(Backoff(4 * SECOND_NS), window_ns=600 * SECOND_NS)
+WATCHING = RestartPolicy(Backoff(4 * SECOND_NS), window_ns=60 * SECOND_NS)
 """For all other daemons: their restarts must not disturb the load."""
 GRACE_NS = 20 * SECOND_NS
 DETECT_LIMIT_NS = 240 * SECOND_NS

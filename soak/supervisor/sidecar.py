@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from soak.core.ports import Clock
-from soak.core.retry import Restarts
+from soak.core.retry import RestartPolicy, Restarts
+from soak.core.units import SECOND_NS
 from soak.service import children
-from soak.supervisor.run import PROGRAM, WATCHING
+from soak.supervisor.run import PROGRAM
 
 LOG = logging.getLogger(__name__)
 NICENESS = 10
 GRACE_SECONDS = 20.0
+RESTARTS = RestartPolicy(window_ns=600 * SECOND_NS)
+"""Failed starts count as deaths: after some of these in a row there is one try a minute."""
 
 
 class Sidecar:
@@ -35,7 +38,7 @@ class Sidecar:
         self._log_path = log_path
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
-        self._restarts = Restarts(WATCHING)
+        self._restarts = Restarts(RESTARTS)
 
     @property
     def pid(self) -> int | None:
@@ -64,6 +67,6 @@ class Sidecar:
             self._process = children.spawn(self._command, log_path=self._log_path)
         except OSError as error:  # its log cannot be opened: the drive is read-only, or full
             LOG.warning("daemon_not_started command=%s error=%s", self._command[-3:], error)
-            self._restarts.note_failed_start(self._clock.mono_ns())
+            self._restarts.note_death(self._clock.mono_ns())
             return
         children.set_niceness(self._process, NICENESS)

@@ -16,10 +16,11 @@ import pytest
 
 from soak.core.clock import SystemClock
 from soak.core.plan.phases import decision_line
+from soak.core.retry import Restarts
 from soak.core.units import SECOND_NS
 from soak.service.systemd import ChildWatchdog
 from soak.store.run_folder import RunFolder
-from soak.supervisor.run import GaveUpError, Role, Supervisor
+from soak.supervisor.run import WATCHING, GaveUpError, Role, Supervisor
 from tests.support.fakes import FakeClock
 from tests.support.paths import ROOT
 
@@ -256,6 +257,14 @@ def test_a_needed_daemon_that_keeps_dying_ends_the_run(
 
     with pytest.raises(GaveUpError, match="dies died 6 times in a minute"):
         _until(supervisor.poll)
+
+
+def test_a_daemon_that_dies_every_two_minutes_is_restarted_at_once() -> None:
+    restarts = Restarts(WATCHING)
+    for now_ns in range(0, 600 * SECOND_NS, 120 * SECOND_NS):
+        restarts.note_death(now_ns)
+
+        assert restarts.is_due(now_ns)
 
 
 def test_a_daemon_that_cannot_be_started_is_started_later(
