@@ -46,9 +46,10 @@ SENT_BETWEEN = """SELECT count(*) FROM notifications WHERE sink = ? AND kind <> 
     AND state = 'sent' AND done_wall_ns > ? AND done_wall_ns <= ?"""
 LAST_DIGEST = f"""SELECT max(created_wall_ns) AS at FROM notifications
     WHERE sink = ? AND kind = 'digest' AND NOT {_IS_OPEN}"""  # noqa: S608  # as above
-FORGET_DIGESTS = (
-    "DELETE FROM notifications WHERE sink = ? AND kind = 'digest' AND created_wall_ns > ?"
-)
+_FORGET_DIGESTS = f"""DELETE FROM notifications
+    WHERE sink = ? AND kind = 'digest' AND created_wall_ns > ? AND {_IS_OPEN}"""  # noqa: S608  # as above
+_MOVE_DIGESTS = """UPDATE OR REPLACE notifications SET subject = ?, created_wall_ns = ?
+    WHERE sink = ? AND kind = 'digest' AND created_wall_ns > ?"""
 
 BEGIN_TRY = f"""UPDATE notifications SET state = 'sending', attempts = attempts + 1, next_at_wall_ns = ?,
     detail = '', progress = ?, cause = ? WHERE {_ROW}"""  # noqa: S608  # as above
@@ -144,7 +145,17 @@ def queue_notice(
 def queue_digest(connection: Connection, sink: str, due_wall_ns: int) -> None:
     """Queue the digest of an instant; it replaces an earlier one that was not sent."""
     connection.execute(_REPLACE_DIGESTS, (sink, due_wall_ns))
-    _insert(connection, f"digest.{due_wall_ns // SECOND_NS}", sink, "digest", due_wall_ns)
+    _insert(connection, _digest_subject(due_wall_ns), sink, "digest", due_wall_ns)
+
+
+def forget_digests_after(connection: Connection, sink: str, wall_ns: int) -> None:
+    """Forget the digests of later instants; if one was sent, it counts as the digest of `wall_ns`."""
+    connection.execute(_FORGET_DIGESTS, (sink, wall_ns))
+    connection.execute(_MOVE_DIGESTS, (_digest_subject(wall_ns), wall_ns, sink, wall_ns))
+
+
+def _digest_subject(due_wall_ns: int) -> str:
+    return f"digest.{due_wall_ns // SECOND_NS}"
 
 
 def _of_subject(connection: Connection, subject: str, sink: str) -> list[Notification]:

@@ -273,8 +273,12 @@ class FindingsStore:
         return None if at is None else int(at)
 
     def forget_digests_after(self, sink: str, wall_ns: int) -> None:
-        """Forget the digests of later instants, which were queued while the clock ran ahead."""
-        self._write(outbox.FORGET_DIGESTS, (sink, wall_ns))
+        """Forget the digests of later instants, which were queued while the clock ran ahead.
+
+        If one was sent, it counts as the digest of `wall_ns`: the next one becomes due after that.
+        """
+        with self._transaction() as connection:
+            outbox.forget_digests_after(connection, sink, wall_ns)
 
     def checkpoint(self, name: str) -> str | None:
         rows = self._rows("SELECT value FROM checkpoints WHERE name = ?", (name,))

@@ -81,6 +81,19 @@ def test_the_digest_of_the_next_day_replaces_one_that_was_not_sent(tmp_path: Pat
     assert second.progress == ""
 
 
+def test_after_a_clock_that_ran_ahead_the_next_digest_is_the_next_one_due(tmp_path: Path) -> None:
+    """None is sent at once, and no day goes without one."""
+    world = world_with_digest(tmp_path)
+    sent = []
+    for step, seconds in [(DAY_SECONDS, 0), (-DAY_SECONDS, 0), (0, DAY_SECONDS), (0, DAY_SECONDS)]:
+        world.clock.step_wall(step)
+        world.clock.advance(seconds)
+        world.daemon().poll()
+        sent.append(len(digests(world.sink)))
+
+    assert sent == [1, 1, 2, 3]
+
+
 def test_a_digest_that_was_deferred_is_tried_at_the_end(tmp_path: Path) -> None:
     """Its wait is skipped, as no other daemon follows."""
     world = world_with_digest(tmp_path)
