@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from detectors.causes import _brokers, _scores
+from detectors import affected_brokers, cause_scores
 from detectors.incidents import Incident
 from detectors.nearby import Nearby
 from detectors.spikes import words_of
@@ -13,7 +13,7 @@ from soak.core import plugins, wording
 from soak.core.model import Change, Evidence, Explanation
 from soak.core.series import parse_series
 
-BAR = _scores.SO_FAR
+BAR = cause_scores.SO_FAR
 PACKAGE = "detectors.causes"
 UNKNOWN = "unknown"
 
@@ -28,7 +28,7 @@ def attribute(
     too.
     """
     change = found.headline if isinstance(found, Incident) else found
-    touched = replace(nearby, events=_brokers.events_of_touched(change, nearby))
+    touched = replace(nearby, events=affected_brokers.events_of_touched(change, nearby))
     causes = _asked(change, touched, is_last=is_last)
     if change.kind != "spikes" or change.period_seconds is None:
         return causes
@@ -38,7 +38,7 @@ def attribute(
 
 def is_so_far(causes: Sequence[Explanation]) -> bool:
     """True where there is no word yet, or one that the seconds to come may take back."""
-    return not causes or causes[0].score == _scores.SO_FAR
+    return not causes or causes[0].score == cause_scores.SO_FAR
 
 
 def _asked(change: Change, nearby: Nearby, *, is_last: bool) -> list[Explanation]:

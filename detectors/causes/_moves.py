@@ -16,7 +16,7 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _brokers
+from detectors import affected_brokers
 from detectors.nearby import Nearby, between, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Series
@@ -135,7 +135,7 @@ def moves_in(
     }
     if not wanted:
         return []
-    untouched = _brokers.untouched(wanted, change, nearby)
+    untouched = affected_brokers.untouched(wanted, change, nearby)
     found = (
         move(series, change, nearby) for name, series in wanted.items() if name not in untouched
     )

@@ -16,7 +16,7 @@ from math import log10
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _scores
+from detectors import cause_scores
 from detectors.causes._moves import end_of, near
 from detectors.nearby import Nearby, when
 from soak.core import wording
@@ -188,9 +188,9 @@ def repeated(
     is_dense = not is_locked and _is_dense(ks, change, nearby)
     told = _told(ks, words, change, nearby, None if is_dense else locking, explained)
     if is_locked:
-        band = _scores.CERTAIN if start is not None else _scores.LIKELY
+        band = cause_scores.CERTAIN if start is not None else cause_scores.LIKELY
     else:
-        band = _scores.STRONG if is_dense else _scores.WEAK
+        band = cause_scores.STRONG if is_dense else cause_scores.WEAK
     return Repeated(
         band,
         1.0 if is_dense else explained,

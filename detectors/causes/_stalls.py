@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _brokers
+from detectors import affected_brokers
 from detectors.causes._moves import end_of, near
 from detectors.nearby import Nearby, between
 from soak.core.model import Change, Series
@@ -84,7 +84,7 @@ def told_missing(one: Silence) -> str:
 def unreachable(change: Change, nearby: Nearby) -> list[Silence]:
     """Return the pages that went from answering to not answering at the onset."""
     pages = nearby.named("up")
-    untouched = _brokers.untouched(pages, change, nearby)
+    untouched = affected_brokers.untouched(pages, change, nearby)
     low = near(change)[0]
     found = []
     for name, series in pages.items():
@@ -103,7 +103,7 @@ def unreachable(change: Change, nearby: Nearby) -> list[Silence]:
 def late_answers(change: Change, nearby: Nearby) -> Late | None:
     """Return the question that needs no drive whose answers came late most often, or None."""
     named = {name: one for metric in _ANSWERS for name, one in nearby.named(metric).items()}
-    untouched = _brokers.untouched(named, change, nearby)
+    untouched = affected_brokers.untouched(named, change, nearby)
     found = [
         one
         for name, series in named.items()

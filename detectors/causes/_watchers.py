@@ -16,7 +16,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _scores
+from detectors import cause_scores
 from detectors.causes._innocence import processors
 from detectors.causes._moves import spacing_of
 from detectors.nearby import Nearby, between
@@ -106,7 +106,7 @@ def _sureness(
     if bad.size < _LEAST_VALUES or bad.mean() < _BAD_RATIO:
         return None
     if bad_after.size < _LEAST_VALUES:
-        return _scores.SO_FAR
+        return cause_scores.SO_FAR
     return _SCORE if bad.mean() >= 2.0 * bad_after.mean() else None
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from detectors.causes import _brokers, _innocence, _scores, gc_pause, segment_roll
+from detectors import affected_brokers, cause_scores
+from detectors.causes import _innocence, gc_pause, segment_roll
 from detectors.causes._moves import Move, moves, told
 from detectors.nearby import Nearby
 from soak.core.model import Change, Explanation
@@ -58,10 +59,12 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         return None
     is_told_twice = len({parse_series(one.series).metric for one in found}) > 1
     is_own_work = _is_own_work(change, nearby)
-    band = _scores.STRONG if is_told_twice and not is_own_work else _scores.LIKELY
+    band = cause_scores.STRONG if is_told_twice and not is_own_work else cause_scores.LIKELY
     strongest = max(min(1.0, abs(one.after - one.before)) for one in found)
     return Explanation(
-        "broker_cpu", _scores.graded(band, strongest), tuple(told(one, change) for one in found)
+        "broker_cpu",
+        cause_scores.graded(band, strongest),
+        tuple(told(one, change) for one in found),
     )
 
 
@@ -74,7 +77,7 @@ def short(change: Change, nearby: Nearby) -> list[Move]:
         for one in moves(limit.metric, change, nearby)
         if one.has_risen
         and limit.is_exceeded(one)
-        and _brokers.is_host_of_one(one.series, nearby)
+        and affected_brokers.is_host_of_one(one.series, nearby)
         and not (limit.metric in _OF_HOST and source_of(one.series) in ours)
     ]
 
@@ -86,4 +89,4 @@ def _is_own_work(change: Change, nearby: Nearby) -> bool:
     short usual ones last longer, too.
     """
     told = (cause.explain(change, nearby) for cause in _OWN_WORK)
-    return any(one is not None and one.score > _scores.LIKELY for one in told)
+    return any(one is not None and one.score > cause_scores.LIKELY for one in told)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from detectors.causes import _background, _scores, _stalls
+from detectors import cause_scores
+from detectors.causes import _background, _stalls
 from detectors.causes._moves import near
 from detectors.causes._stalls import Silence
 from detectors.nearby import Nearby, when
@@ -43,12 +44,14 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         if holds
     ]
     if gone and beside:
-        band = _scores.CERTAIN if led or copies else _scores.STRONG
+        band = cause_scores.CERTAIN if led or copies else cause_scores.STRONG
     elif led and stopped is not None:
-        band = _scores.STRONG if copies or _is_unled(stopped, nearby) else _scores.LIKELY
+        band = cause_scores.STRONG if copies or _is_unled(stopped, nearby) else cause_scores.LIKELY
     else:
         return None
-    return Explanation("broker_down", _scores.graded(band, 1.0), _evidence(gone, beside, change))
+    return Explanation(
+        "broker_down", cause_scores.graded(band, 1.0), _evidence(gone, beside, change)
+    )
 
 
 def _stopped(change: Change, nearby: Nearby) -> Silence | None:

@@ -9,11 +9,11 @@ Assumes: a drive that hangs shows in the flush or the device, a longer way in ev
 
 from __future__ import annotations
 
+from detectors import cause_scores
 from detectors.causes import (
     _background,
     _drives,
     _innocence,
-    _scores,
     _stalls,
     broker_down,
     gc_pause,
@@ -63,11 +63,11 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         f"{'Device, flushes' if known else 'Flushes'}, CPU and network were measured, and none of them "
         "rose with the step."
     )
-    return Explanation("broker_pause", _scores.graded(_scores.LIKELY, part), (*evidence, said))
+    return Explanation("broker_pause", cause_scores.graded(cause_scores.LIKELY, part), (*evidence, said))
 
 
 def _is_told(found: Explanation | None) -> bool:
-    return found is not None and found.score > _scores.WEAK
+    return found is not None and found.score > cause_scores.WEAK
 
 
 def _is_short(one: Silence) -> bool:

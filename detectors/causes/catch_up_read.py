@@ -7,7 +7,8 @@ Assumes: the backlog is told: ours by the consumers, others' by the brokers.
 
 from __future__ import annotations
 
-from detectors.causes import _drives, _load, _scores
+from detectors import cause_scores
+from detectors.causes import _drives, _load
 from detectors.causes._load import Drain
 from detectors.causes._moves import moves, risen, told
 from detectors.nearby import Nearby, when
@@ -41,10 +42,10 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         ]
     )
     beside = [told(one, change) for one in (received, read) if one is not None]
-    band = _scores.CERTAIN if beside else _scores.STRONG
+    band = cause_scores.CERTAIN if beside else cause_scores.STRONG
     fallen = 1.0 - drain.end / drain.peak
     return Explanation(
-        "catch_up_read", _scores.graded(band, fallen), (_drained(drain, change), *beside)
+        "catch_up_read", cause_scores.graded(band, fallen), (_drained(drain, change), *beside)
     )
 
 

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _brokers, _scores, _watchers, broker_cpu
+from detectors import affected_brokers, cause_scores
+from detectors.causes import _watchers, broker_cpu
 from detectors.causes._moves import Move, move, moves, told
 from detectors.nearby import Nearby, between
 from soak.core import wording
@@ -177,8 +178,8 @@ def _waiting(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
 
 def _waiting_score(waiting: Move, change: Change, nearby: Nearby) -> float:
     host = host_of(source_of(waiting.series))
-    if host not in _brokers.hosts(nearby):
-        return _scores.graded(_scores.CERTAIN, waiting.after)
+    if host not in affected_brokers.hosts(nearby):
+        return cause_scores.graded(cause_scores.CERTAIN, waiting.after)
     used = [
         one.after
         for one in moves(broker_cpu.USED.metric, change, nearby)
@@ -197,12 +198,12 @@ def _stolen(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
         if host_of(source_of(one.series)) in hosts
         and one.has_risen_with(change)
         and broker_cpu.STOLEN.is_exceeded(one)
-        and not _brokers.is_host_of_one(one.series, nearby)
+        and not affected_brokers.is_host_of_one(one.series, nearby)
     ]
     worst = max(found, key=lambda one: one.after - one.before, default=None)
     if worst is None:
         return None
-    return _scores.graded(_scores.LIKELY, worst.after - worst.before), told(worst, change)
+    return cause_scores.graded(cause_scores.LIKELY, worst.after - worst.before), told(worst, change)
 
 
 def _watched(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from detectors.causes import _scores
+from detectors import cause_scores
 from detectors.causes._moves import are_calm, moves, near
 from detectors.nearby import Nearby, TimedEvent, when
 from soak.core import wording
@@ -50,9 +50,9 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     published = moves(_PUBLISH, change, nearby, quantile=quantile)
     if published and not are_calm(published):
         return None
-    band = _scores.CERTAIN if published else _scores.LIKELY
+    band = cause_scores.CERTAIN if published else cause_scores.LIKELY
     return Explanation(
-        "clock", _scores.graded(band, min(part, 1.0 / part)), (_stepped(largest, change),)
+        "clock", cause_scores.graded(band, min(part, 1.0 / part)), (_stepped(largest, change),)
     )
 
 

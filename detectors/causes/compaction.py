@@ -8,7 +8,8 @@ Assumes: the device that is watched is a bookie's.
 
 from __future__ import annotations
 
-from detectors.causes import _background, _drives, _load, _scores
+from detectors import cause_scores
+from detectors.causes import _background, _drives, _load
 from detectors.causes._moves import are_calm, near, told
 from detectors.nearby import Nearby, when
 from soak.core.model import Change, Evidence, Explanation
@@ -34,7 +35,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     if not traffic and not is_at_onset:
         return None
     is_steady = are_calm(_load.sent(change, nearby))
-    band = _scores.STRONG if traffic and is_steady else _scores.LIKELY
+    band = cause_scores.STRONG if traffic and is_steady else cause_scores.LIKELY
     text = (
         f"The bookies reported a compaction {when(told_ks[0] - change.onset_k)} of the step, and none in "
         f"the {change.onset_k - nearby.k0} s before."
@@ -42,4 +43,4 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     most = max(traffic, key=lambda one: one.ratio, default=None)
     evidence = [Evidence(text, {"told_k": told_ks[0]})]
     evidence += [told(most, change)] if most is not None else []
-    return Explanation("compaction", _scores.graded(band, 1.0), tuple(evidence))
+    return Explanation("compaction", cause_scores.graded(band, 1.0), tuple(evidence))

@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from detectors.causes import _brokers, _scores
+from detectors import affected_brokers, cause_scores
 from detectors.causes._moves import end_of, near, spacing_of
 from detectors.nearby import Nearby, between, when
 from soak.core import wording
@@ -37,8 +37,8 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     found = [*said, *short]
     if not found:
         return None
-    band = _scores.CERTAIN if said and short else _scores.STRONG
-    return Explanation("disk_full", _scores.graded(band, 1.0), tuple(found))
+    band = cause_scores.CERTAIN if said and short else cause_scores.STRONG
+    return Explanation("disk_full", cause_scores.graded(band, 1.0), tuple(found))
 
 
 def _names(nearby: Nearby) -> list[str]:
@@ -63,7 +63,7 @@ def _short(series: Series, change: Change, nearby: Nearby) -> Evidence | None:
     """Return the free space at the onset when it is too little and was more before."""
     first, last = near(change, nearby.lag_seconds.get(series.name, 0.0))
     stop = min(last + _VALUES * spacing_of(series), end_of(change, nearby))
-    if series.name in _brokers.untouched((series.name,), change, nearby):
+    if series.name in affected_brokers.untouched((series.name,), change, nearby):
         return None
     before = between(series, nearby.k0, first - _EARLIER_SECONDS)
     after = between(series, last, stop)

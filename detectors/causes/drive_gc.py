@@ -9,7 +9,8 @@ Assumes: the drive is the brokers'. A drive that fails, or one that a cloud thro
 
 from __future__ import annotations
 
-from detectors.causes import _drives, _scores
+from detectors import cause_scores
+from detectors.causes import _drives
 from detectors.causes._drives import Drive
 from detectors.causes._moves import are_calm, moves, share, told
 from detectors.nearby import Nearby
@@ -40,13 +41,13 @@ def _slow(drive: Drive, change: Change, nearby: Nearby) -> Explanation | None:
         return None
     if _drives.is_worn(turns):
         is_steady = are_calm(moves("sent_messages", change, nearby))
-        band = _scores.CERTAIN if is_steady else _scores.STRONG
+        band = cause_scores.CERTAIN if is_steady else cause_scores.STRONG
     else:
-        band = _scores.LIKELY
+        band = cause_scores.LIKELY
     evidence = (
         told(slower, change),
         told(busier, change),
         _drives.told_work(drive.moves[_drives.WRITTEN]),
     )
     wear = (_drives.told_wear(turns), *(() if _drives.is_worn(turns) else (_LIKE,)))
-    return Explanation("drive_gc", _scores.graded(band, part), (*evidence, *wear))
+    return Explanation("drive_gc", cause_scores.graded(band, part), (*evidence, *wear))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _brokers, _scores
+from detectors import affected_brokers, cause_scores
 from detectors.causes._moves import Move, end_of, moves, risen, spacing_of, told
 from detectors.causes._repeated import Words, repeated
 from detectors.nearby import Nearby, between
@@ -58,7 +58,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     found = repeated(ks, _WORDS, change, nearby)
     if found is None:
         return None if ks.size else _stopped(pauses, change, nearby)
-    score = _scores.graded(found.score, found.explained)
+    score = cause_scores.graded(found.score, found.explained)
     if found.is_dense and not _are_much(pauses, change, nearby):
         score = _UNSURE
     return Explanation("gc_pause", score, (*found.evidence, _lengths(ks, longest, change)))
@@ -136,7 +136,7 @@ def _stopped(pauses: list[_Pause], change: Change, nearby: Nearby) -> Explanatio
         and not _has_log(worst, pauses)
     )
     share = worst.after / _LEAST_SHARE / 10.0
-    score = _scores.graded(_scores.STRONG, share) if is_sure else _UNSURE
+    score = cause_scores.graded(cause_scores.STRONG, share) if is_sure else _UNSURE
     return Explanation("gc_pause", score, (told(worst, change),))
 
 
@@ -160,4 +160,4 @@ def _has_log(rise: Move, pauses: list[_Pause]) -> bool:
     here = host_of(source_of(rise.series))
     target = dict(parse_series(rise.series).labels).get("target", "")
     logs = {host_of(one.log[0]) for one in pauses}
-    return any(host in ("", here) or _brokers.is_on(target, host) for host in logs)
+    return any(host in ("", here) or affected_brokers.is_on(target, host) for host in logs)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _background, _scores, broker_down
+from detectors import cause_scores
+from detectors.causes import _background, broker_down
 from detectors.causes._moves import end_of, near
 from detectors.nearby import Nearby, when
 from soak.core.model import Change, Evidence, Explanation
@@ -32,7 +33,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     start = max(nearby.k0, first - _BEFORE_SECONDS)
     before = int(np.count_nonzero((ks >= start) & (ks < first)))
     expected = before * (last + 1 - first) / max(1, first - start)
-    score = _scores.WEAK if expected > _MOST_EXPECTED else _usual_score(change, nearby)
+    score = cause_scores.WEAK if expected > _MOST_EXPECTED else _usual_score(change, nearby)
     after = int(np.count_nonzero((ks > last) & (ks < end_of(change, nearby))))
     text = (
         f"Leaders changed in {here.size} of the seconds around the onset, first "
@@ -40,13 +41,17 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         f"{first - start} s before it was {before}, afterwards {after}."
     )
     numbers = {"first_k": int(here[0]), "seconds_near": int(here.size), "seconds_before": before}
-    return Explanation("leader_move", _scores.graded(score, 1.0), (Evidence(text, numbers),))
+    return Explanation("leader_move", cause_scores.graded(score, 1.0), (Evidence(text, numbers),))
 
 
 def _usual_score(change: Change, nearby: Nearby) -> float:
     """Return the score of leaders that moved at the onset alone: less where a broker's end moved them."""
     end = broker_down.explain(change, nearby)
-    return _scores.LIKELY if end is not None and end.score >= _scores.STRONG else _scores.STRONG
+    return (
+        cause_scores.LIKELY
+        if end is not None and end.score >= cause_scores.STRONG
+        else cause_scores.STRONG
+    )
 
 
 def _counted(nearby: Nearby) -> list[NDArray[np.int64]]:

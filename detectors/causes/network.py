@@ -18,7 +18,8 @@ from math import atanh, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _innocence, _scores
+from detectors import cause_scores
+from detectors.causes import _innocence
 from detectors.causes._moves import (
     VALUES,
     Move,
@@ -166,7 +167,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     if lone is not None and _added(lone, change) < _LEAST_SHARE:
         lone = None
     if trip is not None:
-        return _explanation(_scores.STRONG, [trip, lone, packets], change)
+        return _explanation(cause_scores.STRONG, [trip, lone, packets], change)
     if _innocence.is_cpu_guilty(change, nearby):  # who waits for a processor answers late too
         lone = None
     is_innocent = _innocence.is_drive_innocent(change, nearby) and _innocence.is_cpu_innocent(
@@ -177,7 +178,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         if found is not None:
             return found
     page = _late_page(change, nearby) if is_innocent else None
-    return None if page is None else _explanation(_scores.LIKELY, [page], change)
+    return None if page is None else _explanation(cause_scores.LIKELY, [page], change)
 
 
 def _by_packets(
@@ -186,14 +187,14 @@ def _by_packets(
     """Return what packets, or single late answers, say; None when something else may have made them late."""
     followed = coupling(nearby.series[packets.series], change, nearby)
     if followed is not None and followed.is_following:
-        found = _explanation(_scores.STRONG, [packets], change)
+        found = _explanation(cause_scores.STRONG, [packets], change)
         text = (
             f"Latency follows it second by second (rank correlation {followed.rho:.2f} over "
             f"{followed.seconds} s), which makes {followed.explained:.0%} of the step."
         )
         return replace(found, evidence=(*found.evidence, Evidence(text, {"rho": followed.rho})))
     are_many = packets.ratio >= _MANY_MORE and packets.after >= _MANY_PACKETS
-    return _explanation(_scores.LIKELY, [packets], change) if are_many or is_innocent else None
+    return _explanation(cause_scores.LIKELY, [packets], change) if are_many or is_innocent else None
 
 
 def _late_page(change: Change, nearby: Nearby) -> Move | None:
@@ -215,4 +216,4 @@ def _explanation(band: float, found: list[Move | None], change: Change) -> Expla
     known = [one for one in found if one is not None]
     part = max(share(one, change) for one in known)
     evidence: list[Evidence] = [told(one, change) for one in known]
-    return Explanation("network", _scores.graded(band, part), tuple(evidence))
+    return Explanation("network", cause_scores.graded(band, part), tuple(evidence))

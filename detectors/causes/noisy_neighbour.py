@@ -9,7 +9,8 @@ Assumes: what the brokers' drive has to do follows what we send, when they do no
 
 from __future__ import annotations
 
-from detectors.causes import _background, _drives, _scores
+from detectors import cause_scores
+from detectors.causes import _background, _drives
 from detectors.causes import _load as _backlog
 from detectors.causes._drives import Drive
 from detectors.causes._moves import Move, share, told
@@ -43,7 +44,7 @@ def _busy(drive: Drive, change: Change, nearby: Nearby) -> Explanation | None:
     ):
         return None
     is_told = bool(_backlog.taken_in(change, nearby))
-    score = _scores.graded(_scores.STRONG if is_told else _scores.LIKELY, part)
+    score = cause_scores.graded(cause_scores.STRONG if is_told else cause_scores.LIKELY, part)
     worst = max(slower, key=lambda one: one.ratio)
     return Explanation(
         "noisy_neighbour", score, (told(more, change), told(worst, change), _ours(change, nearby))

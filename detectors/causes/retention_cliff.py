@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _scores
+from detectors import cause_scores
 from detectors.causes._repeated import Words, repeated
 from detectors.nearby import Nearby
 from soak.core import wording
@@ -42,7 +42,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     )
     if found is None:
         return None
-    score = _scores.graded(found.score, found.explained)
+    score = cause_scores.graded(found.score, found.explained)
     return Explanation("retention_cliff", score, found.evidence)
 
 

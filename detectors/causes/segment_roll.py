@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _background, _repeated, _scores
+from detectors import cause_scores
+from detectors.causes import _background, _repeated
 from detectors.causes._repeated import Repeated, Words, explained_ratio, repeated
 from detectors.nearby import Nearby
 from soak.core import wording
@@ -72,7 +73,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         return None
     period = period_of(ks)
     told = found.evidence if period is None else (*found.evidence, _periodic(ks, period))
-    return Explanation("segment_roll", _scores.graded(found.score, found.explained), told)
+    return Explanation("segment_roll", cause_scores.graded(found.score, found.explained), told)
 
 
 def _earlier(nearby: Nearby) -> int:
@@ -106,7 +107,7 @@ def _spikes(ks: NDArray[np.int64], change: Change, nearby: Nearby) -> Repeated |
         f"{wording.amount(locking.median_without, 'seconds')} (permutation test, p = {locking.p_value:.2g})."
     )
     numbers = {"median_with": locking.median_with, "median_without": locking.median_without}
-    return Repeated(_scores.STRONG, explained, (Evidence(text, numbers),))
+    return Repeated(cause_scores.STRONG, explained, (Evidence(text, numbers),))
 
 
 def _periodic(ks: NDArray[np.int64], period: float) -> Evidence:

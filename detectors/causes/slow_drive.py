@@ -9,7 +9,8 @@ Assumes: garbage collection holds up writes, and what a drive does not promise t
 
 from __future__ import annotations
 
-from detectors.causes import _drives, _scores
+from detectors import cause_scores
+from detectors.causes import _drives
 from detectors.causes._drives import Drive
 from detectors.causes._moves import share, told
 from detectors.nearby import Nearby
@@ -42,4 +43,4 @@ def _slow(drive: Drive, change: Change, nearby: Nearby) -> Explanation | None:
         _drives.told_work(drive.moves[_drives.WRITTEN]),
         _drives.told_wear(turns),
     )
-    return Explanation("slow_drive", _scores.graded(_scores.LIKELY, part), evidence)
+    return Explanation("slow_drive", cause_scores.graded(cause_scores.LIKELY, part), evidence)

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from detectors.causes import _background, _drives, _innocence, _scores, broker_cpu
+from detectors import cause_scores
+from detectors.causes import _background, _drives, _innocence, broker_cpu
 from detectors.causes._drives import Drive
 from detectors.causes._moves import Move, moves, risen, share, told
 from detectors.nearby import Nearby
@@ -55,7 +56,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     guilty = [drive for drive in slower if is_deleting or not _is_trifle(drive, flush)]
     part = share(flush, change)
     if not guilty:
-        score = _scores.graded(_scores.STRONG, part)
+        score = cause_scores.graded(cause_scores.STRONG, part)
         evidence = [told(flush, change), _trifling(slower) if slower else _innocent(known)]
         if _is_short_of_cpu(flush, change, nearby):
             score = _SHORT_OF_CPU
@@ -63,7 +64,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         return Explanation("slow_fsync", score, tuple(evidence)) if known else None
     if not is_deleting or not all(_is_deletions(drive, flush) for drive in guilty):
         return None
-    score = _scores.graded(_scores.LIKELY, part)
+    score = cause_scores.graded(cause_scores.LIKELY, part)
     return Explanation("slow_fsync", score, (told(flush, change), _excused(guilty)))
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from detectors import affected_brokers
 from detectors.attribution import attribute
-from detectors.causes import _brokers
 from soak.core.model import Series
 from tests.support.detection.cause_panels import END, ONSET, P99, STEP, around, channel, told
 
@@ -26,7 +26,7 @@ def untouched(
     """Return which of these channels are excluded, of those that are watched."""
     latencies = [led(stepped, STEPPED), *(led(leader, STAYED) for leader in stayed)]
     found = around(*latencies, *told, *(channel(name, 1.0, 1.0) for name in names))
-    return set(_brokers.untouched(names, STEP, found))
+    return set(affected_brokers.untouched(names, STEP, found))
 
 
 def at(*addresses: str) -> list[Series]:
@@ -178,7 +178,7 @@ def test_what_the_files_of_an_untouched_broker_tell_is_left_out(
     latencies = [led("1", STAYED), led("2", STEPPED), led("3", STAYED)]
     found = around(*watched, *latencies, events=(event,))
 
-    assert _brokers.events_of_touched(STEP, found) == (() if is_left_out else (event,))
+    assert affected_brokers.events_of_touched(STEP, found) == (() if is_left_out else (event,))
 
 
 def test_pauses_of_an_untouched_broker_are_not_the_cause() -> None:
