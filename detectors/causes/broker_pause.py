@@ -63,7 +63,9 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         f"{'Device, flushes' if known else 'Flushes'}, CPU and network were measured, and none of them "
         "rose with the step."
     )
-    return Explanation("broker_pause", cause_scores.graded(cause_scores.LIKELY, part), (*evidence, said))
+    return Explanation(
+        "broker_pause", cause_scores.graded(cause_scores.LIKELY, part), (*evidence, said)
+    )
 
 
 def _is_told(found: Explanation | None) -> bool:
