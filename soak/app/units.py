@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,13 @@ COMPLETION = Path("usr/local/share/bash-completion/completions/soak")
 PLANS = Path("etc/soak")
 CREDENTIALS = PLANS / "credentials"
 _COMMON, _PROGRAM = "# common.conf\n", "/usr/bin/soak"
-RENAMED_UNITS = tuple(UNITS / f"soak-{name}@.service" for name in ("begin", "failed", "owed"))
+_CURRENT_NAMES = {
+    "soak-begin@": "soak-start@",
+    "soak-failed@": "soak-notify-failure@",
+    "soak-owed@": "soak-pending@",
+}
+"""Current names of the template units that were renamed, by their former names."""
+RENAMED_UNITS = tuple(UNITS / f"{former}.service" for former in _CURRENT_NAMES)
 """Units of earlier versions under names that have changed: an installation removes them."""
 HIDDEN_FOLDERS = ("/home", "/root", "/run/user")  # hidden by ProtectHome=
 _PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")
@@ -70,12 +76,12 @@ def install(root: Path, documents: Mapping[Path, str], *, is_dry: bool) -> list[
     """Write the files below `root`, reload systemd on this machine, and return what was done.
 
     Raises:
-        SoakError: a file cannot be written, or a run still uses a unit that was renamed since.
+        SoakError: a file cannot be written or moved, or a run still uses a unit that was renamed since.
     """
     steps = []
     outdated = [place for place in RENAMED_UNITS if (root / place).is_file()]
     if outdated:
-        _release(root, {place.stem for place in outdated}, is_dry=is_dry)
+        steps += _release(root, {place.stem for place in outdated}, is_dry=is_dry)
     for place, text in {**rendered_files(), **_installable(root, documents)}.items():
         path = root / place
         is_there = path.is_file() and path.read_text() == text
@@ -83,6 +89,7 @@ def install(root: Path, documents: Mapping[Path, str], *, is_dry: bool) -> list[
         if not is_there and not is_dry:
             _write(path, text)
     steps += _remove(root, outdated, is_dry=is_dry)
+    steps += _move_drop_ins(root, is_dry=is_dry)
     commands = [["systemd-sysusers", str(root / SYSUSERS)], ["systemctl", "daemon-reload"]]
     if is_managed(root):
         steps += [f"run {' '.join(command)}" for command in commands]
@@ -112,32 +119,84 @@ def uninstall(root: Path, *, is_dry: bool) -> list[str]:
         SoakError: one of the units is running, or a file cannot be removed.
     """
     files = (*rendered_files(), *RENAMED_UNITS, MAN, COMPLETION)
-    _release(root, own_units() | {place.stem for place in RENAMED_UNITS}, is_dry=is_dry)
+    steps = _release(root, own_units() | {place.stem for place in RENAMED_UNITS}, is_dry=is_dry)
     places = [place for place in files if (root / place).is_file()]
     places += _enabled_links(root, {place.name for place in files})
-    steps = _remove(root, places, is_dry=is_dry)
+    steps += _remove(root, places, is_dry=is_dry)
     if is_managed(root) and not is_dry:
         run_tool(["systemctl", "daemon-reload"])
     return steps
 
 
-def _release(root: Path, units: Collection[str], *, is_dry: bool) -> None:
+def _release(root: Path, units: Collection[str], *, is_dry: bool) -> list[str]:
     """Have systemd forget failed instances of these units of this machine.
 
+    Returns:
+        In a dry run, what would be refused.
+
     Raises:
-        SoakError: an instance is running.
+        SoakError: an instance is running, and this is no dry run.
     """
     if not is_managed(root):
-        return
+        return []
     listed = run_tool(["systemctl", "list-units", "--plain", "--no-legend", "soak*@*"])
     running, failed = loaded_units(listed, units)
+    if running and is_dry:
+        return [f"refused: {request_to_stop(running)}"]
     if running:
-        raise SoakError(
-            f"{running[0]} is running: pause its run first with `systemctl stop 'soak*@*'`; "
-            "started again it resumes"
-        )
+        raise SoakError(request_to_stop(running))
     if failed and not is_dry:
         run_tool(["systemctl", "reset-failed", *failed])
+    return []
+
+
+def request_to_stop(running: Sequence[str]) -> str:
+    """Return what to do about units that are running before they are replaced or removed."""
+    text = (
+        f"{running[0]} is running: pause its run first with `systemctl stop 'soak*@*'`; "
+        "started again it resumes"
+    )
+    pending = [_current_name(unit) for unit in running if unit.startswith("soak-owed@")]
+    if pending:
+        text += (
+            "; notifications are still pending: after `soak install-units` send them with "
+            f"`systemctl start {' '.join(pending)}`"
+        )
+    return text
+
+
+def _current_name(name: str) -> str:
+    """Return the name of a unit, or of its folder of drop-ins, with current names for former ones."""
+    for former, current in _CURRENT_NAMES.items():
+        name = name.replace(former, current)
+    return name
+
+
+def _former_drop_ins(root: Path) -> dict[Path, Path]:
+    """Return the folders of drop-ins that systemd no longer reads, with those that it reads instead."""
+    patterns = [f"{former}*.service.d" for former in _CURRENT_NAMES]
+    found = [path for pattern in patterns for path in sorted((root / UNITS).glob(pattern))]
+    return {path: path.with_name(_current_name(path.name)) for path in found}
+
+
+def _move_drop_ins(root: Path, *, is_dry: bool) -> list[str]:
+    """Give drop-ins of renamed units to the current ones; a file that is there already stays as it is."""
+    steps = []
+    for folder, current in _former_drop_ins(root).items():
+        try:
+            moves = {folder: current}
+            if current.exists():
+                there = {path.name for path in current.iterdir()}
+                moves = {p: current / p.name for p in folder.iterdir() if p.name not in there}
+            for path, target in sorted(moves.items()):
+                steps.append(f"move {path} to {target}")
+                if not is_dry:
+                    path.rename(target)
+            if not is_dry and folder.exists() and not any(folder.iterdir()):
+                folder.rmdir()
+        except OSError as error:
+            raise SoakError(f"cannot move {folder} to {current}: {error.strerror}") from error
+    return steps
 
 
 def _remove(root: Path, places: Collection[Path], *, is_dry: bool) -> list[str]:
@@ -261,6 +320,10 @@ def check_installed(root: Path, documents: Mapping[Path, str]) -> list[str]:
         path = root / place
         if not path.is_file() or path.read_text() != text:
             wrong.append(f"{path} is missing or differs: run `soak install-units` again")
+    wrong += [
+        f"{folder} has no effect, its unit was renamed: move what is still needed to {current}"
+        for folder, current in _former_drop_ins(root).items()
+    ]
     wrong += program_faults(account)
     wrong += folder_faults(root, account if is_managed(root) else None)
     if is_managed(root) and shutil.which("systemd-analyze"):

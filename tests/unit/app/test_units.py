@@ -113,6 +113,44 @@ def test_units_of_earlier_versions_are_removed_by_their_old_names(tmp_path: Path
     assert f"remove {old[0]}" in units.uninstall(tmp_path, is_dry=False)
 
 
+def test_drop_ins_of_renamed_units_are_moved_to_the_current_ones(tmp_path: Path) -> None:
+    """Of two files of one name, that of the current unit stays, and the other is reported."""
+    folder = tmp_path / units.UNITS
+    names = ("soak-begin@x", "soak-owed@x", "soak-failed@soak-begin@x", "soak-pending@x")
+    for name in names:
+        (folder / f"{name}.service.d").mkdir(parents=True)
+        (folder / f"{name}.service.d" / "a.conf").write_text(name)
+    (folder / "soak-owed@x.service.d" / "b.conf").write_text("[Service]\n")
+    dry = units.install(tmp_path, {}, is_dry=True)
+    is_untouched = all((folder / f"{name}.service.d").is_dir() for name in names)
+    steps = units.install(tmp_path, {}, is_dry=False)
+
+    moved = [line for line in steps if line.startswith("move ")]
+    assert is_untouched
+    assert moved == [line for line in dry if line.startswith("move ")]
+    assert len(moved) == 3
+    assert sorted(f"{path.parent.name}/{path.name}" for path in folder.glob("*.d/*")) == [
+        "soak-notify-failure@soak-start@x.service.d/a.conf",
+        "soak-owed@x.service.d/a.conf",
+        "soak-pending@x.service.d/a.conf",
+        "soak-pending@x.service.d/b.conf",
+        "soak-start@x.service.d/a.conf",
+    ]
+    assert (folder / "soak-pending@x.service.d" / "a.conf").read_text() == "soak-pending@x"
+    (wrong,) = wrong_below(tmp_path)
+    assert wrong.startswith(f"{folder}/soak-owed@x.service.d has no effect")
+    assert wrong.endswith(f"to {folder}/soak-pending@x.service.d")
+
+
+def test_pending_notifications_continue_under_the_current_name() -> None:
+    running = ["soak-finish@x.service", "soak-owed@x.service", "soak-owed@y.service"]
+
+    assert "systemctl start" not in units.request_to_stop(running[:1])
+    assert "`systemctl start soak-pending@x.service soak-pending@y.service`" in (
+        units.request_to_stop(running)
+    )
+
+
 def test_units_that_run_a_checkout_say_so(tmp_path: Path) -> None:
     """A `git pull` there would give a daemon that dies another program than its run began with."""
     installed = tmp_path / "share" / "soakd" / "systemd"
