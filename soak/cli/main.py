@@ -21,7 +21,7 @@ from soak.core.plan.config import FormerNameWarning
 from soak.service import systemd
 from soak.service.restart_backoff import delay_start
 from soak.service.scheduling import limit_numpy_threads
-from soak.service.systemd import is_journal_stream, print_error, set_up_logging
+from soak.service.systemd import is_journal_stream, print_error, print_warning, set_up_logging
 
 LOG = logging.getLogger("soak.cli.main")
 EXIT_FAILED = 1
@@ -110,7 +110,7 @@ def run() -> None:
         delay_start(clock)
         arguments, warning = with_current_names(sys.argv[1:])
         if warning:
-            print_error(f"soak: {warning}")
+            print_warning(f"soak: {warning}")
         build(arguments)(arguments, prog_name="soak")
     except PlanError as error:
         print_error(f"soak: {error}")
@@ -133,7 +133,7 @@ def _with_former_names(show: Callable[..., None]) -> Callable[..., None]:
 
     def shown(message: Warning | str, category: type[Warning], *rest: Any) -> None:  # noqa: ANN401  # as in warnings
         if issubclass(category, FormerNameWarning):
-            print_error(f"soak: {message}")
+            print_warning(f"soak: {message}")
         else:
             show(message, category, *rest)
 

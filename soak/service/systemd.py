@@ -209,7 +209,16 @@ def is_journal_stream(environment: Mapping[str, str] | None = None, descriptor: 
 
 def print_error(text: str) -> None:
     """Print to standard error why this program ends."""
-    sys.stderr.write(f"{with_priority(logging.ERROR, text) if is_journal_stream() else text}\n")
+    _print(logging.ERROR, text)
+
+
+def print_warning(text: str) -> None:
+    """Print to standard error what the user should change."""
+    _print(logging.WARNING, text)
+
+
+def _print(level: int, text: str) -> None:
+    sys.stderr.write(f"{with_priority(level, text) if is_journal_stream() else text}\n")
 
 
 def set_up_logging() -> None:

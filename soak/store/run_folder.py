@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import platform
 import secrets
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -18,6 +19,7 @@ from pathlib import Path
 from soak.core.cluster.drives import Measured, from_json, to_json
 from soak.core.errors import PlanError, RunFolderError
 from soak.core.plan import text as plan_text
+from soak.core.plan.config import FormerNameWarning
 from soak.core.plan.phases import Phases, parse_phases
 from soak.core.plan.plan import AnyPlan, Plan
 from soak.core.plan.rates import Point, parse_rate_table
@@ -178,7 +180,8 @@ def read_plan(folder: RunFolder) -> Plan:
 
 def read_plan_file(folder: RunFolder) -> PlanFile:
     """Return the resolved plan of a run with the lines of its keys; raises the errors of `read_plan`."""
-    return plan_text.load(_plan_text(folder), str(folder.plan))
+    with _without_former_name_warnings():
+        return plan_text.load(_plan_text(folder), str(folder.plan))
 
 
 def read_any_plan(folder: RunFolder) -> AnyPlan:
@@ -188,12 +191,21 @@ def read_any_plan(folder: RunFolder) -> AnyPlan:
         RunFolderError: the folder has none, or it is unreadable.
         PlanError: it is damaged.
     """
-    return plan_text.load_any(_plan_text(folder), str(folder.plan))[0]
+    with _without_former_name_warnings():
+        return plan_text.load_any(_plan_text(folder), str(folder.plan))[0]
 
 
 def write_plan(folder: RunFolder, plan: AnyPlan) -> None:
     """Write `plan.yaml`. The group may read it, as all files of a run: it holds no secret."""
     write_atomically(folder.plan, plan_text.dump(plan))
+
+
+@contextmanager
+def _without_former_name_warnings() -> Iterator[None]:
+    """Accept former keys silently: soakd wrote the plan of a run, so its user has nothing to change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FormerNameWarning)
+        yield
 
 
 def _plan_text(folder: RunFolder) -> str:

@@ -189,7 +189,7 @@ def test_children_have_the_limit_of_their_parent(monkeypatch: pytest.MonkeyPatch
 
 LOGGING_PROGRAM = """
 import logging
-from soak.service.systemd import print_error, set_up_logging
+from soak.service.systemd import print_error, print_warning, set_up_logging
 
 set_up_logging()
 logging.getLogger("soak.x").warning("late seconds=3")
@@ -233,6 +233,12 @@ def test_the_reason_of_an_exit_has_the_priority_of_an_error(tmp_path: Path) -> N
     _, lines = output_of(tmp_path, "print_error('soak: no room')", to_journal=True)
 
     assert lines[1:] == ["<3>soak: no room"]
+
+
+def test_a_warning_of_the_command_line_is_no_error_in_the_journal(tmp_path: Path) -> None:
+    _, lines = output_of(tmp_path, "print_warning('soak: old name')", to_journal=True)
+
+    assert lines[1:] == ["<4>soak: old name"]
 
 
 def test_each_line_of_a_traceback_has_a_priority(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,7 +14,14 @@ import pytest
 from soak.core.cluster.drives import Measured
 from soak.core.errors import RunFolderError
 from soak.core.plan import text as plan_text
-from soak.store.run_folder import RunFolder, append_drive_checks, write_plan
+from soak.core.plan.plan import Plan
+from soak.store.run_folder import (
+    RunFolder,
+    append_drive_checks,
+    read_any_plan,
+    read_plan,
+    write_plan,
+)
 
 WITH_SECRETS = """
 name: p
@@ -38,6 +47,22 @@ def test_the_plan_of_a_run_holds_no_secret(tmp_path: Path, monkeypatch: pytest.M
     assert "hush" not in text
     assert "${credential:soak_sasl}" in text
     assert "${credential:soak_token}" in text
+
+
+@pytest.mark.parametrize("read", [read_plan, read_any_plan])
+def test_former_keys_in_the_plan_of_a_run_are_read_without_a_warning(
+    tmp_path: Path, read: Callable[[RunFolder], object]
+) -> None:
+    """An earlier version of soakd wrote them, not the user."""
+    folder = RunFolder(tmp_path)
+    folder.plan.write_text("name: p\nbroker: {kafka: {}}\nalerts: {most_per_hour: 7}\n")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = read(folder)
+
+    assert isinstance(plan, Plan)
+    assert plan.alerts.max_per_hour == 7
 
 
 def test_a_drive_check_that_cannot_be_written_names_its_file(
