@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,13 +63,15 @@ def load_values(record: Record, columns: tuple[Column, ...]) -> dict[str, float]
 
 
 class LoadIntervals:
-    """Collects records by second."""
+    """Collects records by second, without those of consumers that the plan does not have."""
 
-    def __init__(self, subscription_of: Callable[[int], int]) -> None:
-        self._subscription_of = subscription_of
+    def __init__(self, consumers: Consumers) -> None:
+        self._consumers = consumers
         self._by_k: dict[int, dict[str, tuple[dict[str, float], str]]] = {}
 
     def add(self, source: str, record: Record, columns: tuple[Column, ...]) -> None:
+        if self._consumers.is_unplanned(source):
+            return
         reason = str(record.validity.get("reason", ""))
         self._by_k.setdefault(record.k, {})[source] = (load_values(record, columns), reason)
 
@@ -81,7 +83,7 @@ class LoadIntervals:
         lag: dict[int, float] = {}
         for name, (values, _) in rows.items():
             if name.startswith("consume."):
-                at = self._subscription_of(process_index(name))
+                at = self._consumers.subscription_of(process_index(name))
                 received[at] = received.get(at, 0.0) + values["received"]
                 lag[at] = lag.get(at, 0.0) + values["lag"]
         return LoadInterval(
@@ -132,7 +134,7 @@ class Backlog:
         self, source: str, record: Record, columns: tuple[Column, ...], *, is_building: bool
     ) -> None:
         """Add one record, once; that of a consumer that the plan does not have changes nothing."""
-        if source.startswith("consume.") and process_index(source) >= self._consumers.processes:
+        if self._consumers.is_unplanned(source):
             return
         values = load_values(record, columns)
         if record.k < self._build_k:

@@ -15,6 +15,7 @@ from soak.conductor.free_space import FreeSpace, watched_folders
 from soak.conductor.load_records import LOAD_SOURCES, Backlog, LoadIntervals, load_values
 from soak.core.clock import Grid, RunClock
 from soak.core.model import Column
+from soak.core.plan.load import Consumers
 from soak.core.plan.phases import Decision, Phases, planned_phases
 from soak.core.plan.plan import Plan
 from soak.core.plan.rates import Point, rates_between
@@ -181,7 +182,7 @@ class Conductor:
 
     def _end(self, phases: Phases, k: int) -> tuple[Decision, ...]:
         ahead_k = k + AHEAD_SECONDS
-        if is_drained(self.folder, phases, k):
+        if is_drained(self.folder, self.plan.consumers, phases, k):
             return (Decision("end", ahead_k, "drained"),)
         if ahead_k >= _drain_k(phases) + self.plan.phases.drain // SECOND_NS:
             return (Decision("end", ahead_k, "drain limit reached"),)
@@ -218,20 +219,24 @@ class Conductor:
         if self._tail is None or from_k != self._tail_k:
             self._tail = Tail(self.folder.journal, LOAD_SOURCES, from_k - before)
             self._tail_k = from_k
-            self._intervals = LoadIntervals(self.plan.consumers.subscription_of)
+            self._intervals = LoadIntervals(self.plan.consumers)
             self._backlog = Backlog(self.plan.consumers, from_k)
         return self._tail.poll()
 
 
-def is_drained(folder: RunFolder, phases: Phases, k: int) -> bool:
-    """Return whether every consumer has had a second without messages and lag since the load ended.
+def is_drained(folder: RunFolder, planned: Consumers, phases: Phases, k: int) -> bool:
+    """Return whether every planned consumer has had a second without messages and lag since the load ended.
 
     Not while a producer has messages in flight: they may still arrive, and a cluster that does not answer
     looks drained, too.
     """
     if any(_has_in_flight(folder, name, k) for name in sources(folder.journal)):
         return False
-    consumers = [name for name in sources(folder.journal) if name.startswith("consume.")]
+    consumers = [
+        name
+        for name in sources(folder.journal)
+        if name.startswith("consume.") and not planned.is_unplanned(name)
+    ]
     for source in consumers:
         found = last_record(folder.journal, source)
         if found is None:

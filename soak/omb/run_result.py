@@ -107,7 +107,7 @@ class RunBacklog:
         acked = sum(self._counts(records, "acked_messages"))
         consumers: dict[int, list[SourceRecord]] = {}
         for one in records:
-            if one.source.startswith(_CONSUMER):
+            if one.source.startswith(_CONSUMER) and not self._consumers.is_unplanned(one.source):
                 index = process_index(one.source)
                 consumers.setdefault(self._consumers.subscription_of(index), []).append(one)
         for at, mine in consumers.items():

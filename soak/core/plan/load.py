@@ -136,6 +136,10 @@ class Consumers:
         """Return which subscription consumer process `index` belongs to."""
         return index // self.per_subscription
 
+    def is_unplanned(self, source: str) -> bool:
+        """Return whether a source of records is a consumer beyond the plan's processes."""
+        return source.startswith("consume.") and process_index(source) >= self.processes
+
     def catches_up(self, index: int) -> bool:
         """Return whether consumer process `index` pauses while a backlog is built."""
         return self.subscription_of(index) >= self.live_subscriptions

@@ -34,13 +34,14 @@ def record_at(k: int, values: tuple[float, ...], epoch: int = 1, reason: str = "
 
 
 def test_messages_are_summed_and_the_slowest_latency_counts() -> None:
-    intervals = LoadIntervals(lambda index: index // 2)
+    intervals = LoadIntervals(Consumers(subscriptions=2, per_subscription=2))
     intervals.add("produce.0@h", record_at(7, (10, 9, 0, 1, 0.5, 0.1)), PRODUCED)
     intervals.add(
         "produce.1@h", record_at(7, (20, 18, 3, 2, 0.2, 0.3), reason="queue_full"), PRODUCED
     )
     for index, lag in enumerate((1.0, 2.0, 4.0)):
         intervals.add(f"consume.{index}@h", record_at(7, (10.0, lag)), CONSUMED)
+    intervals.add("consume.4@h", record_at(7, (10.0, 9.0), reason="unplanned"), CONSUMED)
 
     found = intervals.at(7)
 
@@ -51,7 +52,7 @@ def test_messages_are_summed_and_the_slowest_latency_counts() -> None:
 
 
 def test_without_acknowledgements_latency_is_infinite_only_while_messages_are_in_flight() -> None:
-    intervals = LoadIntervals(lambda index: index)
+    intervals = LoadIntervals(Consumers())
     for k, in_flight in ((0, 0.0), (1, 5.0)):
         intervals.add(
             "produce.0@h", record_at(k, (0, 0, 0, in_flight, math.nan, math.nan)), PRODUCED

@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from soak.conductor.loop import append_decisions, is_drained, run, write_planned
+from soak.core.journal_format import columns_line
+from soak.core.model import Record
+from soak.core.plan.load import Consumers
 from soak.core.plan.phases import Decision, Phases, decision_line, parse_phases, planned_phases
 from soak.core.units import SECOND_NS
+from soak.store.journal.writer import JournalWriter
 from soak.store.run_folder import Run, RunFolder, write_run
 from tests.support.fakes import FakeClock
-from tests.support.load.conductor_run import BROKER, SimulatedRun, plan_of
+from tests.support.load.conductor_run import BROKER, CONSUMED, SimulatedRun, plan_of
 
 FINAL = """{warm_up: 5s, soak: 20s, cool_down: 5s, drain: 60s,
   catch_up: {backlog_age: 20s, drain_limit: 100s, settle: 6s}}"""
@@ -331,6 +335,16 @@ def test_a_drain_ends_once_no_message_has_arrived_and_no_lag_is_left(tmp_path: P
         (7, 0.0, 0.0, 0.0),
     ):
         run_.write(k, sent=0.0, in_flight=in_flight, received=received, lag=lag)
-        seen.append(is_drained(run_.folder, phases, k + 1))
+        seen.append(is_drained(run_.folder, Consumers(), phases, k + 1))
 
     assert seen == [False, False, False, False, True]
+
+
+def test_a_consumer_that_the_plan_does_not_have_does_not_prolong_a_drain(tmp_path: Path) -> None:
+    run_ = SimulatedRun(tmp_path, plan_of("{warm_up: 0s, soak: 100s, drain: 60s}"), fast)
+    phases = parse_phases(decision_line("soak", 0) + decision_line("drain", 3))
+    writer = JournalWriter(run_.folder.journal / "consume.3@h", FakeClock()).open()
+    writer.append(Record(7, writer.epoch, 0, 0, columns_line(CONSUMED).id, (5.0, 9.0)), CONSUMED)
+    run_.write(7, sent=0.0, received=0.0, lag=0.0)
+
+    assert is_drained(run_.folder, Consumers(), phases, 8)

@@ -19,6 +19,7 @@ from soak.core import plugins
 from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.core.histogram import HIGHEST_US, Histogram
 from soak.core.model import Column, Record
+from soak.core.plan.load import Consumers
 from soak.core.plan.phases import Decision, decision_line
 from soak.core.units import SECOND_NS
 from soak.omb import result, result_file, run_result
@@ -119,6 +120,19 @@ def test_a_backlog_of_one_subscription_grows_while_another_reads_on(tmp_path: Pa
 
     assert found.samples["consume_rate_per_second"].tolist() == [50.0, 25.0, 50.0]
     assert found.samples["backlog_messages"].tolist()[:2] == [14 + 14, 24 + (14 + 10 * 50)]
+
+
+def test_a_consumer_that_the_plan_does_not_have_does_not_change_the_backlog() -> None:
+    backlog = run_result.RunBacklog(Consumers(), RecordReader())
+    columns = (Column("received_messages"), Column("lag_messages"))
+    records = [
+        SourceRecord(f"consume.{index}@h", Record(7, 1, 0, SECOND_NS, "c", (5.0, lag)), columns)
+        for index, lag in ((0, 2.0), (3, 9.0))
+    ]
+
+    backlog.add(7, records)
+
+    assert backlog.messages() == 2.0
 
 
 def test_only_the_soak_counts(tmp_path: Path) -> None:
