@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Protocol
 
 import confluent_kafka
@@ -76,11 +77,20 @@ def connect(config: Config, clock: Clock) -> KafkaBroker:
 
 def connect_protocol(config: Config, clock: Clock, guarantees: Guarantees) -> KafkaBroker:
     """Return a broker of Kafka's protocol that uses batched calls where their self-test passes."""
+    found = _library_or_reason()
+    if isinstance(found, str):
+        return KafkaBroker(config, clock, guarantees, fallback_reason=found)
+    return KafkaBroker(config, clock, guarantees, found)
+
+
+@cache
+def _library_or_reason() -> Library | str:
+    """Return the library with batched calls, or why they cannot be used: tested and logged once a process."""
     try:
-        return KafkaBroker(config, clock, guarantees, load_library())
+        return load_library()
     except NotAvailableError as error:
         LOG.warning("batched_calls_not_used reason=%r", str(error))
-        return KafkaBroker(config, clock, guarantees, fallback_reason=str(error))
+        return str(error)
 
 
 @dataclass(frozen=True, slots=True)
