@@ -33,7 +33,7 @@ Counters = Mapping[str, Mapping[str, float]]
 SCAN_PERIOD_NS = 30 * SECOND_NS  # between two scans of all processes: a process id may be reused
 NEW_PROCESS_NS = 3 * SECOND_NS  # a process younger than this is scanned again
 
-_OF_A_RUN = frozenset({"--run-dir", "--home", "--pending"})
+_OF_A_RUN = frozenset({"--run-dir", "--home", "--pending", "--owed"})  # --owed: in earlier versions
 
 Samples = list[tuple[Column, float]]
 

@@ -156,6 +156,7 @@ def test_this_host_answers() -> None:
         ("soak report runs/x", "report"),
         ("soak service finish --home /var/lib/soak/x", "finish"),
         ("soak alert --pending /var/lib/soak/x --sinks-from /etc/soak/x.yaml", "alert"),
+        ("soak alert --owed /var/lib/soak/x --telling /etc/soak/x.yaml", "alert"),
         ("soak check plan.yaml", ""),
         ("grep --run-dir soak.cli.main", ""),
         ("soak", ""),
