@@ -117,11 +117,6 @@ def statistic_suffix(statistic: str) -> str:
     return _SUFFIXES.get(statistic) or f"{statistic[1:].replace('.', '')}pct"
 
 
-def percentile_of(statistic: str) -> float:
-    """Return 99.9 for `p99.9`."""
-    return float(statistic[1:])
-
-
 def _statistic(text: str) -> str:
     if text in _STATISTICS:
         return _STATISTICS[text]

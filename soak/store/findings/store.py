@@ -39,7 +39,6 @@ _CHANGE = (
     "INSERT OR REPLACE INTO changes VALUES (:run, :series, :raised_k, :onset_k, :first_k, :last_k,"
     " :before, :after, :state, :confidence, :kind, :gone_k, :period_seconds, :burst_seconds)"
 )
-_CHECKPOINT = "INSERT OR REPLACE INTO checkpoints VALUES (?, ?)"
 _FINDING = "INSERT OR REPLACE INTO findings VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 
@@ -279,13 +278,6 @@ class FindingsStore:
         """
         with self._transaction() as connection:
             outbox.forget_digests_after(connection, sink, wall_ns)
-
-    def checkpoint(self, name: str) -> str | None:
-        rows = self._rows("SELECT value FROM checkpoints WHERE name = ?", (name,))
-        return str(rows[0]["value"]) if rows else None
-
-    def set_checkpoint(self, name: str, value: str) -> None:
-        self._write(_CHECKPOINT, (name, value))
 
     def _notifications(self, statement: str, values: tuple[object, ...]) -> list[Notification]:
         return [notification_of(row) for row in self._rows(statement, values)]

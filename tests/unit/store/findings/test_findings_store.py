@@ -265,14 +265,6 @@ def test_a_retry_is_due_after_the_wall_clock_stepped_back(tmp_path: Path) -> Non
         assert len(store.due(NOW - 2 * MAX_RETRY_WAIT_NS)) == 1
 
 
-def test_checkpoints_are_overwritten(tmp_path: Path) -> None:
-    with FindingsStore(tmp_path / "f.db") as store:
-        store.set_checkpoint("stream", "12")
-        store.set_checkpoint("stream", "13")
-
-        assert (store.checkpoint("stream"), store.checkpoint("other")) == ("13", None)
-
-
 def test_a_failed_save_leaves_nothing_behind(tmp_path: Path) -> None:
     path = tmp_path / "f.db"
     twice = dataclasses.replace(finding(), causes=(CAUSES[0], CAUSES[0]))
@@ -303,7 +295,7 @@ def test_a_locked_file_is_busy_not_damaged(tmp_path: Path) -> None:
     other.execute("BEGIN IMMEDIATE")
 
     with FindingsStore(path, busy_seconds=0.0) as store, pytest.raises(FindingsBusyError):
-        store.set_checkpoint("stream", "1")
+        store.queue_digest("mail", NOW)
     other.close()
 
 
