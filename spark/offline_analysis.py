@@ -97,7 +97,7 @@ def headlines(timeline: Timeline) -> list[str]:
 
 
 def offline_changes(timeline: Timeline) -> list[tuple[Change, ...]]:
-    """Return what changed in the headline latencies within the soak, untrusted seconds left out.
+    """Return what changed in the headline latencies within the soak, invalid seconds left out.
 
     What is one event in several is one step.
     """

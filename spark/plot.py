@@ -175,7 +175,7 @@ def _is_within(level: float, plot: Plot) -> bool:
 
 
 def shade(plot: Plot) -> None:
-    """Draw what belongs to every plot on the time axis: phases, gaps, untrusted seconds, findings."""
+    """Draw what belongs to every plot on the time axis: phases, gaps, invalid seconds, findings."""
     timeline, page = plot.page.timeline, plot.page
     edges = [*timeline.phases.from_k[1:], timeline.end_k]
     for decided, edge in zip(timeline.phases.decisions, edges, strict=False):

@@ -1,4 +1,4 @@
-"""What was recorded and what was not: gaps with their source, untrusted seconds with their reason."""
+"""What was recorded and what was not: gaps with their source, invalid seconds with their reason."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def render(page: Page) -> Markup:
         ("swatch-deletion", "deletion by retention"),
         ("swatch-phase", "phase that is not judged"),
         ("swatch-gap", "gap"),
-        ("swatch-untrusted", "not trusted"),
+        ("swatch-untrusted", "invalid"),
     ]
     legend = [tag("span", joined([tag("i", class_=key), text])) for key, text in keys]
     note = "From the intended send time, so that a stall counts for every message that it delayed."

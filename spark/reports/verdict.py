@@ -23,7 +23,7 @@ def render(page: Page) -> Markup:
         f"{timeline.plan.name}, run {timeline.run.id} from {wording.iso(timeline.run.start_wall_ns)}: "
         f"{wording.span(timeline.soak_seconds.size)} of soak at {_rate(timeline)} of "
         f"{size_text(timeline.plan.load)}, {wording.share_down(covered.ratio, 1)} of the seconds recorded, "
-        f"{covered.invalid_seconds} s not trusted. State: {timeline.run.state}."
+        f"{covered.invalid_seconds} s invalid. State: {timeline.run.state}."
     )
     parts = [tag("p", headline(page), class_=f"verdict {page.verdict}"), tag("p", facts)]
     if page.drill is not None:
