@@ -156,7 +156,7 @@ def test_a_host_joins_each_later_run_and_ends_with_it(
         mains.append(main)
 
     where = f"topic {ship.topic} at {ship.bootstrap_servers}"
-    assert waits == f"waiting until a run of plan x is announced on {where}\n"
+    assert waits == f"waiting for an announced run of plan x on {where}\n"
     assert joins.startswith(f"probing into {home.home}/x-r2, run r2;")
     assert codes == [0, 0]
     assert (home.home / "current").resolve() == home.folder_of("r2").path.resolve()  # of the pages
@@ -180,7 +180,7 @@ def test_a_host_that_was_killed_or_stopped_resumes(ship: Ship, plan: Path, tmp_p
         ((folder, stopped),) = home.joined()
         with host(plan, home.home) as process:
             until(lambda: len({epoch for epoch, _ in main.records()}) == 3, "a third life")
-            end_k = main.records()[-1][1] + 5
+            end_k = main.records()[-1][1] + 12  # announced every 5 s
             write_atomically(
                 main.folder.phases, decision_line("soak", 0) + decision_line("end", end_k)
             )
