@@ -394,8 +394,8 @@ def test_a_run_does_not_go_on_in_a_topic_that_was_made_anew(
     home.set_current(folder)
 
     assert resumed.returncode == 1
-    assert f"topic {name} is another than" in resumed.stderr
-    with pytest.raises(RunFolderError, match=rf"topic {name} is another than"):
+    assert f"topic {name} is not the one that" in resumed.stderr
+    with pytest.raises(RunFolderError, match=rf"topic {name} is not the one that"):
         start_run(tmp_path / "nowhere.yaml", home, SystemClock())
     assert not home.daemons_folder.exists()
 
