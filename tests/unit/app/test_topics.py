@@ -138,8 +138,8 @@ def cleaned(folder: RunFolder, text: str, out: Callable[[], str]) -> tuple[str, 
 def expect(said: tuple[str, str, str, Topics]) -> None:
     asked, agreed, again, topics = said
     for name in topics.names:
-        assert f"to delete        {name} at " in asked
-        assert f"not there        {name}" in again
+        assert f"to delete     {name} at " in asked
+        assert f"missing       {name}" in again
     assert "nothing was deleted: --yes" in asked
     assert "deleted: 2" in agreed
 

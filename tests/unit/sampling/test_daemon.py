@@ -269,7 +269,7 @@ def test_once_prints_the_values_of_this_host(tmp_path: Path) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "host_cpu_ratio" in done.stdout
-    assert "not here: retention_kafka needs bootstrap_servers and topics" in done.stdout
+    assert "not available: retention_kafka needs bootstrap_servers and topics" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
 
 
