@@ -10,7 +10,6 @@ from soak.app.lifecycle import find_partly_started_run, resolve_plan, start_run
 from soak.core.clock import SystemClock
 from soak.core.errors import PlanError, SoakError
 from soak.core.plan import text
-from soak.core.plan.config import FormerNameWarning
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import Run, RunFolder, write_plan, write_run
 
@@ -85,8 +84,7 @@ def test_a_start_that_version_0_1_0_left_unfinished_is_completed(tmp_path: Path)
     home.set_current(folder)
     former = folder.plan.read_text().replace("max_per_hour", "most_per_hour")
     folder.plan.write_text(former)
-    with pytest.warns(FormerNameWarning):
-        found = find_partly_started_run(plan, home)
+    found = find_partly_started_run(plan, home)
     folder.plan.write_text(former.replace("most_per_hour: 20", "max_per_hour: 21"))
 
     assert "most_per_hour: 20" in former
