@@ -27,12 +27,6 @@ def middle(values: NDArray[np.float64]) -> float:
     return float((ordered[half - 1] + ordered[half]) / 2.0)
 
 
-# --- When a step began: the interval that holds its onset, whatever the noise is like.
-# Each row votes for "before" or "after" by its Student t likelihood under the levels and spreads of both
-# sides, so one far value votes little. The sum of votes is no likelihood where rows are correlated or their
-# spread is misjudged; it becomes one by the ratio of twice their mean to their long-run variance, which is
-# 1 for independent rows of the right likelihood.
-
 _FREEDOM = 4.0  # of the t distribution
 _SHARE = 0.87  # of the likelihood; rows are whole, so such intervals hold 95 to 96 % of onsets
 _MAD_TO_SD = 1.4826

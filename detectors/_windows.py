@@ -146,11 +146,6 @@ class Cells:
         self.slope.clear(at)
 
 
-# --- Which starts of a new level are looked at, and against how many rows before each.
-# Up to half a minute ago a start is compared with the rest of the ring: a burst is judged by its
-# neighbourhood, so that a drift or a day's wave is followed. Earlier ones are compared with ten times as many
-# rows before them as after them, at most with half an hour: a small step takes minutes to show.
-
 ROWS = 128
 """Rows kept as they were."""
 SHORT = np.array([4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 28])

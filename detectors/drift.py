@@ -89,13 +89,6 @@ def _memory(y: NDArray[np.float64], slope: float) -> float:
     return (1.0 + correlation) / (1.0 - correlation)
 
 
-# --- Drift: a level that rises or falls steadily over half an hour to six hours.
-# Method:  medians of minutes (of ten minutes beyond the last hour) in windows of 30 and 60 minutes, 3 and 6
-# hours: Kendall's test with correlated residuals, slope by Theil and Sen (`_trend`). Told when three
-# minutes in a row pass the threshold, the line rises by the smallest step, and no single step would
-# tell it as well.
-# Assumes: a window about as long as the drift, or shorter. A day's rhythm above the smallest step is drift.
-
 __all__ = ["Config", "Watch", "detect"]
 
 _FINE, _COARSE = (30, 60), (18, 36)  # blocks of a window

@@ -212,15 +212,6 @@ def _height(steps: float) -> int:
     return min(HEIGHTS, 1 + int(log(steps) / _LOG_RATIO)) if steps >= 1.0 else 0
 
 
-# --- Spikes that come again after the same time: a roll of segments every 52 s, a checkpoint every 8.5 min.
-# Method:  a burst begins where a value lies both the smallest step and five robust sd above the median of the
-# last minute, and ends after two calm rows. With each burst the last 24 are held against combs
-# (`_comb`); one is told when it is rarer than the threshold, and gone after three ticks without a
-# burst on them, or when one of another period is told.
-# Assumes: bursts of at most 20 s or two rows, six rows to two hours apart, of which noise hides two in a row
-# and a quarter of all at most; a minute is one of rows of a second. A comb that is there from the
-# start of a watch is how the cluster is, no news.
-
 __all__ = ["Config", "Watch", "detect", "words_of"]
 
 _SDS = 5.0

@@ -256,15 +256,6 @@ def _grown(
     )
 
 
-# --- Tail growth: the slow messages become more, or slower, while the median stays.
-# Method:  online the odds of a message to be slower than p99 and p99.9 were at first (`_exceedance`), on
-# log10,
-# as series of their own in a `level_shift` panel with the same threshold. Told when the quantile has
-# moved by the smallest step, p50 has not, and no step of that latency is told; a step of p99.9 that
-# neither p50 nor p99 shares is a tail too. Looking back at a series without counts: `_width`.
-# Assumes: what it says of `level_shift` holds for the odds; bursts of slow messages make them wander, which
-# their spread and correlation pay for.
-
 __all__ = ["Config", "Tails", "detect"]
 
 ChangeId = tuple[str, int]

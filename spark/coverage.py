@@ -125,15 +125,15 @@ def _starved(timeline: Timeline, subscription: int, readers: Iterable[str]) -> I
 def _received_little(timeline: Timeline, subscription: int, readers: list[str]) -> Iterator[Gap]:
     """Say so where a subscription got only a part: the latency of what did come is in order.
 
-    What is lost or expired is told as that; what came in seconds without a record is not known.
+    Lost and expired messages are reported as such; what was received in seconds without a record is unknown.
     """
     soak = timeline.soak_seconds
     acked = _soak_total(timeline, _producers(timeline), "acked_messages")
     received = _soak_total(timeline, readers, "received_messages")
     counts = timeline.audit_by_subscription[subscription]
-    told = (counts["expired"] or 0) + (counts["lost"] or 0)
+    missing = (counts["expired"] or 0) + (counts["lost"] or 0)
     recorded = min(np.intersect1d(soak, timeline.seconds[source]).size for source in readers)
-    if (received + told) * soak.size < LEAST_RECEIVED * acked * recorded:
+    if (received + missing) * soak.size < LEAST_RECEIVED * acked * recorded:
         why = (
             f"delivered to subscription {subscription} {received:,} of {acked:,} messages "
             "acknowledged in the soak"

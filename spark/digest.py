@@ -60,10 +60,6 @@ def load_digest(columns: tuple[Column, ...], k: Ints, values: Floats) -> LoadDig
     return LoadDigest(seconds[is_silent], seconds[is_silent & was_due], short[missed + failed > 0])
 
 
-# --- One journal file as numbers: what a report needs of it, small enough to bring many together.
-# Values are kept by second, or as one value for each `step` seconds: counts are summed, maxima kept,
-# everything else is a median.
-
 _STATES = frozenset({"lag_messages", "in_flight_messages"})
 """Messages that are there, not that came in the second."""
 _AMOUNTS = frozenset({"retention_deletions", "retention_deleted_bytes"})

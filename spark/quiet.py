@@ -55,8 +55,6 @@ def _joined(name: str, parts: Sequence[Series]) -> Series:
     return Series(name, k, np.concatenate([part.values for part in parts]))
 
 
-# --- The quiet seconds of a run's latencies, taken from its journals: what calibration is made of.
-
 EDGE_SECONDS = 5  # after a phase began, as online
 
 

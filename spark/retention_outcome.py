@@ -17,7 +17,7 @@ _FREED = ("segment_unlinked", "space_reclaimed")
 
 
 def forecast_of(folder: RunFolder) -> Mapping[str, Any]:
-    """Return what was forecast when the load began; empty where nobody looked.
+    """Return what was forecast when the load began; empty where it was not made.
 
     Raises:
         RunFolderError: the file is damaged.

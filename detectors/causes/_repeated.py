@@ -111,16 +111,6 @@ def _contrast(y: NDArray[np.float64], mark: NDArray[np.bool_]) -> float:
     return float(y[mark].mean() - y[~mark].mean())
 
 
-# --- Events that come again and again: did they begin at the onset, and is latency high whenever one is
-# there?
-# Method:  the first event of the run must lie at the onset (at most 3 s before its interval, 2 s after
-# it), or
-# their rate must have risen there threefold; then seconds with an event are compared with those
-# without, against events each moved by seconds. Locked to them is enough by itself, unless latency was
-# so before the step; the time of the onset is so only where nearly every second lies close after an
-# event, so that nothing could be compared.
-# Assumes: events are told within two seconds, and cost latency within two.
-
 _RATE_SECONDS = 60
 _JUST_SECONDS = 10
 _RATE_ROSE = 3.0

@@ -91,15 +91,6 @@ def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     return float(np.mean((x - x.mean()) * (y - y.mean()))) / spread if spread > 0.0 else 0.0
 
 
-# --- The way between client and broker, or between brokers: packets are late, lost or sent again.
-# Method:  a channel of the network itself steps up at the onset: round trips, by a fifth of the step; answers
-# on one connection later than others to the same question at the same instant; packets sent
-# again, dropped or damaged. What only counts packets needs ten times as many of them. Else
-# packets and single late answers need latency to follow them second by second, or the brokers' drive
-# and CPU to be measured and calm; single late answers never count where CPU rose. Pages that answer
-# late count where the brokers' own time for a request is known and stayed.
-# Assumes: nothing is concluded from the rest being innocent alone.
-
 NEXT = "see losses on both hosts and between them: ss -ti, ip -s link"
 
 _ROUND_TRIPS = re.compile(r"(^|_)(rtt|round_?trip|ping)(_|$)", re.IGNORECASE)

@@ -46,11 +46,6 @@ def period_of(ks: NDArray[np.int64], burst_seconds: int = 2) -> float | None:
     return length / max(1.0, round(length / best))
 
 
-# --- Segments roll: a new file is opened, the old one flushed, and latency is high whenever it happens.
-# Method:  as for deletions (`_repeated.py`), over rolls; spikes that come again need only be locked to them,
-# over all that is seen. A period that the rolls keep is said.
-# Assumes: rolls are told within two seconds. Those in the same seconds as deletions are left to these.
-
 NEXT = "see the size of segments, and what is flushed when one is closed"
 
 KINDS = ("segment_created", "segment_roll", "ledger_created", "ledger_roll")
