@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Every test that starts a command would compile the whole project again; two thirds of `make check` went there.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## print this help

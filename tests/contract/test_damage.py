@@ -161,6 +161,7 @@ def count(tmp_path: Path, spoilt: Spoilt, first: int, number: int) -> Counter[st
     return tally
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spoilt", SUBJECTS)
 def test_a_damaged_file_is_an_error_or_a_gap(tmp_path: Path, spoilt: Spoilt) -> None:
     """Whatever is wrong with it."""

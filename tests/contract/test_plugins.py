@@ -114,6 +114,7 @@ for name in names:
 """
 
 
+@pytest.mark.long
 def test_a_run_folder_that_is_none_is_said_without_a_traceback(tmp_path: Path) -> None:
     names = ["produce", "consume", "conduct", "alert", "detect-stream"]
     done = subprocess.run(

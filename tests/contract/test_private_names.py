@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.support.paths import ROOT
 
 PACKAGES = ("soak", "probes", "detectors", "spark")
@@ -44,6 +46,7 @@ def is_package(name: str) -> bool:
     return (ROOT / Path(*name.split(".")) / "__init__.py").is_file()
 
 
+@pytest.mark.long
 def test_no_package_imports_what_is_private_to_another() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {imported}"

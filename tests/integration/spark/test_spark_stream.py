@@ -152,6 +152,7 @@ def test_a_killed_daemon_goes_on_and_finds_the_same(
     ]
 
 
+@pytest.mark.long
 def test_a_second_daemon_is_refused(whole: RunFolder) -> None:
     """Before it starts a JVM."""
     with (

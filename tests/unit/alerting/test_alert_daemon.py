@@ -27,6 +27,7 @@ from tests.support.paths import DATA
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 
+@pytest.mark.long
 def test_a_finding_is_sent_once_with_its_chart(tmp_path: Path) -> None:
     """Later rounds, and another daemon after a restart, send nothing more."""
     world = AlertWorld(tmp_path, DELIVERED)
@@ -168,6 +169,7 @@ def test_the_shutdown_is_bounded_in_time(tmp_path: Path) -> None:
     assert world.states().count(("opened", "pending")) == 18
 
 
+@pytest.mark.long
 def test_a_crash_after_sending_repeats_the_same_message(tmp_path: Path) -> None:
     """A message that was sent but not marked is sent again with the same key and date."""
     world = AlertWorld(tmp_path, DELIVERED)

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from soak.alerting.delivery import RESEND_PERIOD_NS
 from soak.core.plan.phases import decision_line
 from soak.core.ports import Message
@@ -94,6 +96,7 @@ def test_a_sent_message_is_marked_as_soon_as_the_drive_takes_writes(tmp_path: Pa
     assert world.states() == [("opened", "sent")]
 
 
+@pytest.mark.long
 def test_a_pause_keeps_to_the_hourly_limit(tmp_path: Path) -> None:
     """Only at the end of a run all messages are sent at once."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()

@@ -80,6 +80,7 @@ def deliver(world: AlertWorld, inbox: Inbox, first_limit: float = 60.0) -> dict[
     return {name: [mail["Message-ID"] for to, mail in inbox.mails if name in to] for name in TO}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inbox", [Inbox, Greylisting, Full])
 def test_every_recipient_gets_each_mail_once(tmp_path: Path, inbox: type[Inbox]) -> None:
     """Over restarts of the daemon."""
@@ -92,6 +93,7 @@ def test_every_recipient_gets_each_mail_once(tmp_path: Path, inbox: type[Inbox])
     assert world.states() == [("opened", "sent"), ("resolved", "sent")]
 
 
+@pytest.mark.long
 def test_a_server_that_replies_too_late_has_one_mail_under_one_id(tmp_path: Path) -> None:
     """It may arrive twice, which no client can know; the Message-ID is the same."""
     world = AlertWorld(tmp_path, DELIVERED, state="gone").without_charts()
@@ -120,6 +122,7 @@ def test_a_permanent_refusal_is_not_retried(tmp_path: Path) -> None:
     assert world.states() == [("opened", "refused")]
 
 
+@pytest.mark.long
 def test_a_mail_that_waited_for_a_server_arrives_once(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     config = Config(to=TO, host="127.0.0.1", port=free_port())

@@ -428,6 +428,7 @@ def test_missing_and_returned_are_one_thread_of_mails(world: World) -> None:
     assert (first.end_wall_ns, second_.end_wall_ns) == (None, first.begin_wall_ns + 340 * 10**9)
 
 
+@pytest.mark.long
 def test_a_late_message_says_that_the_daemon_is_back_by_now(world: World) -> None:
     """The sink was unavailable."""
     is_away = True

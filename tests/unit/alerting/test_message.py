@@ -408,6 +408,7 @@ def test_the_window_of_a_long_finding_is_bounded() -> None:
     assert first_k < 112 + 8 * 3600 < last_k
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "values",
     [np.where(K < 112, 0.004, 0.06), np.zeros(K.size), np.full(K.size, np.nan)],

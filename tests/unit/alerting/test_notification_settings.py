@@ -144,6 +144,7 @@ class AddedSinkWorld:
         return [message.key.partition(".")[2] for message in self.hook.messages]
 
 
+@pytest.mark.long
 def test_an_added_sink_gets_open_and_later_findings(tmp_path: Path) -> None:
     """Findings that were resolved before it was added are not sent to it."""
     two = AddedSinkWorld(tmp_path)

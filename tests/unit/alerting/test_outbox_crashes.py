@@ -87,6 +87,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> CrashWorld:
     return CrashWorld(tmp_path_factory.mktemp("outbox"))
 
 
+@pytest.mark.long
 @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(st.sampled_from(EVENTS) | st.sampled_from(FATES), max_size=6))
 def test_no_message_is_lost_and_only_a_crash_repeats_one(

@@ -38,6 +38,7 @@ def _quoted(name: str) -> str:
     return '"' + name.replace("\0", "\\0").replace("\n", "\\n") + '"'
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("before", "after"), [(0o022, "640 750"), (0o077, "600 700")])
 def test_what_is_written_is_for_the_owner_and_the_group(
     tmp_path: Path, before: int, after: str

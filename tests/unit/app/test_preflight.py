@@ -161,6 +161,7 @@ HOST = "probes: {pressure: {}}\n"
 AWAY = "ship: {bootstrap_servers: '127.0.0.1:1', timeout: 1s}\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", [PLAN, HOST])
 def test_a_cluster_that_accepts_no_records_is_a_warning(tmp_path: Path, text: str) -> None:
     """It ends no run: records wait. A plan that ships to what it measures has asked there already."""
@@ -220,6 +221,7 @@ def test_that_a_shell_is_given_no_credentials_is_said_with_where_to_read(
     assert str(refused).endswith("; only a service is given any, see docs/service.md")
 
 
+@pytest.mark.long
 def test_a_cluster_that_does_not_answer_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,6 +27,7 @@ def wrong_below(root: Path) -> list[str]:
     return [line for line in units.check_installed(root, {}) if line.startswith(f"{root}/")]
 
 
+@pytest.mark.long
 def test_installing_writes_what_uninstalling_removes(tmp_path: Path) -> None:
     """Plans, secrets and what others put there stay."""
     units.install(tmp_path, {}, is_dry=False)
@@ -69,6 +70,7 @@ def test_a_daemon_may_be_silent_as_long_in_a_terminal_as_under_systemd() -> None
     assert ours == theirs
 
 
+@pytest.mark.long
 def test_a_dry_run_writes_and_removes_nothing(tmp_path: Path) -> None:
     """It tells what would be done."""
     result = units.install(tmp_path, {}, is_dry=True)
@@ -81,6 +83,7 @@ def test_a_dry_run_writes_and_removes_nothing(tmp_path: Path) -> None:
     assert wrong_below(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_second_time_writes_only_what_differs(tmp_path: Path) -> None:
     """A changed unit is reported by the check and installed again."""
     units.install(tmp_path, {}, is_dry=False)

@@ -57,6 +57,7 @@ def test_what_is_allowed_is_counted_after_the_baseline() -> None:
     assert (found.allowed, found.warned, found.confirmed) == (1.0, 0, 0)
 
 
+@pytest.mark.long
 def test_a_step_of_six_sd_is_confirmed_as_soon_as_it_may_be() -> None:
     delay = delays.measure(0.0, 6.0, series=10, history=300, seed=1)
 
@@ -70,6 +71,7 @@ def test_the_long_run_sd_counts_correlation() -> None:
     assert injected.long_run_sd(y) == pytest.approx(2.0, rel=0.15)
 
 
+@pytest.mark.long
 def test_steps_that_are_put_in_are_found_and_stalls_are_not() -> None:
     quiet = np.random.default_rng(2).normal(size=(3000,))
     drawn = injected.pieces([quiet], 20, 520, seed=1)
@@ -114,6 +116,7 @@ def test_clear_steps_are_found_and_their_onsets_lie_in_their_intervals() -> None
     assert coverage.median_error(found)[0] <= coverage.median_error(found)[1]
 
 
+@pytest.mark.long
 def test_drains_are_counted_by_what_was_found_of_them() -> None:
     found = drains.measure(runs=6, seed=1)
 

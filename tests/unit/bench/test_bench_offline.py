@@ -39,6 +39,7 @@ def test_a_peer_that_takes_too_long_has_no_figures() -> None:
     assert all(np.isnan(one.peer) for one in offline.beside(100, 1, late))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in one_cut.METHODS if name != "Otava"])
 def test_a_plain_step_is_found(name: str) -> None:
     y = np.random.default_rng(1).normal(0.0, 0.001, 300)

@@ -76,6 +76,7 @@ def password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOAKD_TEST_PASSWORD", PASSWORD)
 
 
+@pytest.mark.long
 def test_the_admin_api_of_redpanda_gets_the_ca_and_user_of_the_plan(
     files: tuple[Path, Path],
 ) -> None:
@@ -86,6 +87,7 @@ def test_the_admin_api_of_redpanda_gets_the_ca_and_user_of_the_plan(
     assert (told.value, heard) == ("false", [BASIC])
 
 
+@pytest.mark.long
 def test_an_untrusted_server_gets_no_password(files: tuple[Path, Path]) -> None:
     heard: list[str | None] = []
     with page(files, heard) as address:

@@ -55,6 +55,7 @@ def test_an_unknown_version_is_refused_by_its_name(versions: tuple[str, str]) ->
     assert f"confluent-kafka {versions[0]} with librdkafka {versions[1]}" in str(error.value)
 
 
+@pytest.mark.long
 def test_an_unknown_version_falls_back_without_reading_memory(tmp_path: Path) -> None:
     """In a process where the client has another version, and any use of ctypes would end it."""
     script = tmp_path / "unknown.py"

@@ -64,6 +64,7 @@ def test_a_current_name_stays_and_gives_no_warning() -> None:
     assert main.with_current_names(arguments) == (arguments, "")
 
 
+@pytest.mark.long
 def test_each_old_command_prints_one_line_on_stderr() -> None:
     """One process for all of them: starting one costs more than what it does."""
     done = subprocess.run(

@@ -37,6 +37,7 @@ def test_no_line_of_the_page_is_a_macro_by_accident() -> None:
     assert macros == {".TH", ".SH", ".SS", ".PP", ".TP"}
 
 
+@pytest.mark.long
 def test_both_are_installed_where_there_is_a_place_for_them(tmp_path: Path) -> None:
     """A package's root has none; uninstalling takes them away again."""
     units.install(tmp_path, DOCUMENTS, is_dry=False)

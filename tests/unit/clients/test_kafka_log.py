@@ -122,6 +122,7 @@ def test_attempts_to_connect_are_a_second_apart_at_most_unless_the_plan_says_oth
         kafka.connect(kafka.Config(common=longer), SystemClock()).check_settings()
 
 
+@pytest.mark.long
 def test_a_request_that_is_never_answered_is_logged_by_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_request_that_is_never_answered_is_logged_by_name(
         consumer.close()
 
 
+@pytest.mark.long
 def test_a_probe_keeps_no_backlog_of_events_while_the_broker_is_down() -> None:
     """It runs for weeks: at most the events since the last request are waiting."""
     offsets = KafkaOffsets({"bootstrap.servers": "127.0.0.1:1"}, 0.6)

@@ -82,6 +82,7 @@ def test_redirects_in_a_circle_end() -> None:
         admin_at(here).post("/admin/v2/x")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["https", "HTTPS"])
 def test_a_redirect_from_tls_to_an_open_connection_is_refused(scheme: str, tmp_path: Path) -> None:
     """The token would be readable on the way."""

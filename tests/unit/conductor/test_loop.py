@@ -159,6 +159,7 @@ def test_a_window_that_was_due_during_a_long_suspend_is_skipped(tmp_path: Path) 
     assert [k for k, _, part in seen_phases if part == "build"] == [1256]
 
 
+@pytest.mark.long
 def test_the_end_of_the_soak_cuts_a_window_short(tmp_path: Path) -> None:
     late = WINDOWS.replace("every: 60s", "every: 150s").replace("limit: 60s", "limit: 10min")
     run_ = SimulatedRun(tmp_path, plan_of(late), lambda _: 110.0)
@@ -174,6 +175,7 @@ def test_the_end_of_the_soak_cuts_a_window_short(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phases", [FINAL, WINDOWS.replace("200s", "100s"), RAMP])
 def test_a_conductor_that_restarts_every_second_decides_the_same(
     tmp_path: Path, phases: str

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -410,6 +411,7 @@ ALONE = st.just(0)
 LOST_OR_NOT = st.lists(st.sampled_from(["kept", "vanished"]), min_size=1, max_size=6)
 
 
+@pytest.mark.long
 @given(_actions(ALONE, LOST_OR_NOT))
 @settings(max_examples=300)
 def test_every_message_is_counted_by_its_definition(actions: list[Action]) -> None:
@@ -419,6 +421,7 @@ def test_every_message_is_counted_by_its_definition(actions: list[Action]) -> No
     assert _found(world, world.records) == _without_zeros(world.truth())
 
 
+@pytest.mark.long
 @given(_actions(NUMBER, FATES), st.randoms(use_true_random=False))
 @settings(max_examples=200)
 def test_no_message_is_called_lost_that_was_not(actions: list[Action], random: Random) -> None:

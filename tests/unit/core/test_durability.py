@@ -199,6 +199,7 @@ def test_a_stronger_setting_of_pulsar_never_lowers_the_level(
     )
 
 
+@pytest.mark.long
 @given(
     st.sampled_from(ACKS),
     st.integers(1, 5),

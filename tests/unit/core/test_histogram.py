@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ def test_a_quantile_is_the_sorted_value_within_three_digits(values: list[int], q
         assert exact <= found <= exact * 1.001 + 1.1e-6
 
 
+@pytest.mark.long
 @given(st.lists(st.integers(1, HIGHEST_US), min_size=1, max_size=50))
 def test_the_text_is_read_by_hdrhistogram_itself(values: list[int]) -> None:
     twin = decode(_of(values).encode())

@@ -62,6 +62,7 @@ def same(left: Record, right: Record) -> bool:
     ) == repr(right)
 
 
+@pytest.mark.long
 @given(RECORDS)
 def test_a_record_survives_encoding(record: Record) -> None:
     """Any record, with NaN values and empty maps."""
@@ -71,6 +72,7 @@ def test_a_record_survives_encoding(record: Record) -> None:
     assert same(found, record)
 
 
+@pytest.mark.long
 @given(st.binary(max_size=60), RECORDS, st.integers(0, 10**4), st.integers(1, 255))
 def test_a_damaged_line_is_refused(junk: bytes, record: Record, at: int, flip: int) -> None:
     """One changed byte, other bytes, or a missing end."""

@@ -111,6 +111,7 @@ def test_consumers_pause_only_while_a_backlog_is_built() -> None:
     assert [k for k in range(200) if phases.is_building(k)] == list(range(110, 130))
 
 
+@pytest.mark.long
 def test_nothing_outside_the_soak_is_ever_a_finding() -> None:
     """Slow warm-up, slower ramp, a catch-up at 100 times the latency, a cool-down: 12 seeds, no change."""
     names = (
@@ -165,6 +166,7 @@ def _with_catch_up(tmp_path: Path, shape: Shape) -> Timeline:
     return replace(found, phases=parse_phases(_text(*found.phases.decisions, *between)))
 
 
+@pytest.mark.long
 def test_offline_analysis_finds_no_step_in_a_catch_up(tmp_path: Path) -> None:
     """The tail is slow from 112 to 150: a step, unless these seconds were a catch-up."""
     shape = Shape(fault_k=112, lifted_k=150, deletions_k=None)
@@ -175,6 +177,7 @@ def test_offline_analysis_finds_no_step_in_a_catch_up(tmp_path: Path) -> None:
     assert offline_changes(timeline(tmp_path / "plain", shape)) != []
 
 
+@pytest.mark.long
 def test_the_report_says_what_was_decided_and_why(tmp_path: Path) -> None:
     found = _with_catch_up(tmp_path, Shape(fault_k=None, deletions_k=None))
     soak = Decision("soak", 150, "7 messages were <b>read</b>", rate=Fraction(12500))

@@ -36,6 +36,7 @@ def _check(path: Path) -> str:
     return str(result.exception)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
 def test_a_bad_plan_is_refused_with_file_line_and_key(path: Path) -> None:
     """The file's name is the fault; the expected message lies beside it."""

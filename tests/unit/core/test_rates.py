@@ -59,6 +59,7 @@ def test_a_mixture_is_shown_with_its_mean_and_its_ends() -> None:
     assert size_text(load(text, "plan.yaml").plan.load) == "32.5 KiB on average (1 KiB to 64 KiB)"
 
 
+@pytest.mark.long
 def test_a_report_tells_the_load_as_it_was(tmp_path: Path) -> None:
     """Not a size and a rate that the plan replaces; of a file that is gone the name."""
     folder = write_synthetic_run(tmp_path / "run", Shape(fault_k=None))

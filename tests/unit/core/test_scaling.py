@@ -183,6 +183,7 @@ def test_a_plan_that_cannot_be_cut_so_far_says_so() -> None:
         shortened(plan_of(by_calendar), 24 * MINUTE_NS)
 
 
+@pytest.mark.long
 @given(
     factor=st.fractions(Fraction(1, 10_000), 1),
     count=st.integers(1, 100),

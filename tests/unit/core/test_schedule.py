@@ -88,6 +88,7 @@ def test_the_first_due_at_an_instant_is_the_least_such_index(rate: Fraction, ela
     assert index == 0 or schedule.due_ns(index - 1) < 7 + elapsed
 
 
+@pytest.mark.long
 @given(first=ANY_RATES, segments=SEGMENTS, until=st.integers(8, 4 * SECOND_NS))
 def test_changing_rates_give_what_the_definition_says(
     first: Fraction, segments: list[tuple[int, Fraction]], until: int

@@ -13,6 +13,7 @@ VALUES = st.text(max_size=20) | st.text(alphabet='ab\\"\n,={}|', max_size=20)
 LABELS = st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), VALUES, max_size=3)
 
 
+@pytest.mark.long
 @given(labels=LABELS)
 def test_every_series_survives_its_text_form(labels: dict[str, str]) -> None:
     series = SeriesId("probe@b1", "lag_messages", tuple(sorted(labels.items())))

@@ -125,6 +125,7 @@ def test_an_alarm_elsewhere_is_no_step_that_was_seen() -> None:
     assert (seen.ratio(0) or 99.0) > 2.0
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_numbers() -> None:
     config = replace(Config(), smallest_step_ratio=1.01, smallest_step_seconds=0.0)
     one = [quiet_of(latencies(800, 0.3))]
@@ -134,6 +135,7 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
     assert first == second
 
 
+@pytest.mark.long
 def test_the_quiet_seconds_of_a_run_leave_out_its_step_and_untrusted_seconds(
     tmp_path: Path,
 ) -> None:

@@ -46,6 +46,7 @@ def test_one_step_is_found_once_and_in_place(seed: int) -> None:
     assert change.after / change.before == pytest.approx(10**0.6, rel=0.1)
 
 
+@pytest.mark.long
 def test_no_step_is_found_where_there_is_none() -> None:
     """200 seeds of 1000 rows, at any size of step."""
     config = Config(smallest_step_ratio=1.005, smallest_step_seconds=0.0)
@@ -123,6 +124,7 @@ def printed(path: Path, *options: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.output.splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["offline", "online"])
 def test_the_command_prints_one_object_a_change(tmp_path: Path, mode: str) -> None:
     values = 1000.0 * latencies(3, 600, onset=300)
@@ -261,6 +263,7 @@ def test_columns_that_are_named_are_looked_at_and_no_others(tmp_path: Path) -> N
     assert beside == alone
 
 
+@pytest.mark.long
 def test_online_each_column_is_followed_by_itself(tmp_path: Path) -> None:
     found = printed(both_latencies(tmp_path), "--mode", "online")
     raised = [int(str(one["raised_index"])) for one in found]
@@ -315,6 +318,7 @@ def test_a_run_is_looked_back_at_with_the_steps_of_its_plan(tmp_path: Path) -> N
     assert not offline_changes(replace(found, plan=plan))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -91,6 +91,7 @@ def told(said: list[Change]) -> list[tuple[str, str]]:
     return [(way, state) for _, way, state in dict.fromkeys(words)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("there", "back"), [("down", "up"), ("up", "down")])
 def test_a_drift_the_other_way_ends_the_one_that_stands(there: str, back: str) -> None:
     """A warm-up that improves fivefold stands for good; then it triples within 70 minutes."""
@@ -100,6 +101,7 @@ def test_a_drift_the_other_way_ends_the_one_that_stands(there: str, back: str) -
     assert told(said) == [(there, "confirmed"), (there, "gone"), (back, "confirmed")]
 
 
+@pytest.mark.long
 def test_hours_up_and_hours_down_are_told_once_each() -> None:
     """Long windows still show the rise while short ones show the fall."""
     said = watched((300, 1.2), (180, 0.3))

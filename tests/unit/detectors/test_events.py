@@ -173,6 +173,7 @@ def test_the_order_of_series_changes_nothing(seed: int, order: list[int]) -> Non
     assert detect_together([many[at] for at in order], ANY_STEP) == detect_together(many, ANY_STEP)
 
 
+@pytest.mark.long
 @settings(max_examples=20, deadline=None)
 @given(seed=SEEDS, at=st.integers(0, 2), copies=st.integers(1, 3))
 def test_a_copy_of_a_series_changes_no_onset_and_moves_with_it(

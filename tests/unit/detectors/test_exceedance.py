@@ -29,6 +29,7 @@ def learnt(thresholds: tuple[str, ...], messages: int = 1000) -> Exceedance:
     return known
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("messages", "chosen"),
     [(1000, ["0.0125", "0.02"]), (100, ["0.0125", "0.016"]), (30, ["0.0125", None])],
@@ -40,6 +41,7 @@ def test_a_threshold_has_thirty_messages_above_it_in_two_minutes(
     assert learnt(COARSE, messages).chosen == chosen
 
 
+@pytest.mark.long
 def test_a_threshold_that_was_chosen_is_kept_wherever_it_stands() -> None:
     """An upgrade within a run brings finer thresholds."""
     known = learnt(COARSE)
@@ -48,6 +50,7 @@ def test_a_threshold_that_was_chosen_is_kept_wherever_it_stands() -> None:
     assert known.odds(FINE, counts(FINE, 1000), 1000.0) == before
 
 
+@pytest.mark.long
 def test_thresholds_that_are_all_others_are_learnt_anew() -> None:
     known = Exceedance.of(asdict(learnt(COARSE)))
     odds = [known.odds(OTHER, counts(OTHER, 1000), 1000.0) for _ in range(ROWS + 1)]

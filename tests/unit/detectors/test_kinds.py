@@ -49,6 +49,7 @@ def test_a_step_upon_a_drift_is_told_beside_it() -> None:
     assert any(change.kind == "step" and abs(change.onset_k - 4000) <= 2 for change in found)
 
 
+@pytest.mark.long
 def test_a_drift_after_a_step_has_the_levels_of_the_file() -> None:
     """And they must differ by the smallest step, not those that it had without the step before it."""
     y = noise(9000) + 0.3 * np.clip((np.arange(9000) - 4000) / 3600, 0.0, 1.0)
@@ -84,6 +85,7 @@ def test_a_drift_down_after_a_fall_of_a_count_is_judged_at_its_own_level() -> No
     assert (drift.before, drift.after) == pytest.approx((200.0, 100.0), rel=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jump", [0.0, 1.0])
 def test_a_tail_below_the_smallest_step_is_none_beside_a_step_and_alone(jump: float) -> None:
     """Three times the spread, which p99 knows by 15 %."""

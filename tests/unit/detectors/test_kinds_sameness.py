@@ -59,6 +59,7 @@ def said(latencies: NDArray[np.float64]) -> list[Change]:
     return fed(latencies)
 
 
+@pytest.mark.long
 def test_permuting_the_columns_permutes_what_is_said(
     latencies: NDArray[np.float64], said: list[Change]
 ) -> None:
@@ -66,6 +67,7 @@ def test_permuting_the_columns_permutes_what_is_said(
     assert names(fed(latencies, (4, 2, 0, 5, 3, 1))) == names(said)
 
 
+@pytest.mark.long
 def test_neither_unit_nor_time_changes_what_is_said(
     latencies: NDArray[np.float64], said: list[Change]
 ) -> None:

@@ -24,6 +24,7 @@ from tests.support.detection.panel_world import (
 HOUR = 3600 * SECOND_NS
 
 
+@pytest.mark.long
 def test_a_step_is_confirmed_soon_dated_well_and_told_once() -> None:
     """35 s of 4 ms, then 60 ms: of 100 seeds nearly all within 25 s and 2 s of the onset."""
     values = np.column_stack([latencies(seed, 150, onset=35) for seed in range(100)])
@@ -83,6 +84,7 @@ def test_false_alarms_stay_at_the_set_rate() -> None:
     assert {kind: count for kind, count in told.items() if count > 100} == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("correlation", "most"), [(0.8, 1), (0.95, 8)])
 def test_correlated_noise_is_soon_known_for_what_it_is(correlation: float, most: int) -> None:
     """40 series of 10 minutes, at one alarm in 30 days over 100 series; and one alarm draws no others."""
@@ -106,6 +108,7 @@ def test_half_a_standard_deviation_is_seen_in_minutes() -> None:
     assert sum(k < 2050 for k, _ in found) >= 34
 
 
+@pytest.mark.long
 def test_a_step_of_rows_that_hang_together_is_seen_however_many_of_their_sd_it_has() -> None:
     """An AR(1) of 0.9: 8 sd of a row are less than 2 of what means of minutes go by."""
     rng = np.random.default_rng(8)
@@ -119,6 +122,7 @@ def test_a_step_of_rows_that_hang_together_is_seen_however_many_of_their_sd_it_h
     assert len({change.series for k, change in found if k >= 700}) >= 36
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounded", [0, 1])
 def test_a_cluster_that_acknowledges_nothing_any_more_is_told_while_it_lasts(rounded: int) -> None:
     """The wait of the oldest message, in whole seconds; some are a second late before."""
@@ -182,6 +186,7 @@ def test_both_steps_of_a_stair_are_gone_once_the_level_lies_below_the_first() ->
     assert sorted(gone) == ups
 
 
+@pytest.mark.long
 def test_all_steps_of_a_long_stair_are_gone_once_the_level_is_back() -> None:
     """Six up by 1.7, 150 s each, and back at once."""
     levels = np.repeat([*(0.01 * 1.7 ** np.arange(7)), 0.01], 150)
@@ -193,6 +198,7 @@ def test_all_steps_of_a_long_stair_are_gone_once_the_level_is_back() -> None:
     assert sorted(gone) == ups
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("step", "left", "expected"),
     [(100.0, 2.0, ["gone"]), (100.0, 4.0, []), (20.0, 2.3, []), (10_000.0, 3.5, [])],
@@ -209,6 +215,7 @@ def test_a_large_step_is_gone_though_a_little_is_left_of_it(
     assert [change.state for change in found[2:]] == expected
 
 
+@pytest.mark.long
 def test_a_step_that_stays_is_never_gone() -> None:
     states = [change.state for _, change in run(latencies(3, 900, onset=100))]
 
@@ -223,6 +230,7 @@ def test_missing_values_are_no_values() -> None:
     assert abs(change.onset_k - 120) <= 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unit", ["", "ratio", "messages", "bytes"])
 def test_other_units_are_judged_as_they_are(unit: str) -> None:
     rng = np.random.default_rng(3)

@@ -149,6 +149,7 @@ def test_running_sums_are_the_sums_of_the_windows(rows: int, missing: float) -> 
         assert (block.counts[at] == block.here[places][-window:].sum(axis=0)).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rows", "missing"), [(168, 0.0), (1003, 0.2), (2500, 0.0)])
 def test_cells_hold_what_left_the_ring(rows: int, missing: float) -> None:
     """The newest whole cell is the mean of the clipped rows just before the unfinished one."""
@@ -167,6 +168,7 @@ def test_cells_hold_what_left_the_ring(rows: int, missing: float) -> None:
         assert level[0] == pytest.approx(expected, abs=0.2)
 
 
+@pytest.mark.long
 def test_the_windows_give_what_the_scan_gives_at_their_starts() -> None:
     rows = ROWS + CELL * (CELLS + 2) + 11
     block, _ = full_block(3, rows, 0.0)

@@ -83,6 +83,7 @@ def test_a_comb_from_the_start_is_no_news_and_hides_no_step() -> None:
     assert told(said) == {("step", P99)}
 
 
+@pytest.mark.long
 def test_more_slow_messages_are_a_tail() -> None:
     """Six in a thousand take four times as long: p50 and p99 hardly move."""
     slow = np.where(np.arange(500) >= 330, 0.006, 0.0)

@@ -57,10 +57,12 @@ def test_a_step_of_two_long_run_sd_is_seen_in_a_quarter_of_a_minute(
     assert np.mean(waits()[noise]) <= most
 
 
+@pytest.mark.long
 def test_noise_that_bursts_is_not_believed_as_soon() -> None:
     assert np.mean(waits()["bursting"]) >= 1.3 * np.mean(waits()["independent"])
 
 
+@pytest.mark.long
 def test_a_stall_of_five_seconds_is_no_step_where_noise_is_calm_either() -> None:
     assert waits()["stalled"] == []
 

@@ -155,6 +155,7 @@ def test_series_that_are_away_keep_their_order_over_a_clock_that_was_set_back() 
     assert state(resumed=True) == state(resumed=False)
 
 
+@pytest.mark.long
 def test_the_order_of_series_does_not_matter() -> None:
     values = table(2)
     forwards = feed(Panel(Config(baseline=BASELINE)), range(420), values)
@@ -168,6 +169,7 @@ def test_the_order_of_series_does_not_matter() -> None:
     assert sorted(forwards, key=key) == sorted(backwards, key=key)
 
 
+@pytest.mark.long
 def test_a_new_column_leaves_the_known_series_alone() -> None:
     values = table(2)
     config = Config(baseline=BASELINE)
@@ -182,6 +184,7 @@ def test_a_new_column_leaves_the_known_series_alone() -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_probe_that_starts_anew_with_fewer_columns_keeps_its_levels() -> None:
     """Its first seconds have no column, then they grow; the step comes after."""
     values, config = table(2), Config(baseline=BASELINE)
@@ -195,6 +198,7 @@ def test_a_probe_that_starts_anew_with_fewer_columns_keeps_its_levels() -> None:
     assert abs(ups["p@h|process_cpu_ratio"] - 200) <= 2
 
 
+@pytest.mark.long
 def test_a_series_without_a_column_is_forgotten_after_ten_minutes() -> None:
     """Its pending warning is taken back, and the state does not keep it; resumed or not."""
     config = Config(baseline=BASELINE, confirm=30 * SECOND_NS)
@@ -218,6 +222,7 @@ def test_a_series_without_a_column_is_forgotten_after_ten_minutes() -> None:
     assert P99.name.encode() not in panel.to_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", [1.0, 15.0])
 def test_a_step_of_a_series_that_was_forgotten_is_gone_when_it_comes_back_lower(
     after: float,
@@ -275,6 +280,7 @@ def test_a_new_start_with_a_clock_set_back_goes_on_at_once() -> None:
     assert [abs(change.onset_k - 1050) <= 2 for change in ups] == [True]
 
 
+@pytest.mark.long
 def test_the_state_takes_at_most_a_kilobyte_a_series() -> None:
     columns = [Column("x", (("i", str(i)),), "seconds") for i in range(100)]
     panel = Panel(Config(baseline=BASELINE))

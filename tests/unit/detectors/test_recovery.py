@@ -38,6 +38,7 @@ def last_rise(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[Cha
     return newest.headline, is_recovery(newest, known.values(), RATIO)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4, 10))
 @pytest.mark.parametrize("rise", [2.6, 3.2])
 def test_a_step_after_the_rest_of_an_earlier_one_went_away_is_news(seed: int, rise: float) -> None:
@@ -53,6 +54,7 @@ def test_a_step_after_the_rest_of_an_earlier_one_went_away_is_news(seed: int, ri
     assert not is_called_recovery
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4, 10))
 def test_the_end_of_a_dip_is_no_news_though_there_was_a_rise_before(seed: int) -> None:
     values = latencies(seed, 660)

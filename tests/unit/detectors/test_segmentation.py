@@ -38,6 +38,7 @@ def heavy(rng: np.random.Generator, rows: int) -> tuple[Floats, float]:
     return rng.standard_t(3, rows) / 3.0**0.5, 1.0
 
 
+@pytest.mark.long
 def test_intervals_hold_the_onset_as_often_as_they_say() -> None:
     """450 steps of 1 to 5 long-run sd: found, held by 93 to 98 % of intervals, and half of them in place."""
     held, apart, bound = [], [], []
@@ -111,6 +112,7 @@ def _least_price(features: Floats, least_rows: int) -> float:
     return best[n]
 
 
+@pytest.mark.long
 def test_of_several_series_each_is_weighed_by_the_rows_that_it_has() -> None:
     """Three with a third of their rows missing, against all partitions of 40 rows."""
     worse = 0
@@ -213,6 +215,7 @@ def test_a_gap_is_no_step(missing: int) -> None:
     assert detect(series_of(rng.normal(0.0, 1.0, 600), k=k), ANY_STEP) == []
 
 
+@pytest.mark.long
 @given(seed=SEEDS, unit=st.sampled_from([1e-3, 1.0, 1e3]), shift=st.sampled_from([0.0, 2.0**10]))
 def test_a_linear_series_may_have_any_unit_and_zero(seed: int, unit: float, shift: float) -> None:
     values = np.random.default_rng(seed).normal(0.0, 1.0, 200)

@@ -32,6 +32,7 @@ def test_a_comb_is_told_with_its_period(period: float, rows: int) -> None:
     assert found.resolved_k is None
 
 
+@pytest.mark.long
 def test_a_slow_comb_is_told_though_noise_hides_a_tick() -> None:
     """Every 75 min: a hidden tick leaves two and a half hours without a burst."""
     y = comb(45_000, 1000, 4500.0)
@@ -198,6 +199,7 @@ def test_bursts_at_random_do_not_keep_a_comb_that_ended() -> None:
     assert 2400 < gone.resolved_k < 3400
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("period", [30.0, 52.1, 510.0])
 def test_a_comb_that_keeps_on_stands(period: float) -> None:
     """With ticks up to two seconds early or late, some missed, through bursts at random and a long gap."""
@@ -249,6 +251,7 @@ def test_a_comb_that_noise_hid_is_seldom_news_when_it_shows() -> None:
     assert sum(len(confirmed(watched(hidden(seed)))) for seed in range(10)) <= 10
 
 
+@pytest.mark.long
 def test_a_comb_of_which_half_is_too_low_to_tell_is_no_news_when_more_of_it_shows() -> None:
     """As p99.9 of a real broker that collects every 13.7 s: to 25 ms from a level of 6 ms that varies."""
     found = []
@@ -262,6 +265,7 @@ def test_a_comb_of_which_half_is_too_low_to_tell_is_no_news_when_more_of_it_show
     assert sum(found) <= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [4, 5, 9])
 def test_one_that_grows_is_news(seed: int) -> None:
     """To the power of four; it was not told before, nor known from the start, as with other seeds."""
@@ -271,6 +275,7 @@ def test_one_that_grows_is_news(seed: int) -> None:
     assert abs(said[-1].onset_k - 4000) <= 300
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("sd", "ratio"), [(0.12, 2.0), (0.15, 2.5), (0.2, 2.8)])
 def test_one_that_begins_after_two_noisy_hours_is_news(sd: float, ratio: float) -> None:
     """Noise reaches as high as it, but is no rise."""
@@ -299,6 +304,7 @@ def test_one_that_begins_in_such_noise_is_news() -> None:
     assert sum(any(abs(one.onset_k - 3600) <= 900 for one in said) for said in told) >= 7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("height", [0.4, 0.8])
 def test_a_comb_among_bursts_by_chance_is_news_unless_they_were_as_high_and_as_frequent(
     height: float,
@@ -325,12 +331,14 @@ def of_collector(periods: tuple[float, float], tops: tuple[float, float]) -> NDA
     return y
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("late", [13.9, 15.7, 11.0])
 def test_a_collector_whose_beat_changes_is_no_news(late: float) -> None:
     """As of a real broker: every 13.9 s to 17 ms until its heap grew, then every 15.7 s to 31 ms."""
     assert watched(of_collector((13.9, late), (0.017, 0.031))) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("late", "top"), [(15.7, 0.1), (30.0, 0.05)])
 def test_a_comb_much_higher_or_of_another_beat_is_news(late: float, top: float) -> None:
     (found,) = watched(of_collector((13.9, late), (0.017, top)))
@@ -346,6 +354,7 @@ def test_a_latency_below_a_millisecond_may_grow_no_more_than_another() -> None:
     assert abs(found.onset_k - 5700) <= 60
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("calm_hours", "news"), [(1, 0), (3, 1)])
 def test_another_beat_long_after_is_news(calm_hours: int, news: int) -> None:
     early, late = (

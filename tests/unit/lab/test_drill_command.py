@@ -27,6 +27,7 @@ ONE = Result(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [[], ["--help"]], ids=["no name", "help"])
 def test_the_drills_are_listed_with_what_they_do_need_and_take(words: list[str]) -> None:
     """Without a name, and below the options."""

@@ -197,6 +197,7 @@ def test_a_folder_in_which_a_drill_still_ends_is_not_removed(tmp_path: Path) -> 
     assert (was_there, folder.exists()) == (True, False)
 
 
+@pytest.mark.long
 def test_a_drill_that_does_not_come_to_its_end_has_no_result(tmp_path: Path) -> None:
     """What it said lies beside its folder; a result that was there before is not taken for its own."""
     folder = tmp_path / "nonsense"

@@ -81,6 +81,7 @@ def test_everything_passes_unchanged_and_in_order(relay: Relay) -> None:
         assert back(connection, len(sent)) == sent
 
 
+@pytest.mark.long
 def test_a_cut_holds_everything_and_loses_nothing(relay: Relay) -> None:
     """What was sent meanwhile comes when it is whole again."""
     with connected(relay) as connection:
@@ -95,6 +96,7 @@ def test_a_cut_holds_everything_and_loses_nothing(relay: Relay) -> None:
         assert back(connection, 1) == b"x"
 
 
+@pytest.mark.long
 def test_what_is_told_is_so_when_the_telling_returns(relay: Relay) -> None:
     """From the first piece on, ever again."""
     with connected(relay) as connection:
@@ -116,6 +118,7 @@ def test_a_relay_that_has_ended_needs_no_undoing(relay: Relay) -> None:
     relay.apply(Network())
 
 
+@pytest.mark.long
 def test_a_relay_that_does_not_heed_is_an_error_until_it_does(echo: int, tmp_path: Path) -> None:
     """It was stopped by a signal, say."""
     (port,) = free_ports(1)
@@ -131,6 +134,7 @@ def test_a_relay_that_does_not_heed_is_an_error_until_it_does(echo: int, tmp_pat
     made.stop()
 
 
+@pytest.mark.long
 def test_a_relay_without_room_to_say_what_it_heeds_goes_on(echo: int, tmp_path: Path) -> None:
     """Here a folder is in the way of its file."""
     (port,) = free_ports(1)

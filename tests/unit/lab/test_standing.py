@@ -274,6 +274,7 @@ def test_a_drive_that_cannot_be_is_refused(size: str, filesystem: str, message: 
         commands.up("kafka", drive=size, filesystem=filesystem)
 
 
+@pytest.mark.long
 def test_the_keeper_needs_a_folder_that_it_may_write(home: Home) -> None:
     """The reason is one line, no traceback."""
     home.path.mkdir()
@@ -283,6 +284,7 @@ def test_the_keeper_needs_a_folder_that_it_may_write(home: Home) -> None:
         standing.up(home, asked(home))
 
 
+@pytest.mark.long
 def test_the_command_line_lists_what_can_be_done() -> None:
     """Each as a command of `soak lab`."""
     shown = subprocess.run(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ class Rows:
     intended_ns: NDArray[np.int64]
 
 
+@pytest.mark.long
 @given(
     st.lists(
         st.tuples(

@@ -28,6 +28,7 @@ def _messages(load: Load, topics: Topics, clients: int = 1) -> Messages:
     return Messages(load, topics, list(range(5, 5 + clients)), 1, 9, FakeBroker())
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(
     st.sampled_from(["none", "round_robin", "random", "zipf"]),

@@ -21,6 +21,7 @@ def _chosen(partitions: int, seed: int, slots: int, step_ns: int = STICKY_NS) ->
     return np.array([choice.partition(number * step_ns) for number in range(slots)])
 
 
+@pytest.mark.long
 @given(SEEDS, st.integers(1, 40), st.integers(1, 5), st.integers(STICKY_NS, 50 * STICKY_NS))
 def test_every_round_uses_each_partition_once(
     seed: int, partitions: int, rounds: int, step_ns: int

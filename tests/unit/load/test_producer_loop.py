@@ -131,6 +131,7 @@ def test_latency_counts_from_the_due_time_through_a_stall(tmp_path: Path) -> Non
     assert record.is_valid
 
 
+@pytest.mark.long
 def test_waiting_seconds_grow_while_messages_are_not_acknowledged_or_accepted(
     tmp_path: Path,
 ) -> None:
@@ -168,6 +169,7 @@ def test_with_a_full_queue_the_oldest_sends_are_skipped(tmp_path: Path) -> None:
     assert all(record.is_valid for record, _ in records[:5])  # the cluster is slow, not the client
 
 
+@pytest.mark.long
 def test_messages_that_the_client_gives_up_are_counted_and_named(tmp_path: Path) -> None:
     clock = FakeClock()
     context, producer = context_at(tmp_path, clock), FakeProducer(clock)
@@ -238,6 +240,7 @@ def test_a_stall_over_the_beginning_of_the_load_forgets_no_message(tmp_path: Pat
     assert sum(totals(context)) == 3000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before", ["100/s", "1k/s"])
 def test_a_late_start_is_the_producers_fault_and_skips_what_is_too_old(
     before: str, tmp_path: Path
@@ -287,6 +290,7 @@ def test_a_ramp_is_sent_at_the_decided_rates(tmp_path: Path) -> None:
     assert sent_by_second(context, clock, 0, 8) == [1000, 200, 200, 3000, 0, 0, 500, 0]
 
 
+@pytest.mark.long
 def test_processes_share_a_load_profile_to_the_message(tmp_path: Path) -> None:
     """Three processes and a file of rates: every second has the rate of the file, shared evenly."""
     table = tmp_path / "rates.csv"

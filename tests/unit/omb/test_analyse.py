@@ -107,6 +107,7 @@ def test_no_order_of_the_keys_changes_what_is_found() -> None:
     assert told[0] == told[1]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not PUBLISHED.is_dir(), reason="the published results are not beside the project"
 )
@@ -138,6 +139,7 @@ def test_the_command_prints_one_object_a_finding() -> None:
     assert row["confidence"] > 0.99
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("levels", "length"),
     [([1, 3, 1, 3, 1], 30), ([1, 2, 4, 8], 30)],

@@ -146,6 +146,7 @@ def test_capped_values_negative_backlogs_and_unknown_keys_have_remarks() -> None
     assert found.samples["publish_latency_p99.999_seconds"][0] == 0.0201
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", DIALECTS)
 @settings(max_examples=12)
 @given(data=st.data())
@@ -174,6 +175,7 @@ def test_a_written_file_has_the_fields_of_the_read_one(dialect: str) -> None:
             assert found == pytest.approx(value, rel=1e-9), key
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not PUBLISHED.is_dir(), reason="the published results are not beside the project"
 )
@@ -306,6 +308,7 @@ def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
     assert "damaged" in refused("import", str(path))
 
 
+@pytest.mark.long
 @settings(max_examples=80)
 @given(
     st.recursive(

@@ -175,6 +175,7 @@ def test_a_thread_that_waits_for_memory_is_an_event() -> None:
     )
 
 
+@pytest.mark.long
 @given(st.lists(st.binary(max_size=80), max_size=20))
 def test_any_bytes_in_a_log_are_scanned_without_an_error(lines: list[bytes]) -> None:
     """Also after the words of each pattern."""

@@ -128,6 +128,7 @@ def test_a_page_of_three_thousand_partitions_is_read_with_the_defaults() -> None
     assert MAX_SERIES >= 3_000 * 15
 
 
+@pytest.mark.long
 @given(st.sets(st.text("ab_", min_size=1, max_size=5), min_size=1, max_size=30), st.data())
 def test_names_with_common_prefixes_are_distinguished(names: set[str], data: st.DataObject) -> None:
     """The expression finds the same lines as a list of names."""

@@ -62,6 +62,7 @@ def test_a_kernel_without_pressure_is_not_available() -> None:
         probe.read()
 
 
+@pytest.mark.long
 @given(cut=st.integers(0, len(TEXT) - 1))
 def test_a_cut_text_is_an_error_or_correct(cut: int) -> None:
     """A cut total must not be taken for a smaller one."""

@@ -162,6 +162,7 @@ def test_a_partition_is_found_in_any_of_the_brokers_folders() -> None:
     assert segments.totals["t"].held_bytes == 23
 
 
+@pytest.mark.long
 @given(steps=st.lists(st.sampled_from(["roll", "rename", "unlink", "look"]), max_size=60))
 def test_each_file_has_one_event_of_each_kind(steps: list[str]) -> None:
     """Rolled, renamed and unlinked in any order, also several at once; bytes add up."""

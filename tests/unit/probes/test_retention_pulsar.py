@@ -221,6 +221,7 @@ def test_a_ledger_that_is_being_closed_has_no_numbers_yet() -> None:
     assert last == Ledger(207, 0, 0, is_open=True)
 
 
+@pytest.mark.long
 @settings(max_examples=50)
 @given(
     key=st.sampled_from(sorted({*STATS, "ledgers"})),

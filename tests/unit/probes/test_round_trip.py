@@ -128,6 +128,7 @@ def test_addresses_are_read_as_by_the_brokers_client(server: str, place: tuple[s
     assert parse_address(server) == place
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("answer", [b"\xff\xff\xff\xff", b"HTTP/1.1 400\r\n"])
 def test_an_answer_of_another_protocol_is_a_failure(broker: Broker, answer: bytes) -> None:
     """The gigabyte that it announces is not read."""

@@ -284,6 +284,7 @@ def test_a_directory_without_once_is_refused(words: list[str]) -> None:
     assert str(refused).startswith("--directory needs --once alone")
 
 
+@pytest.mark.long
 def test_without_a_run_the_command_says_what_it_needs() -> None:
     """Exit 2, one line."""
     done = subprocess.run(

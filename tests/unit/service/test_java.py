@@ -78,6 +78,7 @@ def test_a_runtime_with_the_vector_module_is_left_alone(
     assert java.spark_java_home(tmp_path / "cache") == own
 
 
+@pytest.mark.long
 def test_java_reads_the_trust_store_that_was_written(tmp_path: Path) -> None:
     """As many trusted certificates as this machine has, by Java's own tool."""
     authorities = ivy.certificates()[:23]

@@ -145,6 +145,7 @@ def test_every_daemon_has_a_folder_that_survives_restarts() -> None:
     assert duration_ns(f"{RESTART_SECONDS}s") == restart_backoff.BACKOFF.first_ns
 
 
+@pytest.mark.long
 def test_every_command_records_its_start(tmp_path: Path) -> None:
     """Before it does anything else."""
     given_environment = {

@@ -287,6 +287,7 @@ print(os.getpriority(os.PRIO_PROCESS, 0), open("/proc/self/autogroup").read())
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not systemd.AUTOGROUP_PATH.exists(), reason="this kernel has no groups of sessions"
 )

@@ -144,6 +144,7 @@ def test_a_source_ends_with_the_run(tmp_path: Path) -> None:
     assert ended_epoch(here) == 1
 
 
+@pytest.mark.long
 def test_a_restart_between_columns_and_their_record_misses_nothing(
     tmp_path: Path,
 ) -> None:

@@ -187,6 +187,7 @@ def test_columns_are_repeated_every_minute(tmp_path: Path, *, is_restarted: bool
     assert sent[1][0] == columns
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(10))
 def test_the_receiver_has_every_record_once_whatever_fails(tmp_path: Path, seed: int) -> None:
     """Partial failures and restarts of both sides at random."""

@@ -249,6 +249,7 @@ def closed(inbox: Inbox, files: tuple[Path, Path], **other: Any) -> Iterator[int
         controller.stop()
 
 
+@pytest.mark.long
 def test_a_server_that_requires_tls_and_a_password_gets_both(
     own_certificate: tuple[Path, Path], secure: dict[str, Any]
 ) -> None:

@@ -23,6 +23,7 @@ FOUND = Durability(
 )
 
 
+@pytest.mark.long
 def test_the_summary_holds_what_was_found_when_the_load_began(tmp_path: Path) -> None:
     found = timeline(tmp_path)
     found.folder.durability.write_text(json.dumps(durability.to_json(FOUND)))
@@ -36,6 +37,7 @@ def test_the_summary_holds_what_was_found_when_the_load_began(tmp_path: Path) ->
     assert "by the &amp; by" in page
 
 
+@pytest.mark.long
 def test_a_range_is_told_as_one(tmp_path: Path) -> None:
     found = timeline(tmp_path)
     told = durability.unknown("pulsar", "nobody answered")
@@ -47,6 +49,7 @@ def test_a_range_is_told_as_one(tmp_path: Path) -> None:
     assert "Level between 1 and 4 of 4" in found.folder.report.read_text()
 
 
+@pytest.mark.long
 def test_a_run_that_nobody_looked_at_says_so(tmp_path: Path) -> None:
     found = timeline(tmp_path)
 
@@ -56,6 +59,7 @@ def test_a_run_that_nobody_looked_at_says_so(tmp_path: Path) -> None:
     assert "durability level of this target was not read" in found.folder.report.read_text()
 
 
+@pytest.mark.long
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     found = timeline(tmp_path)
     found.folder.durability.write_text('{"level": 3')

@@ -31,6 +31,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
     return timeline(tmp_path_factory.mktemp("quiet"), Shape(fault_k=None))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("missed", "code"), [(280, 4), (5, 4), (4, 0)])
 def test_a_cluster_that_takes_less_than_the_load_is_not_clean(
     missed: int, code: int, tmp_path: Path
@@ -72,6 +73,7 @@ def test_what_was_missed_while_this_client_was_late_is_not_the_clusters(quiet: T
     assert doubts(late) == []
 
 
+@pytest.mark.long
 def test_a_subscription_that_may_not_read_is_not_clean(tmp_path: Path) -> None:
     """The consumer records every second, and there is no end-to-end latency that could step."""
     found = timeline(tmp_path, Shape(fault_k=None, is_read=False))

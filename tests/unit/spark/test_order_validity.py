@@ -13,6 +13,7 @@ from tests.support.spark.report_run import timeline
 from tests.support.spark.synthetic_run import Shape
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("broker", "is_promised"),
     [

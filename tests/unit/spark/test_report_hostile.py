@@ -75,6 +75,7 @@ def _probe(folder: RunFolder, start_wall_ns: int) -> None:
     writer.close(is_end=True)
 
 
+@pytest.mark.long
 def test_no_text_of_a_run_becomes_a_tag(page: str) -> None:
     """Nor an attribute, nor a template; where it is shown, its letters are."""
     tags = {match.lower() for match in re.findall(r"<\s*/?\s*([a-zA-Z][\w-]*)", page)}

@@ -50,6 +50,7 @@ def seen(found: Timeline, told: dict[str, Any], seconds: list[int]) -> tuple[Any
     return body, section.render(page)
 
 
+@pytest.mark.long
 def test_the_summary_and_the_page_compare_what_was_foreseen_with_what_happened(
     deleting: Timeline,
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from soak.core.model import Evidence, Explanation
 from spark import report
 from tests.support.spark.report_run import timeline
@@ -11,6 +13,7 @@ from tests.support.spark.synthetic_run import Shape
 from tests.unit.spark.test_report import finding_of
 
 
+@pytest.mark.long
 def test_the_first_sentence_counts_the_findings_below(tmp_path: Path) -> None:
     """The first in time is not always the one that matters."""
     found = timeline(tmp_path, Shape(fault_k=None))

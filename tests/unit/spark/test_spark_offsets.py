@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,6 +65,7 @@ PIECES = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=60)
 @given(pieces=PIECES, limit=st.sampled_from([None, 1, 200, 100_000]))
 def test_any_order_of_appends_and_reads_gives_every_whole_record_once(

@@ -54,6 +54,7 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
         yield found
 
 
+@pytest.mark.long
 def test_a_service_whose_run_is_over_was_ready_first(
     tmp_path: Path, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_service_whose_run_is_over_was_ready_first(
 LOGS = ["sh", "-c", "echo logged by $2 $3 >&2", "sh"]
 
 
+@pytest.mark.long
 def test_processes_of_a_service_log_to_its_journal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +90,7 @@ def test_processes_of_a_service_log_to_its_journal(
     assert list(folder.logs.iterdir()) == []
 
 
+@pytest.mark.long
 def test_processes_of_other_runs_log_to_a_file_each(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

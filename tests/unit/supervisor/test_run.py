@@ -248,6 +248,7 @@ def test_after_a_stop_no_load_begins(
     assert supervisor.pids() == {}
 
 
+@pytest.mark.long
 def test_a_needed_daemon_that_keeps_dying_ends_the_run(
     tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
 ) -> None:
@@ -370,6 +371,7 @@ def test_a_daemon_that_has_ended_is_not_killed_again(
     assert killed == list(running.values())
 
 
+@pytest.mark.long
 def test_no_child_outlives_a_killed_supervisor(tmp_path: Path, program: tuple[str, str]) -> None:
     (tmp_path / "run").mkdir()
     code = (

@@ -12,6 +12,7 @@ from tests.support.detection.cause_faults import FAULTS
 MADE_WITH = bench.VARIANTS["made with"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cause", [name for name in FAULTS if name != "unknown"])
 def test_a_cause_is_named_first_where_it_is(cause: str) -> None:
     found = bench.named((cause,), MADE_WITH, 0)
@@ -29,6 +30,7 @@ def test_without_the_channels_that_tell_a_cause_it_is_unknown(cause: str) -> Non
     assert {one.cause for one in found} <= {*fault.instead, *fault.beside}
 
 
+@pytest.mark.long
 def test_a_step_beside_which_nothing_happens_is_unknown() -> None:
     named = [bench.named(("unknown",), MADE_WITH, seed)[0].cause for seed in range(5)]
 
@@ -48,6 +50,7 @@ def test_every_cause_has_a_fault_that_makes_it() -> None:
     assert set(plugins.names("detectors.causes")) == set(FAULTS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cause", [name for name in FAULTS if name != "unknown"])
 def test_evidence_ends_as_a_sentence_does_and_has_no_holes(cause: str) -> None:
     for evidence in bench.named((cause,), MADE_WITH, 0)[0].evidence:

@@ -163,6 +163,7 @@ def test_evidence_is_written_as_people_read_it() -> None:
     assert "p99.9 publish latency" in texts
 
 
+@pytest.mark.long
 def test_deletions_that_began_half_a_minute_before_the_step_are_not_its_cause() -> None:
     """30 seeds each of every second, every third, and at random: none is locked to the latency."""
     rng = np.random.default_rng(0)

@@ -389,6 +389,7 @@ class Readers:
                 self.store.mark_refused(row, NOW, "554")
 
 
+@pytest.mark.long
 @settings(max_examples=100)
 @given(steps=st.lists(SAVES | TRIES, max_size=14))
 def test_each_kind_is_sent_once_and_readers_end_with_the_final_cause(
