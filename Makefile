@@ -108,7 +108,7 @@ bench-probes: $(STAMP) ## what all probes cost beside a node_exporter (Debian's)
 	@$(BIN)/python -m tests.bench.probes $(ARGS)
 
 .PHONY: bench-detect
-bench-detect: $(STAMP) ## how good the detectors are: traces, steps in recorded noise, delays, causes; ARGS=--all: false alarms too
+bench-detect: $(STAMP) ## how good the detectors are, beside other methods: accuracy, false alarms, delays, cost; hours, ARGS=--quick: minutes
 	@$(BIN)/python -m tests.bench.detect $(ARGS)
 
 # A peer of bench-detect that asks for another numpy than ours; the bench says when it is not there.

@@ -1,153 +1,194 @@
-"""`make bench-detect`: how good the detectors are, part by part, beside what is asked for or beside peers."""
+"""`make bench-detect`: how good the detectors are, part by part, beside other methods on the same numbers."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import nan
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from tests.bench import attribution
 from tests.bench.detect import (
-    attribution,
-    coverage,
+    cost,
     drains,
-    extension,
-    kinds_alarms,
-    looking_back,
+    false_alarms,
+    feed,
     offline,
-    one_cut,
-    online,
+    parts,
+    peers,
+    steps,
+    traces,
 )
-from tests.bench.detect.noises import NOISES
-from tests.bench.detect.online import FULL, QUICK, Size, figure
-from tests.bench.figures import Figure, Goal, table, write
+from tests.bench.detect.parts import FULL, OURS, QUICK, Measurement, Part, Run, Size
 
 SHARED = Path("../shared/data")
 RESULT = Path("build/bench/detect.json")
-PICTURE = Path("build/bench/extension.svg")
-_TABLE_WIDTH = 140
-_HELD = 0.95  # of the onsets, by their intervals
-_STEPS_A_DRAIN = 10  # a result of a benchmark costs as much as so many series with a step
-_SOURCES = 40  # series of other parts that cost as much as a source of all kinds
-_MOST_ROWS, _MOST_SERIES = 14_400, 500  # of a noise and rate, for the lines
-
-Part = Callable[[Size, Path], list[Figure]]
+_TABLE_WIDTH = 160
+_FACTORS = (0.5, 2.0)
+_SEEDS = 50  # panels of a cause
+_QUICK_SEEDS = 2
 
 
-def on_traces(_: Size, shared: Path) -> list[Figure]:
-    return online.on_traces(shared) + looking_back.on_traces(shared)
-
-
-def on_attribution(size: Size, _: Path) -> list[Figure]:
+def _attribution(run: Run) -> list[Measurement]:
+    seeds = _QUICK_SEEDS if run.size == QUICK else _SEEDS
     found = []
     for name, variant in attribution.VARIANTS.items():
-        rates = attribution.rates(list(attribution.plain(variant, size.seeds)))
-        found.append(figure(f"{name}: first cause right", rates.right, 0.90, Goal(ratio_least=1.0)))
-        found.append(figure(f"{name}: first cause wrong", rates.wrong, 0.05, Goal(ratio_most=1.0)))
+        rates = attribution.rates(list(attribution.plain(variant, seeds)))
+        found += [
+            Measurement(
+                figure=f"{name}: first cause right", method=OURS, value=rates.right, at_least=0.90
+            ),
+            Measurement(
+                figure=f"{name}: first cause wrong", method=OURS, value=rates.wrong, at_most=0.05
+            ),
+        ]
     return found
 
 
-def on_offline(size: Size, _: Path) -> list[Figure]:
-    return offline.alone(size.rows) + offline.beside(size.rows // 20, size.rounds)
+PARTS: Mapping[str, Part] = {
+    "traces": traces.measure,
+    "steps": steps.measure,
+    "delay": steps.measure_delays,
+    "noise": false_alarms.measure,
+    "kinds": false_alarms.measure_kinds,
+    "panels": false_alarms.measure_panels,
+    "quiet": offline.measure,
+    "power": offline.measure_power,
+    "coverage": offline.measure_coverage,
+    "drains": drains.measure,
+    "cost": cost.measure,
+    "attribution": _attribution,
+}
+ONLINE = ("traces", "steps", "delay", "noise")
+"""Parts that the constants of the online detector are tried on."""
 
 
-def on_coverage(size: Size, _: Path) -> list[Figure]:
-    many = coverage.measure(-(-size.steps // len(NOISES)), seed=9)
-    whole = coverage.together(many)
-    error, allowed = coverage.median_error(whole)
-    held = Goal(ratio_least=0.93 / _HELD, ratio_most=0.97 / _HELD)
-    return [
-        *(
-            figure(f"onset within its interval: {one.noise}", one.share, _HELD, Goal())
-            for one in many
-        ),
-        figure(f"onset within its interval: {whole.steps} steps", whole.share, _HELD, held),
-        figure("steps found", len(whole.errors), whole.steps, Goal()),
-        figure("rows beside the onset, median", error, allowed, Goal(ratio_most=1.0)),
-    ]
+@dataclasses.dataclass(frozen=True, slots=True)
+class Timed:
+    """What a part measured, and how long it took."""
+
+    part: str
+    found: list[Measurement]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "part": self.part,
+            "seconds": round(self.seconds, 1),
+            "measurements": parts.to_json(self.found),
+        }
 
 
-def on_drains(size: Size, _: Path) -> list[Figure]:
-    one = drains.measure(size.steps // _STEPS_A_DRAIN, seed=11)
-    kept = Goal(ratio_least=1.0)
-    return [
-        figure("drains begun within a sample of a finding", one.found, one.runs, kept),
-        figure("that finding's first cause is the catch-up read", one.named, one.found, kept),
-        figure("runs with more than one other finding", one.crowded, nan, Goal(ours_most=0.0)),
-    ]
-
-
-def on_noises(size: Size, _: Path) -> list[Figure]:
-    return online.on_noises(size) + online.beside_naive(size)
-
-
-def on_extension(size: Size, _: Path) -> list[Figure]:
-    found = [
-        extension.measure(noise, min(size.rows, _MOST_ROWS), min(size.series, _MOST_SERIES), seed=7)
-        for noise in extension.every_noise()
-    ]
-    extension.draw(found, PICTURE)
-    return extension.figures(found)
-
-
-def on_kinds(size: Size, _: Path) -> list[Figure]:
-    sources = max(1, size.series // _SOURCES)
-    return [
-        figure(
-            f"{one.noise}, one in 1 h: {one.kind}",
-            one.confirmed,
-            one.allowed,
-            Goal(ratio_most=2.0),
+def run_parts(
+    names: Sequence[str], options: argparse.Namespace, constants: object | None = None
+) -> Iterator[Timed]:
+    """Yield each part when it is done, with these constants of the online detector."""
+    with parts.processes(options.jobs, constants) as pool:
+        run = Run(
+            size=_size(options),
+            shared=options.shared,
+            references=options.reference,
+            are_peers_shown=not options.alone,
+            pool=pool,
         )
-        for one in kinds_alarms.measure(size.rows, sources, seed=8)
-    ]
+        for name in names:
+            begin = time.perf_counter()
+            found = PARTS[name](run)
+            yield Timed(name, found, time.perf_counter() - begin)
 
 
-SHORT: Mapping[str, Part] = {
-    "traces": on_traces,
-    "injected": lambda size, shared: online.on_steps(shared, size),
-    "delay": lambda size, _: online.on_delays(size),
-    "attribution": on_attribution,
-    "offline": on_offline,
-    "coverage": on_coverage,
-    "drains": on_drains,
-    "recorded": lambda size, _: online.on_recorded(size),
-    "speed": lambda size, _: online.on_speed(size),
-}
-LONG: Mapping[str, Part] = {
-    "noise": on_noises,
-    "extension": on_extension,
-    "kinds": on_kinds,
-    "panels": lambda size, _: online.on_panels(size),
-}
+def _size(options: argparse.Namespace) -> Size:
+    size = QUICK if options.quick else FULL
+    return size if options.series is None else replace(size, series=options.series)
+
+
+def variants(constants: object) -> Iterator[tuple[str, object, object]]:
+    """Yield the name of each number among the constants, and the constants with it halved and doubled.
+
+    A whole number stays one, and at least one apart from what it was.
+    """
+    if not dataclasses.is_dataclass(constants) or isinstance(constants, type):
+        raise TypeError("the constants must be a frozen dataclass")
+    for field in dataclasses.fields(constants):
+        value = getattr(constants, field.name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        low, high = (_scaled(value, factor) for factor in _FACTORS)
+        yield (
+            field.name,
+            replace(constants, **{field.name: low}),
+            replace(constants, **{field.name: high}),
+        )
+
+
+def _scaled(value: float, factor: float) -> float:
+    if isinstance(value, int):
+        return max(1, round(value * factor)) if value > 0 else value
+    return value * factor
+
+
+def sensitivity(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+    """Halve and double each constant of the online detector, print what changes, and return every figure."""
+    constants = feed.constants()
+    if constants is None:
+        console.print("sensitivity: the online detector has no table of constants")
+        return []
+    names = options.part or ONLINE
+    base = [one for part in run_parts(names, options) for one in part.found]
+    body = [{"constant": "", "factor": 1.0, "measurements": parts.to_json(base)}]
+    for name, *changed in variants(constants):
+        found = [
+            [one for part in run_parts(names, options, each) for one in part.found]
+            for each in changed
+        ]
+        console.print(parts.sensitivity_table(name, base, *found))
+        body += [
+            {"constant": name, "factor": factor, "measurements": parts.to_json(each)}
+            for factor, each in zip(_FACTORS, found, strict=True)
+        ]
+    return body
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", action="append", choices=PARTS, help="one part; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="small sizes: minutes, not hours")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    parser.add_argument("--series", type=int, help="series of each generated noise")
+    parser.add_argument("--alone", action="store_true", help="leave all other methods out")
+    parser.add_argument("--shared", type=Path, default=SHARED, help="folder of labelled traces")
+    parser.add_argument("--reference", type=Path, help="folder of reference programs")
+    parser.add_argument(
+        "--sensitivity",
+        action="store_true",
+        help="halve and double each constant of the online detector; quick sizes, ours alone",
+    )
+    parser.add_argument("--json", type=Path, default=RESULT)
+    return parser
 
 
 def main() -> None:
-    parts = {**SHORT, **LONG}
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", action="append", choices=parts, help="one part; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="small sizes: whether it works")
-    parser.add_argument("--all", action="store_true", help="the long parts too: hours")
-    parser.add_argument("--series", type=int, metavar="N", help="series of a noise, instead of 800")
-    parser.add_argument("--shared", type=Path, default=SHARED, help="folder of labelled traces")
-    parser.add_argument("--json", type=Path, default=RESULT)
-    args = parser.parse_args()
-    size = QUICK if args.quick else FULL
-    if args.series is not None:
-        size = replace(size, series=args.series)
+    options = _parser().parse_args()
+    if options.reference is not None and not options.reference.is_dir():
+        options.reference = None
     console = Console(width=max(Console().width, _TABLE_WIDTH))
-    found = []
-    for name in args.part or (parts if args.all else SHORT):
-        figures = parts[name](size, args.shared)
-        shown = table(name, figures) if figures else f"{name}: skipped, no traces in {args.shared}"
-        console.print(shown)
-        found += figures
-    if not one_cut.is_there():
-        console.print(one_cut.ABSENT)
-    write(args.json, found)
+    if options.sensitivity:
+        options.quick = options.alone = True
+        parts.write(options.json, sensitivity(options, console))
+        return
+    if not options.alone and not peers.has_otava():
+        console.print(peers.ABSENT)
+    done = []
+    for one in run_parts(options.part or list(PARTS), options):
+        title = f"{one.part} ({one.seconds:.0f} s)"
+        console.print(parts.table(title, one.found) if one.found else f"{title}: no data")
+        done.append(one.to_json())
+        parts.write(options.json, done)
 
 
 if __name__ == "__main__":

@@ -1,100 +1,214 @@
-"""How often a panel alarms where nothing happens, over how often it was allowed to."""
+"""False alarms of online methods where nothing changes, at a set rate, over how many are allowed."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
+from pathlib import Path
 
 import numpy as np
-import psutil
-from numpy.typing import NDArray
 
-from tests.bench.detect.feed import FAR, config, count, feed
-from tests.bench.detect.noises import NOISES
+from soak.core.model import Column
+from tests.bench.detect import feed, noises, peers
+from tests.bench.detect.feed import FAR
+from tests.bench.detect.noises import NOISES, Make, Table
+from tests.bench.detect.parts import OURS, Measurement, Run, worst
 
 HOUR, DAY = 3600.0, 86_400.0
-_PANEL_NOISES = 4  # the first of all
-_TABLES = 4  # that the greediest noise holds at once
+MONTH = 30 * DAY
+FACTOR = 2.0
+"""How far from the set rate counts as held."""
+_MOST_FACTOR = 3.0
+_MIN_HELD = 12  # of fourteen noises
+_PLAN_HOURS = 12
+_PANEL_SERIES = 100
+_PANEL_NOISES = ("independent", "AR(1) 0.3", "AR(1) 0.6", "AR(1) 0.8")
+
+_LATENCY = "publish_latency_seconds"
+_QUANTILES = ("0.5", "0.99", "0.999")
+_SHARES = np.array([0.3, 0.1, 0.03, 0.01, 0.003, 0.001])  # of messages above each threshold
+_MESSAGES = 20_000  # a second
+_LEARNT = 120
+KINDS_COLUMNS = (
+    *(Column(_LATENCY, (("quantile", quantile),), "seconds") for quantile in _QUANTILES),
+    *(
+        Column("publish_latency_above_messages", (("threshold", str(number)),), "messages")
+        for number in range(_SHARES.size)
+    ),
+    Column("acked_messages", (), "messages"),
+)
+KINDS_SERIES = {"drift": len(_QUANTILES), "spikes": len(_QUANTILES), "tail": 2}
+"""Of one source, those in which a kind is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class FalseAlarms:
-    """Of one noise at one set rate: alarms allowed, warned and confirmed."""
+class Count:
+    """Of one noise, method and set rate: alarms raised, and allowed."""
 
     noise: str
+    method: str
     every_seconds: float
+    alarms: int
     allowed: float
-    warned: int
-    confirmed: int
 
     @property
     def ratio(self) -> float:
-        """Return how many times the set rate was confirmed."""
-        return self.confirmed / self.allowed
+        return self.alarms / self.allowed
 
 
-def counted(noise: str, values: NDArray[np.float64], every_seconds: float) -> FalseAlarms:
-    """Return the false alarms on `values` (rows, series), at one in so many seconds and series."""
-    chosen = config(every_seconds)
-    said = feed(values, chosen)
-    rows, series = values.shape
-    allowed = series * (rows - chosen.baseline / 1e9) / every_seconds
-    return FalseAlarms(
-        noise, every_seconds, allowed, count(said, "warning"), count(said, "confirmed")
-    )
+def counted(
+    noise: str, method: str, values: tuple[Table, str], every: float, found: peers.Online
+) -> Count:
+    """Count the alarms of one method; allowed are those of the rows after the baseline of ours."""
+    rows, series = values[0].shape
+    allowed = series * (rows - feed.baseline_rows(every)) / every
+    return Count(noise, method, every, len(found(*values, every)), allowed)
 
 
-def measure(
-    rows: int, series: int, seed: int, every_seconds: tuple[float, ...] = (HOUR, DAY)
-) -> Iterator[FalseAlarms]:
-    """Yield the false alarms of each noise and rate, on the same values for all rates of a noise.
-
-    A process a core works them out, each with `rows` x `series` values of its own.
-    """
-    jobs = [(noise, rows, series, seed, every) for noise in NOISES for every in every_seconds]
-    with _pool(rows * series) as pool:
-        yield from pool.map(_measured, jobs)
-
-
-def _pool(values: int) -> ProcessPoolExecutor:
-    """Return a process a core, or as many as have room for the making of as many values each."""
-    room = psutil.virtual_memory().available // (_TABLES * values * np.dtype(np.float64).itemsize)
-    most = max(1, min(len(os.sched_getaffinity(0)), room))
-    return ProcessPoolExecutor(most, get_context("spawn"))
-
-
-def _measured(job: tuple[str, int, int, int, float]) -> FalseAlarms:
-    noise, rows, series, seed, every = job
-    values = NOISES[noise](np.random.default_rng(seed), rows, series)
-    values += FAR
-    return counted(noise, values, every)
-
-
-def quiet_panels(panels: int, series: int, rows: int, seed: int) -> int:
-    """Return the confirmed alarms of panels without a change, at one in thirty days over each panel.
-
-    Panels of one noise are fed together, as nothing but the rate knows which series share a panel.
-    """
-    makes = list(NOISES.values())[:_PANEL_NOISES]
-    jobs = [
-        (range(first, panels, len(makes)), series, rows, seed)
-        for first in range(min(panels, len(makes)))
-    ]
-    with _pool(rows * series * -(-panels // len(makes))) as pool:
-        return sum(pool.map(_on_panels, jobs))
-
-
-def _on_panels(job: tuple[range, int, int, int]) -> int:
-    numbers, series, rows, seed = job
-    makes = list(NOISES.values())[:_PANEL_NOISES]
-    values = np.hstack(
-        [
-            makes[panel % len(makes)](np.random.default_rng([seed, panel]), rows, series)
-            for panel in numbers
+def measure(run: Run) -> list[Measurement]:
+    """Count at one an hour and at one a day on each of fourteen noises."""
+    found: list[Measurement] = []
+    for every, rows, name in (
+        (HOUR, run.size.hour_rows, "one an hour"),
+        (DAY, run.size.day_rows, "one a day"),
+    ):
+        jobs = [
+            (noise, rows, run.size.series, every, run.references, run.are_peers_shown)
+            for noise in NOISES
         ]
-    )
-    values += FAR
-    return count(feed(values, config(30 * DAY, series)), "confirmed")
+        counts = [one for many in run.map(_counts, jobs) for one in many]
+        found += rate_figures(name, counts)
+    return [*found, *_at_a_plans_rate(run)]
+
+
+def rate_figures(name: str, counts: list[Count]) -> list[Measurement]:
+    """Return alarms over those allowed for each noise, how many noises hold the rate, and the worst."""
+    found = [
+        Measurement(
+            figure=f"{name}, {one.noise}: alarms / allowed",
+            method=one.method,
+            value=one.ratio,
+            at_least=1.0 / FACTOR,
+            at_most=FACTOR,
+            note=f"{one.alarms} / {one.allowed:.0f}",
+        )
+        for one in counts
+    ]
+    for method in dict.fromkeys(one.method for one in counts):
+        ratios = {one.noise: one.ratio for one in counts if one.method == method}
+        held = [ratio for ratio in ratios.values() if 1.0 / FACTOR <= ratio <= FACTOR]
+        most, fewest = worst([*ratios.items()]), worst([*ratios.items()], lambda ratio: -ratio)
+        one = partial(Measurement, method=method)
+        found += [
+            one(
+                figure=f"{name}: noises within a factor of {FACTOR:g}, of {len(ratios)}",
+                value=len(held),
+                at_least=min(_MIN_HELD, len(ratios)),
+            ),
+            one(
+                figure=f"{name}: alarms / allowed, highest of all noises",
+                value=most[1],
+                at_most=_MOST_FACTOR,
+                note=most[0],
+            ),
+            one(
+                figure=f"{name}: alarms / allowed, lowest of all noises",
+                value=fewest[1],
+                note=fewest[0],
+            ),
+        ]
+    return found
+
+
+def measure_panels(run: Run) -> list[Measurement]:
+    """Count the alarms of whole panels without a change at one in thirty days over a panel."""
+    jobs = [(panel, run.size.day_rows) for panel in range(run.size.panels)]
+    alarms = list(run.map(_panel_alarms, jobs))
+    hours = run.size.day_rows / HOUR
+    expected = run.size.panels * run.size.day_rows / MONTH
+    return [
+        Measurement(
+            figure=f"{run.size.panels} panels of {_PANEL_SERIES} series x {hours:g} h: alarms",
+            method=OURS,
+            value=sum(alarms),
+            at_most=max(1.0, 4.0 * expected),
+            note=f"{expected:.2g} expected",
+        )
+    ]
+
+
+def measure_kinds(run: Run) -> list[Measurement]:
+    """Count drift, spikes and tails where nothing changes, at one false alarm an hour and series.
+
+    Each source has one latency: three quantiles whose log10 is a noise, and counts of slow messages whose
+    log-odds are the same noise.
+    """
+    sources = max(1, run.size.series // 10)
+    jobs = [(noise, source, run.size.hour_rows) for noise in NOISES for source in range(sources)]
+    totals: dict[str, Counter[str]] = {noise: Counter() for noise in NOISES}
+    for (noise, *_), told in zip(jobs, run.map(_kinds, jobs), strict=True):
+        totals[noise] += Counter(told)
+    return [
+        Measurement(
+            figure=f"one an hour, {noise}: {kind} alarms / allowed",
+            method=OURS,
+            value=total[kind] / (sources * series * run.size.hour_rows / HOUR),
+            at_most=FACTOR,
+        )
+        for noise, total in totals.items()
+        for kind, series in KINDS_SERIES.items()
+    ]
+
+
+def _counts(job: tuple[str, int, int, float, Path | None, bool]) -> list[Count]:
+    noise, rows, series, every, references, with_peers = job
+    table = NOISES[noise](np.random.default_rng([3, int(every)]), rows, series)
+    values = noises.as_measured(noise, table)
+    methods = peers.online_methods(references, with_peers=with_peers)
+    return [counted(noise, method, values, every, found) for method, found in methods.items()]
+
+
+def _at_a_plans_rate(run: Run) -> Iterator[Measurement]:
+    """Yield the alarms in twelve hours of each noise, at one in thirty days over a hundred series."""
+    rows = min(run.size.day_rows, int(_PLAN_HOURS * HOUR))
+    methods = peers.online_methods(run.references, with_peers=run.are_peers_shown)
+    by_unit: dict[str, list[tuple[str, Table]]] = {}
+    for number, (noise, make) in enumerate(NOISES.items()):
+        values, unit = noises.as_measured(noise, make(np.random.default_rng([4, number]), rows, 1))
+        by_unit.setdefault(unit, []).append((noise, values))
+    for method, found in methods.items():
+        alarms: Counter[str] = Counter()
+        for unit, many in by_unit.items():
+            table = np.hstack([values for _, values in many])
+            alarms.update(many[one.series][0] for one in found(table, unit, MONTH * _PANEL_SERIES))
+        yield Measurement(
+            figure=f"{rows / HOUR:g} h of each noise at one in 30 days over 100 series: alarms",
+            method=method,
+            value=alarms.total(),
+            at_most=1.0,
+            note=", ".join(f"{noise} {count}" for noise, count in alarms.most_common(3)),
+        )
+
+
+def _panel_alarms(job: tuple[int, int]) -> int:
+    panel, rows = job
+    make = NOISES[_PANEL_NOISES[panel % len(_PANEL_NOISES)]]
+    values = FAR + make(np.random.default_rng([5, panel]), rows, _PANEL_SERIES)
+    return len(feed.alarms(values, "", MONTH * _PANEL_SERIES))
+
+
+def _kinds(job: tuple[str, int, int]) -> Mapping[str, int]:
+    noise, source, rows = job
+    values = kinds_values(np.random.default_rng([8, source]), NOISES[noise], _LEARNT + rows)
+    return feed.kinds_confirmed(values, KINDS_COLUMNS, HOUR)
+
+
+def kinds_values(rng: np.random.Generator, make: Make, rows: int) -> Table:
+    """Return rows of the columns of one source."""
+    sd = noises.SD
+    quantiles = 0.01 * 10.0 ** (sd * make(rng, rows, len(_QUANTILES)) + np.array([0.0, 0.5, 1.0]))
+    odds = _SHARES / (1.0 - _SHARES) * np.exp(4.0 * sd * make(rng, rows, 1))
+    above = rng.binomial(_MESSAGES, odds / (1.0 + odds))
+    return np.hstack([quantiles, above, np.full((rows, 1), _MESSAGES)])

@@ -1,119 +1,229 @@
-"""Looking back over whole series beside ruptures (rbf, l2), Otava and a naive GLR: CPU seconds, memory, cuts.
-
-    python -m tests.bench.detect.offline [--rows 129600] [--peer-rows 6480] [--rounds 3]
-
-Peers whose time grows with the square of the rows get fewer of them: both sides are measured on those, and
-ours on all rows too. `--peer-rows 129600 --rounds 1` has everyone on all rows. Writes
-`build/bench/detect-offline.json`.
-"""
+"""Offline methods on whole series: cuts where nothing changes, power for steps, intervals of onsets."""
 
 from __future__ import annotations
 
-import argparse
-import subprocess
-from collections.abc import Callable
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
+from math import log10
 from pathlib import Path
+from statistics import median
 
 import numpy as np
-from rich.console import Console
 
-from tests.bench.detect import noises, one_cut
-from tests.bench.detect.one_cut import OURS, Floats, Measured
-from tests.bench.figures import Figure, Goal, Measures, Spec, figures, side_by_side, table, write
+from tests.bench.detect import feed, noises, peers
+from tests.bench.detect.feed import Cut
+from tests.bench.detect.noises import NOISES, SD, Floats, long_run_sd
+from tests.bench.detect.parts import OURS, Measurement, Run, worst
 
-OUT = Path("build/bench/detect-offline.json")
-DAY_AND_A_HALF = 129_600
-MOST_SECONDS = 0.5
-STEPS = 50
-_SD = 0.05  # of log10, which a p99 of a healthy cluster has
-_MEGABYTE = 1e6
-_NOBODY = Measured([], float("nan"), 0)
-
-Measure = Callable[[str, Floats], Measured]
-"""Takes a method's name and a series on log10 without holes."""
-
-
-def quiet(rows: int) -> dict[str, Floats]:
-    """Return one series of each noise, on log10."""
-    found = {}
-    for number, (name, make) in enumerate(noises.NOISES.items()):
-        y = _SD * make(np.random.default_rng(number), rows, 1)[:, 0]
-        found[name] = y[np.isfinite(y)]
-    return found
+_MAX_SHARE = 0.05  # of series without a change that show a cut
+_RATIOS = (1.1, 1.2, 1.5)
+_LENGTHS = {"60 s": 60, "10 min": 600, "2 h": 7_200}
+_POWER_ROWS = 21_600
+_NEAR = 30  # rows within which a cut is that of the step
+_PEER_SEEDS = 3
+_ROWS, _FIRST, _LAST = 600, 200, 400  # of a series with one step, and where the step begins
+_SMALLEST, _LARGEST = 1.0, 5.0  # step, long-run sd
+_KNOWN_ROWS = 20_000  # that the long-run sd of a noise is judged from
+_NEAR_STEP = 60
+_HELD = (0.93, 0.97)  # of the onsets, by intervals of 95 %
 
 
-def with_steps(rows: int) -> Floats:
-    """Return independent noise with steps of 4 sd, up or down."""
-    rng = np.random.default_rng(23)
-    y = rng.normal(0.0, _SD, rows)
-    for at in rng.integers(0, rows, STEPS):
-        y[at:] += 4.0 * _SD * rng.choice([-1.0, 1.0])
-    return y
+# ---- series without a change
 
 
-def beside(rows: int, rounds: int, measure: Measure = one_cut.apart) -> list[Figure]:
-    """Return seconds, memory and cuts of us and of each peer on series of as many rows.
+def measure(run: Run) -> list[Measurement]:
+    """Search series without a change: ours and the reference at full length, all methods on shorter ones."""
+    long = [peers.REFERENCE] if run.are_peers_shown else []
+    methods = peers.offline_methods(run.references, with_peers=run.are_peers_shown)
+    sizes = [(OURS, run.size.quiet_rows, run.size.seeds)]
+    sizes += [(method, run.size.quiet_rows, run.size.seeds) for method in methods if method in long]
+    peer_seeds = min(_PEER_SEEDS, run.size.seeds)
+    sizes += [(method, run.size.peer_rows, peer_seeds) for method in methods if len(methods) > 1]
+    jobs = [
+        (method, noise, rows, seeds, run.references)
+        for method, rows, seeds in sizes
+        for noise in NOISES
+    ]
+    cuts: dict[tuple[str, int], dict[str, list[int]]] = defaultdict(dict)
+    for (method, noise, rows, *_), many in zip(jobs, run.map(_cut_counts, jobs), strict=True):
+        cuts[method, rows][noise] = many
+    return [
+        figure
+        for (method, rows), by_noise in cuts.items()
+        for figure in quiet_figures(method, rows, by_noise)
+    ]
 
-    A peer that fails, or takes longer than anyone waits, has no figures: NaN.
+
+def quiet_figures(method: str, rows: int, cuts: dict[str, list[int]]) -> list[Measurement]:
+    """Return the share of series with a cut, by noise and for the worst; `cuts`: number by series."""
+    one = partial(Measurement, method=method)
+    name = f"no change, {rows / 3600:.3g} h"
+    shares = {noise: sum(map(bool, many)) / len(many) for noise, many in cuts.items()}
+    highest = worst([*shares.items()])
+    return [
+        *(
+            one(
+                figure=f"{name}, {noise}: share with a cut",
+                value=share,
+                at_most=_MAX_SHARE,
+                note=f"{sum(cuts[noise])} cuts in {len(cuts[noise])} series",
+            )
+            for noise, share in shares.items()
+        ),
+        one(
+            figure=f"{name}: share with a cut, all noises",
+            value=float(np.mean([*shares.values()])),
+            at_most=_MAX_SHARE,
+        ),
+        one(
+            figure=f"{name}: share with a cut, worst noise",
+            value=highest[1],
+            at_most=_MAX_SHARE,
+            note=highest[0],
+        ),
+    ]
+
+
+def _cut_counts(job: tuple[str, str, int, int, Path | None]) -> list[int]:
+    method, noise, rows, seeds, references = job
+    detect = peers.offline_methods(references)[method]
+    return [len(detect(noises.on_log10(noise, [12, seed], rows))) for seed in range(seeds)]
+
+
+# ---- power
+
+
+def measure_power(run: Run) -> list[Measurement]:
+    """Raise recorded latencies for a while and count the onsets that are found; six hours a series.
+
+    A recorded hour is read forwards and backwards in turn. `without a step` counts cuts at the same places
+    where nothing was put in: what is found there is no merit.
     """
-    found = []
-    chosen = ("independent", "AR(1) 0.6", "spikes in 5 % of seconds")
-    series = {name: y for name, y in quiet(rows).items() if name in chosen}
-    for peer in one_cut.peers():
-        for name, y in (*series.items(), (f"{STEPS} steps of 4 sd", with_steps(rows))):
-            title = f"{name}, {rows} rows, beside {peer}"
-            specs = [
-                Spec("seconds", f"{title}: CPU seconds", Goal(ratio_most=1.0)),
-                Spec("megabytes", f"{title}: MB", Goal()),
-                Spec("cuts", f"{title}: cuts", Goal()),
-            ]
-            sides = (partial(_measured, measure, one, y) for one in (OURS, peer))
-            found += figures(specs, side_by_side(rounds, *sides))
-    return found
+    sources = [one for one in noises.recorded() if one.y.size]
+    methods = [
+        method
+        for method in peers.offline_methods(run.references, with_peers=run.are_peers_shown)
+        if method not in (peers.RBF, peers.OTAVAS)  # their time grows with the square of the rows
+    ]
+    cases = [(1.0, "60 s"), *((ratio, name) for ratio in _RATIOS for name in _LENGTHS)]
+    jobs = [
+        (method, one, ratio, _LENGTHS[name], run.size.positions, run.references)
+        for method in methods
+        for ratio, name in cases
+        for one in sources
+    ]
+    shares: dict[tuple[str, float, str], dict[str, float]] = defaultdict(dict)
+    keys = [
+        (method, ratio, name, one.name)
+        for method in methods
+        for ratio, name in cases
+        for one in sources
+    ]
+    for (method, ratio, name, source), share in zip(keys, run.map(_power, jobs), strict=True):
+        shares[method, ratio, name][source] = share
+    return [power_figure(*key, by_source) for key, by_source in shares.items()]
 
 
-def alone(rows: int, measure: Measure = one_cut.here) -> list[Figure]:
-    """Return our own seconds and cuts on every noise; there is no peer to wait for."""
-    found = []
-    for name, y in (*quiet(rows).items(), (f"{STEPS} steps of 4 sd", with_steps(rows))):
-        specs = [
-            Spec("seconds", f"{name}, {rows} rows: CPU seconds", Goal(ours_most=MOST_SECONDS)),
-            Spec("cuts", f"{name}, {rows} rows: cuts", Goal()),
-        ]
-        pair = _measured(measure, OURS, y), dict.fromkeys(_names(_NOBODY), float("nan"))
-        found += [replace(one, spread=(float("nan"),) * 2) for one in figures(specs, [pair])]
-    return found
+def power_figure(method: str, ratio: float, length: str, shares: dict[str, float]) -> Measurement:
+    """Return the share of steps found, and the source in which the fewest are."""
+    figure = (
+        f"recorded noise, {100 * (ratio - 1):.0f} % for {length}: found"
+        if ratio > 1.0
+        else "recorded noise without a step: cut at such a place"
+    )
+    least = min(shares, key=lambda name: shares[name])
+    note = f"{least}: {shares[least]:.0%}" if ratio > 1.0 else ""
+    return Measurement(
+        figure=figure, method=method, value=float(np.mean([*shares.values()])), note=note
+    )
 
 
-def _measured(measure: Measure, name: str, y: Floats, _round: int = 0) -> Measures:
-    try:
-        return _names(measure(name, y))
-    except subprocess.SubprocessError:
-        return dict.fromkeys(_names(_NOBODY), float("nan"))
+def _power(job: tuple[str, noises.Source, float, int, int, Path | None]) -> float:
+    method, source, ratio, length, positions, references = job
+    detect = peers.offline_methods(references)[method]
+    noise = noises.reflected(source.y, _POWER_ROWS)
+    rng = np.random.default_rng([13, *source.name.encode()])
+    found = 0
+    for at in rng.integers(_POWER_ROWS // 8, _POWER_ROWS // 2, positions):
+        y = noise.copy()
+        y[at : at + length] += log10(ratio)
+        found += any(abs(cut - at) <= _NEAR for cut in detect(y))
+    return found / positions
 
 
-def _names(one: Measured) -> Measures:
-    return {
-        "seconds": one.seconds,
-        "megabytes": one.grown_bytes / _MEGABYTE,
-        "cuts": float(len(one.cuts)),
-    }
+# ---- intervals
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=DAY_AND_A_HALF)
-    parser.add_argument("--peer-rows", type=int, default=DAY_AND_A_HALF // 20)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
-    found = [*beside(args.peer_rows, args.rounds), *alone(args.rows)]
-    Console().print(table("Offline detection", found))
-    if not one_cut.is_there():
-        Console().print(one_cut.ABSENT)
-    write(OUT, found)
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Of steps put into one noise: the number, those held by their intervals, and rows from cut to onset."""
+
+    noise: str
+    steps: int
+    held: int
+    errors: tuple[int, ...]  # of those that were found
+    allowed: tuple[float, ...]  # for each of them 1 / size^2 + 1
+
+    @property
+    def share(self) -> float:
+        return self.held / max(1, len(self.errors))
 
 
-if __name__ == "__main__":
-    main()
+def measure_coverage(run: Run) -> list[Measurement]:
+    """Put one step of 1 to 5 long-run sd into each of many short series of every noise."""
+    jobs = [(noise, -(-run.size.steps // len(NOISES))) for noise in NOISES]
+    return coverage_figures(list(run.map(covered, jobs)))
+
+
+def coverage_figures(many: Sequence[Coverage]) -> list[Measurement]:
+    one = partial(Measurement, method=OURS)
+    steps, errors = sum(each.steps for each in many), [x for each in many for x in each.errors]
+    held = sum(each.held for each in many) / max(1, len(errors))
+    allowed = [x for each in many for x in each.allowed]
+    least = worst([(each.noise, each.share) for each in many], lambda share: -share)
+    return [
+        *(
+            one(
+                figure=f"onset within its interval: {each.noise}",
+                value=each.share,
+                note=f"{len(each.errors)} of {each.steps} steps found",
+            )
+            for each in many
+        ),
+        one(
+            figure="onset within its interval, all noises",
+            value=held,
+            at_least=_HELD[0],
+            at_most=_HELD[1],
+        ),
+        one(figure="onset within its interval, worst noise", value=least[1], note=least[0]),
+        one(figure="steps of 1 to 5 sd found", value=len(errors) / steps),
+        one(
+            figure="rows from the cut to the onset, median",
+            value=median(errors or [_ROWS]),
+            at_most=median(allowed or [0.0]),
+        ),
+    ]
+
+
+def covered(job: tuple[str, int]) -> Coverage:
+    """Search so many series of one noise, each with a step."""
+    noise, steps = job
+    rng = np.random.default_rng([9, *noise.encode()])
+    sd = long_run_sd(NOISES[noise](rng, _KNOWN_ROWS, 1)[:, 0])
+    held, errors, allowed = 0, [], []
+    for column in NOISES[noise](rng, _ROWS, steps).T:
+        at, size = int(rng.integers(_FIRST, _LAST)), rng.uniform(_SMALLEST, _LARGEST)
+        cut = _nearest(SD * (column + np.where(np.arange(_ROWS) < at, 0.0, size * sd)), at)
+        if cut is not None:
+            held += cut.first <= at <= cut.last
+            errors.append(abs(cut.row - at))
+            allowed.append(1.0 / size**2 + 1.0)
+    return Coverage(noise, steps, held, tuple(errors), tuple(allowed))
+
+
+def _nearest(y: Floats, at: int) -> Cut | None:
+    near = [cut for cut in feed.offline_cuts(y) if abs(cut.row - at) <= _NEAR_STEP]
+    return min(near, key=lambda cut: abs(cut.row - at), default=None)

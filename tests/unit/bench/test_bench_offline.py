@@ -1,62 +1,61 @@
-"""The benchmark of looking back, on series so short that it takes no time."""
+"""The offline parts of `make bench-detect`, counted by hand."""
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
-
-import numpy as np
 import pytest
 
-from tests.bench.detect import noises, offline, one_cut
+from tests.bench.detect import drains, offline
+from tests.bench.detect.offline import Coverage
+from tests.bench.detect.parts import OURS
 
 
-@pytest.fixture(autouse=True)
-def _without_otava(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs in an environment of its own, if at all."""
-    monkeypatch.setattr(one_cut, "OTAVA", Path("/nowhere"))
+def test_series_without_a_change_count_once_however_many_cuts_they_show() -> None:
+    cuts = {"a": [0, 0, 0, 0], "b": [3, 0, 1, 0]}
+
+    found = {one.figure: one for one in offline.quiet_figures(OURS, 3600, cuts)}
+
+    share = found["no change, 1 h, b: share with a cut"]
+    assert (share.value, share.note) == (0.5, "4 cuts in 4 series")
+    assert found["no change, 1 h: share with a cut, all noises"].value == 0.25
+    worst = found["no change, 1 h: share with a cut, worst noise"]
+    assert (worst.value, worst.note, worst.holds) == (0.5, "b", False)
 
 
-def test_every_noise_has_its_figures_and_a_goal() -> None:
-    found = offline.alone(400)
+def test_power_is_the_mean_over_recorded_series_and_names_the_least() -> None:
+    found = offline.power_figure(OURS, 1.2, "10 min", {"kafka": 1.0, "pulsar": 0.5})
 
-    assert len(found) == 2 * (len(noises.NOISES) + 1)
-    assert all(one.holds is not None for one in found[::2])
+    assert (found.figure, found.value) == ("recorded noise, 20 % for 10 min: found", 0.75)
+    assert found.note == "pulsar: 50%"
+
+
+def test_coverage_is_of_the_steps_that_were_found() -> None:
+    many = [
+        Coverage("a", 4, held=3, errors=(0, 1, 2, 9), allowed=(2.0, 2.0, 1.5, 1.5)),
+        Coverage("b", 4, held=1, errors=(0, 1), allowed=(2.0, 2.0)),
+        Coverage("still", 2, held=0, errors=(), allowed=()),
+    ]
+
+    found = {one.figure: one for one in offline.coverage_figures(many)}
+
+    assert found["onset within its interval, all noises"].value == pytest.approx(4 / 6)
+    assert found["steps of 1 to 5 sd found"].value == 0.6
+    rows = found["rows from the cut to the onset, median"]
+    assert (rows.value, rows.goal) == (1.0, "<= 2")
+    assert found["onset within its interval, worst noise"].note == "still"
+
+
+def test_clear_steps_are_found_and_their_onsets_lie_in_their_intervals() -> None:
+    found = offline.covered(("independent", 20))
+
+    assert len(found.errors) >= 18
+    assert found.held >= 0.8 * len(found.errors)
 
 
 @pytest.mark.long
-def test_peers_are_measured_on_the_same_series() -> None:
-    found = offline.beside(300, 1, one_cut.here)
+def test_a_drain_is_found_and_named_and_unknown_without_its_backlog() -> None:
+    found = [drains.analysed((1, number)) for number in range(6)]
 
-    assert len(found) == 3 * 4 * len(one_cut.peers())
-    assert {"ruptures rbf", "ruptures l2", "naive GLR"} <= set(one_cut.peers())
-
-
-def test_a_peer_that_takes_too_long_has_no_figures() -> None:
-    def late(name: str, y: one_cut.Floats) -> one_cut.Measured:
-        raise subprocess.TimeoutExpired(name, y.size)
-
-    assert all(np.isnan(one.peer) for one in offline.beside(100, 1, late))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in one_cut.METHODS if name != "Otava"])
-def test_a_plain_step_is_found(name: str) -> None:
-    y = np.random.default_rng(1).normal(0.0, 0.001, 300)
-    y[200:] += 1.0
-
-    found = one_cut.here(name, y)
-
-    assert [abs(at - 200) <= 1 for at in found.cuts] == [True]
-    assert found.seconds > 0.0
-
-
-@pytest.mark.long
-def test_a_method_in_a_process_of_its_own_says_the_same() -> None:
-    y = np.concatenate([np.zeros(50), np.ones(50)])
-
-    assert one_cut.apart("ruptures rbf", y).cuts == one_cut.here("ruptures rbf", y).cuts == [50]
-
-
-def test_otava_is_left_out_where_it_is_not_installed() -> None:
-    assert "Otava" not in one_cut.peers()
+    assert found[0] == drains.analysed((1, 0))
+    assert sum(one.is_found for one in found) >= 5
+    assert sum(one.is_named for one in found) >= 5
+    assert sum(one.is_unknown_without for one in found) >= 4

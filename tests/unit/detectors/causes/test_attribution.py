@@ -6,7 +6,7 @@ import pytest
 
 from detectors.attribution import BAR
 from soak.core import plugins
-from tests.bench.detect import attribution as bench
+from tests.bench import attribution as bench
 from tests.support.detection.cause_faults import FAULTS
 
 MADE_WITH = bench.VARIANTS["made with"]
