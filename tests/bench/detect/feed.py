@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from time import process_time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,15 +68,23 @@ class Cut:
 # ---- online
 
 
-def constants() -> object | None:
-    """Return the table of the online detector's constants, a frozen dataclass; None where it has none."""
-    return None
+_CONSTANTS: Any = None
+"""The online detector's own table of constants, a frozen dataclass; None where it has none."""
 
 
-def use(changed: object | None) -> None:
-    """Let the online detector of this process have other constants; None leaves them as they are."""
+def constants() -> Any:
+    """Return a copy of the online detector's constants, None where it has no table of them."""
+    return None if _CONSTANTS is None else replace(_CONSTANTS)
+
+
+def use(changed: Any) -> None:
+    """Let the online detector of this process have other constants; None leaves them as they are.
+
+    They are changed in place, frozen or not, since every module of the detector holds the table itself.
+    """
     if changed is not None:
-        raise NotImplementedError("the online detector has no table of constants")
+        for field in fields(_CONSTANTS):
+            object.__setattr__(_CONSTANTS, field.name, getattr(changed, field.name))
 
 
 def config(false_alarms_seconds: float, panel_size: int = 1) -> Config:

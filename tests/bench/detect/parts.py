@@ -66,8 +66,8 @@ FULL = Size(
 )
 QUICK = Size(
     hour_rows=7_200,
-    day_rows=43_200,
-    series=40,
+    day_rows=28_800,
+    series=100,
     pieces=400,
     stalls=100,
     delays=60,
