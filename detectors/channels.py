@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from soak.core.model import Column
+from soak.core.model import Change, Column
 from soak.core.series import SeriesId, parse_series, series_name
-from soak.core.wording import WAITING
 
 LATENCIES = ("end_to_end_latency_seconds", "publish_latency_seconds")
 QUANTILES = ("0.99", "0.999", "0.5")  # in the order in which a finding is named after them
@@ -16,9 +15,9 @@ def is_headline(column: Column | SeriesId) -> bool:
     return column.metric in LATENCIES and dict(column.labels).get("quantile") in QUANTILES
 
 
-def is_told(column: Column | SeriesId) -> bool:
-    """True for what makes a finding: the latencies, and the wait of those that have none yet."""
-    return column.metric == WAITING or is_headline(column)
+def is_told(change: Change) -> bool:
+    """True for what makes a finding: an outage, and changes of the latencies."""
+    return change.kind == "outage" or is_headline(parse_series(change.series))
 
 
 def latency_of(series: str) -> str:

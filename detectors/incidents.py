@@ -59,7 +59,7 @@ class Incident:
 
     @property
     def headline(self) -> Change:
-        """Return the change that names the finding: confirmed first, steps, then p99, then the largest."""
+        """Return the change that names the finding: confirmed, an outage, a step, p99, the largest."""
         return min(self.changes, key=_prominence)
 
     @property
@@ -87,8 +87,8 @@ class _Group:
 
 
 def _family(change: Change) -> Kind:
-    """Return the kind whose incidents a change may join: a tail is as sudden as a step."""
-    return "step" if change.kind == "tail" else change.kind
+    """Return the kind whose incidents a change may join: tails and outages are as sudden as steps."""
+    return "step" if change.kind in {"tail", "outage"} else change.kind
 
 
 def _is_same_course(change: Change, other: Change) -> bool:
@@ -114,8 +114,8 @@ def group(
     incident within ten seconds. What was withdrawn counts for nothing.
     """
     ordered = sorted(_latest(changes), key=lambda change: (change.raised_k, change.series))
-    latencies = [change for change in ordered if is_told(parse_series(change.series))]
-    others = [change for change in ordered if not is_told(parse_series(change.series))]
+    latencies = [change for change in ordered if is_told(change)]
+    others = [change for change in ordered if not is_told(change)]
     known: dict[str, _Group] = {}
     left = []
     for change in latencies:
@@ -201,13 +201,14 @@ def _incident(one: _Group, others: Iterable[Change]) -> Incident:
     return Incident(alone.changes, tuple(related), one.key)
 
 
-def _prominence(change: Change) -> tuple[bool, bool, int, float, str]:
+def _prominence(change: Change) -> tuple[bool, bool, bool, int, float, str]:
     quantile = dict(parse_series(change.series).labels).get("quantile")
     place = QUANTILES.index(quantile) if quantile else len(QUANTILES)
     lower, larger = sorted((abs(change.before), abs(change.after)))
     ratio = larger / lower if lower > 0.0 else float("inf")
     return (
         change.state == "warning",
+        change.kind != "outage",
         change.kind == "tail",
         place,
         -ratio,

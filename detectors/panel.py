@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import _codec, drift, level_shift, minimum_effect, spikes, tail
+from detectors import _codec, drift, level_shift, minimum_effect, outage, spikes, tail
 from detectors._recent import Recent
 from detectors.channels import is_headline, latency_of
 from detectors.tail import NearSteps
@@ -56,7 +56,7 @@ class Gate:
 # series begins to tell one thing: a step first, then spikes, then a drift, then a tail. So series and second
 # name a change; spikes and drifts that had to wait are seen again.
 
-VERSION = 135
+VERSION = 136
 """Version of the state of all kinds; the state of steps in it has a version of its own."""
 LAYOUT = f"{VERSION}.{_codec.VERSION}"
 """Of the whole state: what differs in it cannot be read."""
@@ -86,8 +86,10 @@ class Panel:
         config: level_shift.Config,
         watched: Callable[[Column], bool] = is_headline,
         worth: minimum_effect.Config | None = None,
+        outages: outage.Config | None = None,
     ) -> None:
         """`worth`: what kinds other than steps must clear; by default what `config` says."""
+        self._outages = outage.Outages(outages)
         self._is_watched = watched
         self._baseline = config.baseline // SECOND_NS
         self._worth = worth or config.minimum_effect
@@ -111,7 +113,23 @@ class Panel:
         *,
         epoch: int = 0,
     ) -> list[Change]:
-        """Take the next second of one source; return all that is to be said, steps first."""
+        """Take the next second of one source; return all that is to be said, outages first, then steps."""
+        outages = self._outages.update(
+            source, columns, outage.Second(k, values, valid, phase, epoch)
+        )
+        return [*outages, *self._changes(source, columns, k, values, valid, phase, epoch)]
+
+    def _changes(
+        self,
+        source: str,
+        columns: Sequence[Column],
+        k: int,
+        values: NDArray[np.float64],
+        valid: bool,  # noqa: FBT001 - a fact about the record
+        phase: str,
+        epoch: int,
+    ) -> list[Change]:
+        """Return the changes of all other kinds, steps first."""
         known = self._sources.setdefault(source, _Source())
         recents = {name: one.recent for name, one in known.series.items()}
         changes = [
@@ -153,6 +171,7 @@ class Panel:
         rest = {
             "tails": tails,
             "near": dataclasses.asdict(self._near),
+            "outages": self._outages.to_state(),
             "sources": {name: _state(one) for name, one in self._sources.items()},
         }
         text = json.dumps(rest, separators=(",", ":")).encode()
@@ -165,6 +184,7 @@ class Panel:
         blob: bytes,
         config: level_shift.Config,
         watched: Callable[[Column], bool] = is_headline,
+        outages: outage.Config | None = None,
     ) -> Panel:
         """Return the panel that `to_bytes` described.
 
@@ -172,11 +192,12 @@ class Panel:
             ValueError: the bytes are damaged or of another version.
         """
         at, (steps, odds, text) = _codec.unpack_header(blob, _MAGIC, VERSION, 3)
-        panel = cls(config, watched)
+        panel = cls(config, watched, outages=outages)
         panel._steps = level_shift.Panel.from_bytes(blob[at : at + steps], config)
         at += steps
         rest = json.loads(blob[at + odds : at + odds + text])
         panel._tails.restore(blob[at : at + odds], rest["tails"])
+        panel._outages.restore(rest["outages"])
         panel._near = NearSteps.of(rest["near"])
         panel._sources = {name: _source(state) for name, state in rest["sources"].items()}
         return panel

@@ -20,7 +20,7 @@ from soak.core.model import Change, Explanation, Finding
 from soak.core.plan.phases import Phases
 from soak.core.plan.plan import STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
-from soak.core.series import host_of, parse_series
+from soak.core.series import host_of, parse_series, source_of
 from soak.core.units import SECOND_NS
 from soak.store.findings.store import FindingsStore
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History, Window
@@ -31,6 +31,7 @@ AFTER_SECONDS = 300
 SOON_SECONDS = 20  # of the new level before a cause is told, which somebody waits for
 SETTLE_SECONDS = 22  # before that none is known, beyond what the slowest channel lags
 PATIENCE_SECONDS = 10  # for a source that has fallen silent
+_PRODUCER = "produce."
 
 
 @dataclass(slots=True)
@@ -203,7 +204,29 @@ def finding_of(run: str, incident: Incident, before: Finding | None) -> Finding:
         is_about_cluster=False,
         changes=tuple(name for name in incident.moved if name != headline.series),
         resolved_k=incident.resolved_k,
+        **_messages(incident),
     )
+
+
+def _messages(incident: Incident) -> dict[str, int]:
+    """Return what became of the messages in the outages of an incident; nothing without an outage.
+
+    A client's are in each of its outages.
+    """
+    outages = [change for change in incident.changes if change.kind == "outage"]
+    found = {}
+    for name in ("failed_messages", "late_messages", "due_messages"):
+        largest: dict[str, int] = {}
+        for change in outages:
+            source = source_of(change.series)
+            if not source.startswith(_PRODUCER) and any(
+                source_of(one.series).startswith(_PRODUCER) for one in outages
+            ):
+                continue  # what was not acknowledged could not be received
+            largest[source] = max(largest.get(source, 0), getattr(change, name) or 0)
+        if outages:
+            found[name] = sum(largest.values())
+    return found
 
 
 def seconds_around(finding: Finding, end_k: int) -> tuple[int, int]:

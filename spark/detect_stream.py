@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType
 
 from detectors.panel import LAYOUT
 from soak.core.model import Change, Column
-from soak.core.plan.plan import STREAM_DETECTOR, Plan
+from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.service.files import file_lock, write_atomically
@@ -129,7 +129,8 @@ class _Stream:
         session.dataSource.register(JournalSource)
         options = {"run_dir": str(self.folder.path), "run": self.known.id}
         rows = session.readStream.format(NAME).options(**options).load()
-        changes = detect(observed(rows), self.plan.detection.detectors[STREAM_DETECTOR])
+        detectors = self.plan.detection.detectors
+        changes = detect(observed(rows), detectors[STREAM_DETECTOR], detectors[OUTAGE_DETECTOR])
 
         def on_batch(frame: DataFrame, batch: int) -> None:
             found = [Change.from_row(row.asDict()) for row in frame.collect()]  # the one action

@@ -113,8 +113,9 @@ def _regression(page: Page) -> Iterator[str]:
     if not counting:
         return
     found, more = counting[0], len(counting) - 1
-    did = "stepped " if found.kind == "step" else ""
-    at = page.moment(found.onset_k)
-    yield f"{wording.title(found.series)} {did}{wording.change_text(found)} at {at}, cause {found.cause}"
+    what = wording.what_text(found)
+    if found.kind == "step":
+        what = f"{wording.title(found.series)} stepped {wording.change_text(found)}"
+    yield f"{what} at {page.moment(found.onset_k)}, cause {found.cause}"
     if more:
         yield f"{wording.counted(more, 'more finding')} below"

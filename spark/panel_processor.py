@@ -14,6 +14,7 @@ import pandas as pd
 from pyspark.sql.functions import col
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from detectors import outage
 from detectors.level_shift import Config
 from detectors.panel import Panel
 from soak.core.model import Change
@@ -31,22 +32,23 @@ _USED = (
 _FED = ("source", "epoch", "k", "columns_id", "values", "trusted", "phase")
 
 
-def detect(rows: DataFrame, config: Config) -> DataFrame:
+def detect(rows: DataFrame, config: Config, outages: outage.Config | None = None) -> DataFrame:
     """Return the changes (`CHANGES`) in rows of `ROWS`; a stream, for it keeps state."""
     records = rows.where(col("gap").isNull()).select(*_USED)
     # One partition satisfies the grouping, so nothing is shuffled. `detect` of a fleet will shard.
     return (
         records.coalesce(1)
         .groupBy("run", "shard")
-        .transformWithStateInPandas(PanelProcessor(config), CHANGES, "Append", "None")
+        .transformWithStateInPandas(PanelProcessor(config, outages), CHANGES, "Append", "None")
     )
 
 
 class PanelProcessor(StatefulProcessor):
     """Feeds the rows of a batch to the panel of their key."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, outages: outage.Config | None = None) -> None:
         self._config = config
+        self._outages = outages
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._state = handle.getValueState("panel", "blob binary")
@@ -60,7 +62,10 @@ class PanelProcessor(StatefulProcessor):
         """Take all frames, then write the state once; rows come in no order."""
         batch = pd.concat(list(rows), ignore_index=True)
         state = self._state.get()
-        panel = Panel(self._config) if state is None else _panel(state, self._config)
+        if state is None:
+            panel = Panel(self._config, outages=self._outages)
+        else:
+            panel = Panel.from_bytes(bytes(state[0]), self._config, outages=self._outages)
         changes = fed(panel, batch)
         self._state.update((panel.to_bytes(),))
         if changes:
@@ -90,7 +95,3 @@ def fed(panel: Panel, batch: pd.DataFrame) -> list[Change]:
             source, columns[name], int(k), taken, bool(valid), phase, epoch=int(epoch)
         )
     return changes
-
-
-def _panel(state: tuple[Any, ...], config: Config) -> Panel:
-    return Panel.from_bytes(bytes(state[0]), config)

@@ -58,6 +58,9 @@ _CHANGE: tuple[tuple[str, Any], ...] = (
     ("gone_k", LongType()),
     ("period_seconds", DoubleType()),
     ("burst_seconds", DoubleType()),
+    ("failed_messages", LongType()),
+    ("late_messages", LongType()),
+    ("due_messages", LongType()),
 )
 ROWS = StructType([StructField(name, kind, nullable=True) for name, kind in _ROW])
 CHANGES = StructType([StructField(name, kind, nullable=True) for name, kind in _CHANGE])

@@ -95,6 +95,7 @@ def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:
     return {
         "key": found.key,
         "kind": found.kind,
+        "what": wording.what_text(found),
         "metric": name.metric,
         "labels": {"source": name.source, **dict(name.labels)},
         "at": wording.iso(timeline.wall_ns(found.onset_k)),
@@ -114,7 +115,19 @@ def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:
             for item in cause.evidence
         ],
         "also": list(found.changes),
+        "messages": _messages(found),
         "step": _step(timeline, one.step) if one.step else None,
+    }
+
+
+def _messages(found: Finding) -> dict[str, int | None] | None:
+    """Return what an outage cost: of the messages due, how many failed and how many came late."""
+    if found.due_messages is None:
+        return None
+    return {
+        "failed": found.failed_messages,
+        "late": found.late_messages,
+        "due": found.due_messages,
     }
 
 

@@ -6,7 +6,7 @@ from detectors.channels import is_told
 from detectors.nearby import Nearby, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
-from soak.core.series import parse_series, source_of
+from soak.core.series import source_of
 
 NEXT = "see in the report which series changed; ask what was done then"
 
@@ -21,7 +21,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
             other
             for other in nearby.changes
             if other.state in {"confirmed", "gone"}
-            and not is_told(parse_series(other.series))
+            and not is_told(other)
             and abs(other.onset_k - change.onset_k) <= _SECONDS
         ),
         key=lambda other: (abs(other.onset_k - change.onset_k), other.series),

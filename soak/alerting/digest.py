@@ -102,7 +102,7 @@ def _finding_lines(run: Run, finding: Finding) -> list[str]:
     """Return the state and cause, and below the change: together they are too long for a line."""
     onset = _stamp(_wall_ns(run, finding.onset_k))
     state = f"open since {onset}" if finding.state == "confirmed" else f"resolved, began {onset}"
-    change = f"{wording.title(finding.series)} {wording.change_text(finding)}"
+    change = wording.what_text(finding)
     return [f"  {state}, cause {finding.cause}", f"      {change}"]
 
 

@@ -135,17 +135,20 @@ def _end_wall_ns(context: MessageContext, now_wall_ns: int) -> int | None:
 
 def _headline(context: MessageContext) -> str:
     finding, prefix = context.finding, f"[soakd] {context.plan}:"
-    name, change = _title(finding), wording.change_text(finding)
+    what = _what(finding)
     since = f"since {context.moment(finding.onset_k)}"
     if context.is_withdrawn:
-        return f"{prefix} withdrawn: {name} {change} {since}, cause {context.cause}"
+        return f"{prefix} withdrawn: {what} {since}, cause {context.cause}"
     if context.is_resolved:
+        if finding.kind == "outage":
+            return f"{prefix} resolved: {what}, cause {context.cause}"
+        name = _title(finding)
         back = f"back from {_amount(finding, finding.after)}{_current_level(context, ' to ')}"
         return f"{prefix} resolved: {name} {back}, cause {context.cause}"
     if context.is_corrected:
-        return f"{prefix} cause corrected: {context.cause}: {name} {change} {since}"
+        return f"{prefix} cause corrected: {context.cause}: {what} {since}"
     state = "reopened" if context.is_reopened else "opened"
-    return f"{prefix} {state}: {name} {change} {since}, cause {context.cause}"
+    return f"{prefix} {state}: {what} {since}, cause {context.cause}"
 
 
 def _body(context: MessageContext) -> str:
@@ -193,7 +196,7 @@ def _facts(context: MessageContext) -> list[str]:
     began = f"{wording.day(onset_ns)} {wording.moment(onset_ns)}"
     width = f"(between {context.moment_with_day(low)} and {context.moment_with_day(high)})"
     facts = [
-        ("what", f"{_title(finding)} {wording.change_text(finding)}"),
+        ("what", _what(finding)),
         ("since", f"{began} {width}"),
     ]
     if context.is_resolved and not context.is_withdrawn and finding.resolved_k is not None:
@@ -276,7 +279,8 @@ def _changed_series_line(context: MessageContext, series: str) -> str:
     if not known:
         return f"  {wording.shortened(name, COLUMNS - 2)}"
     change = min(known, key=lambda one: abs(one.onset_k - onset_k))
-    step = wording.level_text(series, "step", change.before, change.after)
+    kind = "outage" if change.kind == "outage" else "step"
+    step = wording.level_text(series, kind, change.before, change.after)
     return f"  {wording.shortened(name, COLUMNS - 4 - len(step))}  {step}"
 
 
@@ -309,6 +313,12 @@ def _fact(key: str, text: str) -> list[str]:
 
 def _title(finding: Finding) -> str:
     return wording.shortened(wording.title(finding.series), _MAX_TITLE_LENGTH)
+
+
+def _what(finding: Finding) -> str:
+    """Return what changed; the title of a series may be too long for a message."""
+    change = wording.change_text(finding)
+    return change if finding.kind == "outage" else f"{_title(finding)} {change}"
 
 
 def _amount(finding: Finding, value: float) -> str:

@@ -483,10 +483,14 @@ def _print_finding(console: Console, found: dict[str, Any]) -> None:
     source = labels.pop("source", "")
     series = str(SeriesId(source, found["metric"], tuple(labels.items())))
     before, after = (math.nan if found[at] is None else found[at] for at in ("before", "after"))
-    change = wording.level_text(series, found["kind"], before, after)
+    if found["kind"] == "outage":
+        what = f"{found['what']} ({source})"
+    else:
+        change = wording.level_text(series, found["kind"], before, after)
+        what = f"{wording.title_with_source(series)} {change}"
     _print_line(
         console,
-        f"finding: {wording.title_with_source(series)} {change} at {found['at']}, "
+        f"finding: {what} at {found['at']}, "
         f"cause {found['cause']}, {found['state']}"
         + wording.not_counted_note(is_about_cluster=found["is_about_cluster"]),
     )

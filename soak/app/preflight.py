@@ -26,7 +26,15 @@ from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, NotNowError, PlanError, SettingError
 from soak.core.plan import scaling
 from soak.core.plan import text as plan_text
-from soak.core.plan.plan import STREAM_DETECTOR, AnyPlan, Lab, Plan, Ship, plugins_without
+from soak.core.plan.plan import (
+    OUTAGE_DETECTOR,
+    STREAM_DETECTOR,
+    AnyPlan,
+    Lab,
+    Plan,
+    Ship,
+    plugins_without,
+)
 from soak.core.plan.rates import Point, check_lab_limits, exceeded_limits
 from soak.core.plan.text import Document, PlanFile
 from soak.core.ports import Broker, Clock
@@ -331,7 +339,7 @@ def _check_detection(plan_file: PlanFile) -> None:
         most = format_duration(MAX_TRIGGER_NS)
         raise plan_file.error("detection.trigger", f"must be at most {most}")
     for name in detection.detectors:
-        if name != STREAM_DETECTOR:
+        if name not in {STREAM_DETECTOR, OUTAGE_DETECTOR}:
             raise plan_file.error(
                 f"detection.detectors.{name}", "does not work on a running stream"
             )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # 12 MiB that the probe daemon can do without
     from numpy.typing import NDArray
 
 Direction = Literal["up", "down"]
-Kind = Literal["step", "drift", "spikes", "tail"]
+Kind = Literal["step", "drift", "spikes", "tail", "outage"]
 
 
 class Column(NamedTuple):
@@ -126,7 +126,11 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change in one series; `onset_k` is the first interval of the new level, the drift or the spikes."""
+    """A change in one series; `onset_k` is the first interval of the new level, the drift or the spikes.
+
+    An outage goes from 0 to the seconds that it has lasted by now. Its messages are those of its client: of
+    those due since the start of the run, so many failed or came late in it.
+    """
 
     series: str  # "source|column name"
     raised_k: int
@@ -139,9 +143,12 @@ class Change:
     ]  # withdrawn: a warning that was not confirmed
     confidence: float
     kind: Kind = "step"
-    resolved_k: int | None = None  # interval in which it was found to be over
+    resolved_k: int | None = None  # interval in which it was over, or found to be over
     period_seconds: float | None = None  # of spikes: distance between two
     burst_seconds: float | None = None  # of spikes: length of one
+    failed_messages: int | None = None  # of an outage
+    late_messages: int | None = None  # of an outage
+    due_messages: int | None = None  # of an outage
 
     @property
     def direction(self) -> Direction:
@@ -207,6 +214,9 @@ class Finding:
     changes: tuple[str, ...] = ()
     resolved_k: int | None = None
     is_settled: bool = False
+    failed_messages: int | None = None  # in its outages, of all clients; None without an outage
+    late_messages: int | None = None
+    due_messages: int | None = None  # to these clients, since the start of the run
 
     @property
     def cause(self) -> str:

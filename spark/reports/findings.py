@@ -32,7 +32,7 @@ def render(page: Page) -> Markup:
 def _finding(page: Page, one: Judged) -> Markup:
     found = one.finding
     low, high = found.interval
-    title = f"{wording.title(found.series)} {wording.change_text(found)}, cause {found.cause}"
+    title = f"{wording.what_text(found)}, cause {found.cause}"
     about = "" if found.is_about_cluster else " Not counted against the cluster."
     gone = "" if found.resolved_k is None else f" Resolved at {page.moment(found.resolved_k)}."
     text = (

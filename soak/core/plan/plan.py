@@ -293,6 +293,9 @@ PLUGIN_SECTIONS: Mapping[tuple[str, ...], str] = {
 STREAM_DETECTOR = "level_shift"
 """The detector of every run; a loaded plan always has its configuration."""
 
+OUTAGE_DETECTOR = "outage"
+"""Another one of every run, with a configuration as well."""
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ProbePlan:

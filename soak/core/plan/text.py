@@ -15,6 +15,7 @@ from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.plan.config import FormerName, FormerNameWarning
 from soak.core.plan.plan import (
+    OUTAGE_DETECTOR,
     PLUGIN_SECTIONS,
     STREAM_DETECTOR,
     AlertingPlan,
@@ -328,16 +329,17 @@ def _raw(document: Document) -> dict[str, Any]:
 
 
 def _with_detector(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a plan, with the detector of every run."""
+    """Return the values of a plan, with the detectors of every run."""
     detection = raw.get("detection", {})
     detectors = detection.get("detectors", {}) if isinstance(detection, dict) else None
-    if not isinstance(detectors, dict) or STREAM_DETECTOR in detectors:
+    if not isinstance(detectors, dict):
         return raw  # a wrong type is reported with the others
-    config = plugins.load("detectors", STREAM_DETECTOR).Config()
-    return {
-        **raw,
-        "detection": {**detection, "detectors": {STREAM_DETECTOR: config, **detectors}},
+    defaults = {
+        name: plugins.load("detectors", name).Config()
+        for name in (STREAM_DETECTOR, OUTAGE_DETECTOR)
+        if name not in detectors
     }
+    return {**raw, "detection": {**detection, "detectors": {**defaults, **detectors}}}
 
 
 def dump(plan: AnyPlan) -> str:

@@ -77,6 +77,9 @@ def finding_row(finding: Finding, now_wall_ns: int) -> tuple[object, ...]:
         finding.resolved_k,
         now_wall_ns,
         int(finding.is_settled),
+        finding.failed_messages,
+        finding.late_messages,
+        finding.due_messages,
     )
 
 
@@ -98,6 +101,9 @@ def finding_of(row: Row, causes: tuple[Explanation, ...], changes: tuple[str, ..
         changes=changes,
         resolved_k=row["gone_k"],
         is_settled=bool(row["is_settled"]),
+        failed_messages=row["failed_messages"],
+        late_messages=row["late_messages"],
+        due_messages=row["due_messages"],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlite3 import Connection
 
-VERSION = 6  # kept in SQLite's own `user_version`
+VERSION = 7  # kept in SQLite's own `user_version`
 
 _MEMBERS = """CREATE TABLE members (
         run TEXT NOT NULL,
@@ -116,6 +116,11 @@ _MIGRATIONS = {
         "DELETE FROM checkpoints WHERE name GLOB 'notice.*' OR name GLOB 'digest.*'",
         "DROP TABLE outbox",
     ),
+    6: tuple(
+        f"ALTER TABLE {table} ADD COLUMN {name} INTEGER"
+        for table in ("changes", "findings")
+        for name in ("failed_messages", "late_messages", "due_messages")
+    ),
 }
 """By version: the statements that bring a layout to the next one."""
 
@@ -135,6 +140,9 @@ _TABLES = (
         gone_k INTEGER,
         period_seconds REAL,
         burst_seconds REAL,
+        failed_messages INTEGER,
+        late_messages INTEGER,
+        due_messages INTEGER,
         PRIMARY KEY (run, series, raised_k)
     ) WITHOUT ROWID""",
     _MEMBERS,
@@ -154,7 +162,10 @@ _TABLES = (
         is_about_cluster INTEGER NOT NULL,
         gone_k INTEGER,
         saved_wall_ns INTEGER NOT NULL,
-        is_settled INTEGER NOT NULL
+        is_settled INTEGER NOT NULL,
+        failed_messages INTEGER,
+        late_messages INTEGER,
+        due_messages INTEGER
     ) WITHOUT ROWID""",
     """CREATE TABLE finding_changes (
         key TEXT NOT NULL,

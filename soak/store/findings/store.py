@@ -37,9 +37,10 @@ MAX_RETRY_WAIT_NS = 900 * SECOND_NS
 
 _CHANGE = (
     "INSERT OR REPLACE INTO changes VALUES (:run, :series, :raised_k, :onset_k, :first_k, :last_k,"
-    " :before, :after, :state, :confidence, :kind, :gone_k, :period_seconds, :burst_seconds)"
+    " :before, :after, :state, :confidence, :kind, :gone_k, :period_seconds, :burst_seconds,"
+    " :failed_messages, :late_messages, :due_messages)"
 )
-_FINDING = "INSERT OR REPLACE INTO findings VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+_FINDING = "INSERT OR REPLACE INTO findings VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 
 @dataclass(slots=True)
@@ -138,7 +139,7 @@ class FindingsStore:
             connection.execute(_FINDING, finding_row(finding, now_wall_ns))
             _save_parts(connection, finding)
             saved = _load_finding(connection, finding.key)
-            if saved is not None and saved.state != "warning" and saved.causes:
+            if saved is not None and saved.state != "warning" and _is_to_be_told(saved):
                 outbox.queue_finding(connection, saved, sinks, now_wall_ns)
 
     def queue_added(self, run: str, sinks: Sequence[str], since_k: int, now_wall_ns: int) -> None:
@@ -146,7 +147,7 @@ class FindingsStore:
         with self._transaction() as connection:
             rows = connection.execute("SELECT * FROM findings WHERE run = ?", (run,)).fetchall()
             for finding in [_finding_of_row(connection, row) for row in rows]:
-                if finding.state != "warning" and finding.causes:
+                if finding.state != "warning" and _is_to_be_told(finding):
                     outbox.queue_finding_for_added_sinks(
                         connection, finding, sinks, since_k, now_wall_ns
                     )
@@ -352,6 +353,11 @@ def _typed_errors(path: Path) -> Iterator[None]:
         KeyError,
     ) as error:  # a page that is intact but holds other bytes
         raise FindingsError(f"{path} is damaged: {error}") from error
+
+
+def _is_to_be_told(finding: Finding) -> bool:
+    """True once it has a cause, be it `unknown`; an outage does not wait for one."""
+    return bool(finding.causes) or finding.kind == "outage"
 
 
 def _withdraw(connection: sqlite3.Connection, run: str, change: Change) -> None:

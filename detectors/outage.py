@@ -1,0 +1,431 @@
+"""Outages: the cluster acknowledges or delivers nothing to a client, or too few messages in time.
+
+Method:  each second of a client is judged by its own counts. It is silent when nothing was acknowledged
+         although messages were due, or nothing was received although messages waited unread. It falls short
+         when less than `target_ratio` of the messages settled in it were acknowledged within `limit`, or
+         when one has waited for that long. Else it is good, or it says nothing: no message was due, or the
+         client itself was at fault. `after` silent seconds, or `after` seconds that fall short, without
+         another kind between them begin an outage; `after` good ones in a row end it. Nothing is learnt, so
+         the first second of a run counts like any other.
+Assumes: counts of one second each, and latency columns of a partition leader that are empty in seconds in
+         which it acknowledged nothing. A consumer that is cut off does not learn of new messages, so it
+         shows an outage only while messages that it knows of wait.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as config_dataclass
+
+from soak.core import wording
+from soak.core.model import Change, Column
+from soak.core.plan.phases import LOAD_PHASES
+from soak.core.series import Labels, column_name, series_name
+from soak.core.units import SECOND_NS, Duration
+
+_LONG_GAP = 600
+"""Seconds without a record after which an open outage is not continued."""
+_BUSY_CORES = 0.85
+_AWAY_SECONDS = 0.5
+_STARVED_RATIO = 0.5
+"""A client that used so much of a core, was away for so long or waited so much for a processor may itself be
+the reason that nothing was acknowledged."""
+
+_ACKNOWLEDGED_PHASES = LOAD_PHASES - {"ramp"}
+"""A ramp raises the rate until the cluster cannot follow."""
+_RECEIVED_PHASES = _ACKNOWLEDGED_PHASES - {"catch-up"}
+"""In a catch-up consumers pause, so that a backlog grows."""
+
+
+@config_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class Config:
+    """When a cluster counts as unavailable."""
+
+    after: Duration = 5 * SECOND_NS  # without an acknowledgement, or a message
+    limit: Duration = 10 * SECOND_NS  # an acknowledgement after this long is too late
+    target_ratio: float = 0.99  # share of messages acknowledged within the limit
+
+    def __post_init__(self) -> None:
+        if not 2 * SECOND_NS <= self.after <= 600 * SECOND_NS or self.after % SECOND_NS:
+            raise ValueError("after must be whole seconds between 2s and 10min")
+        if not SECOND_NS <= self.limit <= 100 * SECOND_NS or self.limit % SECOND_NS:
+            raise ValueError("limit must be whole seconds between 1s and 100s")
+        if not 0.0 < self.target_ratio <= 1.0:
+            raise ValueError("target_ratio must be above 0 and at most 1")
+
+
+Verdict = Literal["silent", "short", "good", "idle"]
+"""Of one second of a client; an idle one says nothing."""
+_Effect = Literal["bad", "partly", "good", "idle"]
+"""Of one second on one series: one that is `partly` good ends a candidate, but no open outage."""
+_STOPPED: Mapping[Verdict, _Effect] = {
+    "silent": "bad",
+    "short": "partly",
+    "good": "good",
+    "idle": "idle",
+}
+_SHORT: Mapping[Verdict, _Effect] = {
+    "silent": "idle",
+    "short": "bad",
+    "good": "good",
+    "idle": "idle",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """One record of a client: `values` are in the order of its columns, shape (n,), NaN if unmeasured."""
+
+    k: int
+    values: NDArray[np.float64]
+    is_valid: bool = True
+    phase: str = "soak"
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Messages that failed, that came too late, and all that were due since the start of the run."""
+
+    failed: int
+    late: int
+    due: int
+
+
+@dataclass(slots=True)
+class _Watch:
+    """One series: its candidate, or its open outage."""
+
+    bad: int = 0  # bad seconds
+    good: int = 0  # in a row, since the last bad one
+    onset_k: int = 0
+    good_k: int = 0  # the first of the good ones in a row
+    failed: int = 0
+    late: int = 0
+    raised_k: int | None = None  # None: a candidate
+    reported: int = 0  # bad seconds when the open outage was last reported
+
+    def take(
+        self, series: str, k: int, effect: _Effect, counts: _Counts, after: int
+    ) -> Change | None:
+        """Return the outage when it opens, each time that its length has doubled, and when it ends."""
+        is_candidate = self.raised_k is None
+        if effect in {"good", "partly"} and is_candidate:
+            self.bad = 0
+            return None
+        if not self.bad:
+            if effect == "idle":
+                return None
+            self.onset_k, self.failed, self.late = k, 0, 0
+        self.failed += counts.failed
+        self.late += counts.late
+        if effect == "good":
+            self.good_k = k if not self.good else self.good_k
+            self.good += 1
+            return self.end(series, counts.due, self.good_k) if self.good >= after else None
+        if effect == "idle":
+            return None
+        self.good = 0
+        self.bad += effect == "bad"
+        if is_candidate and self.bad >= after:
+            self.raised_k = k
+        elif is_candidate or self.bad < 2 * self.reported:
+            return None
+        self.reported = self.bad
+        return self.change(series, counts.due, None)
+
+    def end(self, series: str, due: int, k: int) -> Change | None:
+        """Forget the candidate, or return the open outage as over since second `k`."""
+        found = None if self.raised_k is None else self.change(series, due, k)
+        self.bad = self.good = self.reported = 0
+        self.raised_k = None
+        return found
+
+    def change(self, series: str, due: int, resolved_k: int | None) -> Change:
+        """Return the open outage; `resolved_k`: since when it is over."""
+        return Change(
+            series=series,
+            raised_k=-1 if self.raised_k is None else self.raised_k,
+            onset_k=self.onset_k,
+            interval=(max(0, self.onset_k - 1), self.onset_k),
+            before=0.0,
+            after=float(self.bad),
+            state="confirmed" if resolved_k is None else "gone",
+            confidence=1.0,
+            kind="outage",
+            resolved_k=resolved_k,
+            failed_messages=self.failed,
+            late_messages=self.late,
+            due_messages=due,
+        )
+
+
+@dataclass(slots=True)
+class _Client:
+    """What is known of one source."""
+
+    epoch: int
+    last_k: int
+    due: int = 0  # messages, since the start of the run
+    watches: dict[str, _Watch] = field(default_factory=dict)  # by series
+
+    def watch(self, series: str) -> _Watch:
+        return self.watches.setdefault(series, _Watch())
+
+    def is_open(self, series: str) -> bool:
+        watch = self.watches.get(series)
+        return watch is not None and watch.raised_k is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the records of a client have the columns that matter."""
+
+    columns: Sequence[Column]
+    stopped: str  # the series of its outages
+    short: str  # and of those in which too little came through; "" of a consumer
+    at: Mapping[str, int]  # by metric, of columns without labels
+    late: int | None  # of the messages above the limit
+    leaders: tuple[tuple[str, int], ...]  # series of its outages, and place of its median
+
+    def value(self, second: Second, metric: str) -> float:
+        """Return a value, 0 where it was not measured."""
+        at = self.at.get(metric)
+        value = 0.0 if at is None else float(second.values[at])
+        return value if math.isfinite(value) else 0.0
+
+    def count(self, second: Second, metric: str) -> int:
+        return round(self.value(second, metric))
+
+    def late_count(self, second: Second) -> int:
+        found = 0.0 if self.late is None else float(second.values[self.late])
+        return round(found) if math.isfinite(found) else 0
+
+
+class Outages:
+    """The outages of all clients of one run and shard, from their records in order."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self._config = config or Config()
+        self._after = self._config.after // SECOND_NS
+        self._limit_seconds = self._config.limit / SECOND_NS
+        self._clients: dict[str, _Client] = {}
+        self._known: dict[str, tuple[Sequence[Column], _Places | None]] = {}
+
+    def update(self, source: str, columns: Sequence[Column], second: Second) -> list[Change]:
+        """Take the next second of one source, which counts once; return the outages that have changed."""
+        places = self._places(source, columns)
+        if places is None:
+            return []
+        client = self._clients.get(source)
+        if client is None:
+            client = self._clients[source] = _Client(second.epoch, second.k - 1)
+        elif (second.epoch, second.k) <= (client.epoch, client.last_k):
+            return []
+        found = self._interrupted(client, second.k)
+        client.epoch, client.last_k = second.epoch, second.k
+        judged = self._produced if places.short else self._consumed
+        return [*found, *judged(client, places, second)]
+
+    def standing(self) -> list[Change]:
+        """Return the open outages with all that they have cost by now."""
+        return [
+            watch.change(series, client.due, None)
+            for client in self._clients.values()
+            for series, watch in client.watches.items()
+            if watch.raised_k is not None
+        ]
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the state for JSON; the same later records give the same changes."""
+        return {name: dataclasses.asdict(client) for name, client in self._clients.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over the state that `to_state` returned."""
+        self._clients = {
+            name: _Client(
+                **{
+                    **one,
+                    "watches": {
+                        series: _Watch(**watch) for series, watch in one["watches"].items()
+                    },
+                }
+            )
+            for name, one in state.items()
+        }
+
+    def _interrupted(self, client: _Client, k: int) -> list[Change]:
+        """Forget candidates behind a gap; behind a long one, or a clock set back, end open outages too."""
+        apart = k - client.last_k
+        if 0 < apart <= self._after:
+            return []
+        ended = [
+            watch.end(series, client.due, client.last_k + 1)
+            for series, watch in client.watches.items()
+            if watch.raised_k is None or not 0 < apart <= _LONG_GAP
+        ]
+        return [change for change in ended if change is not None]
+
+    def _produced(self, client: _Client, places: _Places, second: Second) -> Iterator[Change]:
+        verdict, failed, late = self._produced_verdict(client, places, second)
+        skipped = places.count(second, "missed_messages")
+        client.due += places.count(second, "sent_messages") + skipped
+        counts = _Counts(failed, late, client.due)
+        found = client.watch(places.stopped).take(
+            places.stopped, second.k, _STOPPED[verdict], counts, self._after
+        )
+        if client.is_open(places.stopped) or found is not None:
+            # what fell short before, or does so as a backlog is settled, is a part of it
+            yield from _there(client.watch(places.short).end(places.short, client.due, second.k))
+        else:
+            effect = _SHORT[verdict] if _is_loaded(second) or verdict != "short" else "partly"
+            yield from _there(
+                client.watch(places.short).take(places.short, second.k, effect, counts, self._after)
+            )
+        yield from _there(found)
+        yield from self._leaders(client, places, second, verdict, counts)
+
+    def _produced_verdict(
+        self, client: _Client, places: _Places, second: Second
+    ) -> tuple[Verdict, int, int]:
+        """Return the verdict on a second of a producer, and the messages that failed and came late."""
+        acked, failed = (places.count(second, f"{name}_messages") for name in ("acked", "failed"))
+        skipped = places.count(second, "missed_messages")
+        is_ours = not second.is_valid and not _waits_for_cluster(places, second)
+        late = places.late_count(second) + skipped
+        if is_ours and not any(map(client.is_open, client.watches)):
+            late = 0  # but after an outage, a client that catches up is late because of it
+        is_due = failed > 0 or any(places.value(second, metric) > 0 for metric in _DUE)
+        if acked == 0:
+            is_silent = is_due and _is_loaded(second) and not is_ours
+            return "silent" if is_silent else "idle", failed, late
+        allowed = (1.0 - self._config.target_ratio) * (acked + failed + skipped)
+        has_waited = places.value(second, _WAITING) >= self._limit_seconds and not is_ours
+        return "short" if failed + late > allowed or has_waited else "good", failed, late
+
+    def _leaders(
+        self,
+        client: _Client,
+        places: _Places,
+        second: Second,
+        verdict: Verdict,
+        counts: _Counts,
+    ) -> Iterator[Change]:
+        """Give the outages of single partition leaders, while others acknowledge.
+
+        Its messages are not counted apart, so a silent leader concerns somebody only while a message waits.
+        """
+        waiting = places.value(second, _WAITING)
+        for series, at in places.leaders:
+            is_silent = math.isnan(second.values[at])
+            effect: _Effect = "bad" if is_silent and waiting >= 1.0 else "good"
+            if verdict in {"silent", "idle"} or (effect == "bad" and not _is_loaded(second)):
+                effect = "idle"
+            watch = client.watch(series)
+            if watch.raised_k is None and watch.bad + 1 >= self._after > waiting:
+                effect = "idle" if effect == "bad" else effect
+            yield from _there(watch.take(series, second.k, effect, counts, self._after))
+
+    def _consumed(self, client: _Client, places: _Places, second: Second) -> Iterator[Change]:
+        received = places.count(second, "received_messages")
+        client.due += received
+        is_silent = (
+            received == 0
+            and second.is_valid
+            and second.phase in _RECEIVED_PHASES
+            and places.value(second, "lag_messages") > 0
+        )
+        effect: _Effect = "good" if received else "bad" if is_silent else "idle"
+        counts = _Counts(0, places.late_count(second), client.due)
+        watch = client.watch(places.stopped)
+        yield from _there(watch.take(places.stopped, second.k, effect, counts, self._after))
+
+    def _places(self, source: str, columns: Sequence[Column]) -> _Places | None:
+        seen = self._known.get(source)
+        if seen is None or not (seen[0] is columns or seen[0] == columns):
+            seen = columns, _places(source, columns, self._limit_seconds)
+            self._known[source] = seen
+        return seen[1]
+
+
+def detect(
+    source: str,
+    rows: Iterable[tuple[Sequence[Column], Second]],
+    config: Config | None = None,
+) -> list[Change]:
+    """Return the outages of one source as they are after its last row, in the order of their raises."""
+    outages = Outages(config)
+    found: dict[tuple[str, int], Change] = {}
+    for columns, second in rows:
+        changes = outages.update(source, columns, second)
+        found |= {(change.series, change.raised_k): change for change in changes}
+    found |= {(change.series, change.raised_k): change for change in outages.standing()}
+    return sorted(found.values(), key=lambda change: (change.raised_k, change.series))
+
+
+_WAITING = "publish_waiting_seconds"
+_DUE = ("sent_messages", "missed_messages", "in_flight_messages", "queue_full_messages")
+"""Any of them says that a message was due, or still is."""
+
+
+def _is_loaded(second: Second) -> bool:
+    return second.phase in _ACKNOWLEDGED_PHASES
+
+
+def _waits_for_cluster(places: _Places, second: Second) -> bool:
+    """True when messages were with the cluster, and the client was there to take acknowledgements."""
+    return (
+        places.value(second, "in_flight_messages") > 0
+        and places.value(second, "sender_busy_ratio") < _BUSY_CORES
+        and places.value(second, "callback_delay_seconds") < _AWAY_SECONDS
+        and places.value(second, "process_cpu_waiting_ratio") < _STARVED_RATIO
+    )
+
+
+def _places(source: str, columns: Sequence[Column], limit_seconds: float) -> _Places | None:
+    """Return the places of a producer or a consumer, None of any other source."""
+    at = {column.metric: i for i, column in enumerate(columns) if not column.labels}
+    if {"sent_messages", "acked_messages"} <= at.keys():
+        stopped = _series(source, wording.ACKNOWLEDGEMENTS_STOPPED)
+        short = _series(source, wording.ACKNOWLEDGEMENTS_SHORT)
+        late = _above("publish_latency_above_messages", columns, limit_seconds)
+        return _Places(columns, stopped, short, at, late, tuple(_leader_places(source, columns)))
+    if "received_messages" in at:
+        late = _above("end_to_end_latency_above_messages", columns, limit_seconds)
+        return _Places(columns, _series(source, wording.DELIVERY_STOPPED), "", at, late, ())
+    return None
+
+
+def _leader_places(source: str, columns: Sequence[Column]) -> Iterator[tuple[str, int]]:
+    for i, column in enumerate(columns):
+        labels = dict(column.labels)
+        is_median = column.metric == "publish_latency_seconds" and labels.get("quantile") == "0.5"
+        if is_median and "leader" in labels:
+            own = (("leader", labels["leader"]),)
+            yield _series(source, wording.ACKNOWLEDGEMENTS_STOPPED, own), i
+
+
+def _above(metric: str, columns: Sequence[Column], limit_seconds: float) -> int | None:
+    """Return the place of the count above the limit, or above the next threshold that is recorded."""
+    found = [
+        (float(dict(column.labels)["threshold"]), i)
+        for i, column in enumerate(columns)
+        if column.metric == metric
+    ]
+    return min(((at, i) for at, i in found if at >= limit_seconds), default=(0.0, None))[1]
+
+
+def _series(source: str, metric: str, labels: Labels = ()) -> str:
+    return series_name(source, column_name(metric, labels))
+
+
+def _there(change: Change | None) -> Sequence[Change]:
+    return () if change is None else (change,)
