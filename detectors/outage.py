@@ -371,7 +371,46 @@ def detect(
     return sorted(found.values(), key=lambda change: (change.raised_k, change.series))
 
 
+def troubled(columns: Sequence[Column], values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which seconds may be anything but good, shape (n,); `values` has shape (columns, n).
+
+    Of a run, all others may be left out but the `after` seconds behind one of these.
+    """
+    at = {column.metric: i for i, column in enumerate(columns) if not column.labels}
+    came = at.get("acked_messages", at.get("received_messages"))
+    if came is None:
+        return np.zeros(values.shape[1], np.bool_)
+    found: NDArray[np.bool_] = ~(values[came] > 0)
+    signs = [at[name] for name in (*_TROUBLES, _WAITING) if name in at]
+    signs += [i for i, column in enumerate(columns) if _is_late(column)]
+    for i in signs:
+        found |= values[i] > 0
+    return found
+
+
+def is_used(column: Column) -> bool:
+    """True for the columns that outages are made of."""
+    is_of_leader = column.metric == "publish_latency_seconds" and "leader" in dict(column.labels)
+    return column.metric in _USED or _is_late(column) or is_of_leader
+
+
+def _is_late(column: Column) -> bool:
+    """True for a count of messages above one of the limits that a plan may set."""
+    threshold = dict(column.labels).get("threshold")
+    return column.metric in _ABOVE and threshold is not None and float(threshold) >= 1.0
+
+
 _WAITING = "publish_waiting_seconds"
+_ABOVE = ("publish_latency_above_messages", "end_to_end_latency_above_messages")
+_TROUBLES = ("failed_messages", "missed_messages")
+_USED = frozenset(
+    {
+        *("sent_messages", "acked_messages", "failed_messages", "missed_messages"),
+        *("in_flight_messages", "queue_full_messages", _WAITING, "sender_busy_ratio"),
+        *("callback_delay_seconds", "process_cpu_waiting_ratio"),
+        *("received_messages", "lag_messages"),
+    }
+)
 _DUE = ("sent_messages", "missed_messages", "in_flight_messages", "queue_full_messages")
 """Any of them says that a message was due, or still is."""
 

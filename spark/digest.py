@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors import outage
 from soak.core.audit import AUDIT_EVENTS
 from soak.core.model import Column, Record
 from soak.store.journal.reader import SourceReader, complete_size, segments
@@ -60,6 +61,23 @@ def load_digest(columns: tuple[Column, ...], k: Ints, values: Floats) -> LoadDig
     return LoadDigest(seconds[is_silent], seconds[is_silent & was_due], short[missed + failed > 0])
 
 
+@dataclass(frozen=True, slots=True)
+class RoughSeconds:
+    """The seconds of a client in which not all went well: `k` ascends, shape (n,); values (n, columns)."""
+
+    columns: tuple[Column, ...]
+    k: Ints
+    values: Floats
+
+
+def rough_seconds(columns: tuple[Column, ...], k: Ints, values: Floats) -> RoughSeconds:
+    """Return what outages are found in; `values`: a row a column, a column a record."""
+    at = [i for i, column in enumerate(columns) if outage.is_used(column)]
+    is_rough = outage.troubled(columns, values)
+    kept = values[np.ix_(at, np.flatnonzero(is_rough))].T
+    return RoughSeconds(tuple(columns[i] for i in at), k[is_rough], kept)
+
+
 _STATES = frozenset({"lag_messages", "in_flight_messages"})
 """Messages that are there, not that came in the second."""
 _AMOUNTS = frozenset({"retention_deletions", "retention_deleted_bytes"})
@@ -77,6 +95,7 @@ class Digest:
     values: NDArray[np.float64]
     invalid: tuple[tuple[int, str], ...]
     load: LoadDigest
+    rough: RoughSeconds
     event_seconds: Mapping[str, tuple[int, ...]]  # by kind; the bodies are read where they count
     damage: tuple[tuple[int, int, str], ...]  # k of the nearest record, offset, reason
     epochs: tuple[int, ...]
@@ -118,6 +137,7 @@ def digest(path: Path, step: int) -> Digest:
             if not record.is_valid
         ),
         load=load_digest(columns, every_k, by_second),
+        rough=rough_seconds(columns, every_k, by_second),
         event_seconds=_event_seconds([record for record, _ in records]),
         damage=tuple(damage),
         epochs=tuple(sorted({record.epoch for record, _ in records})),

@@ -24,7 +24,7 @@ from soak.core.units import SECOND_NS
 from soak.store.audit import audit_run, is_loss_known
 from soak.store.journal.reader import segments, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
-from spark.digest import digest, reduction
+from spark.digest import RoughSeconds, digest, reduction
 from spark.schema import columns_of, columns_text
 
 Ints = NDArray[np.int64]
@@ -42,7 +42,8 @@ SILENT_SECONDS = 60
 SCHEMA = (
     "error string, source string, seconds array<bigint>, columns string, k array<bigint>, "
     "values array<array<double>>, untrusted string, silent array<bigint>, "
-    "standing array<bigint>, short array<array<bigint>>, events string, damage string, incs array<int>"
+    "standing array<bigint>, short array<array<bigint>>, rough_columns string, "
+    "rough_k array<bigint>, rough binary, events string, damage string, incs array<int>"
 )
 
 ARROW_SCHEMA = pa.schema(
@@ -57,6 +58,9 @@ ARROW_SCHEMA = pa.schema(
         ("silent", pa.list_(pa.int64())),
         ("standing", pa.list_(pa.int64())),
         ("short", pa.list_(pa.list_(pa.int64()))),
+        ("rough_columns", pa.string()),
+        ("rough_k", pa.list_(pa.int64())),
+        ("rough", pa.binary()),
         ("events", pa.string()),
         ("damage", pa.string()),
         ("incs", pa.list_(pa.int32())),
@@ -80,6 +84,7 @@ class Timeline:
     silent: Mapping[str, Ints]  # by source: every k in which nothing was acknowledged, or received
     standing: Mapping[str, Ints]  # by source: every k in which messages were due, none acknowledged
     short: Mapping[str, Ints]  # by source: rows of k, messages missed, failed; where there were any
+    rough: Mapping[str, Sequence[RoughSeconds]]  # by source: of each file, where it has some
     event_seconds: Mapping[str, Ints]  # by kind, of all sources
     damage: tuple[tuple[str, int, str, str], ...]  # source, nearest k, place, reason
     restarts: tuple[tuple[str, str, int], ...]  # daemon, how it died, on the wall clock
@@ -215,6 +220,9 @@ def digest_row(path: Path, step: int) -> pa.RecordBatch:
         "silent": found.load.silent.tolist(),
         "standing": found.load.standing.tolist(),
         "short": found.load.short.tolist(),
+        "rough_columns": columns_text(found.rough.columns),
+        "rough_k": found.rough.k.tolist(),
+        "rough": found.rough.values.tobytes(),
         "events": json.dumps(found.event_seconds),
         "damage": json.dumps([[k, f"{path.name}:{at}", why] for k, at, why in found.damage]),
         "incs": list(found.epochs),
@@ -239,6 +247,7 @@ def _timeline(
     silent: dict[str, list[int]] = defaultdict(list)
     standing: dict[str, list[int]] = defaultdict(list)
     short: dict[str, list[Sequence[int]]] = defaultdict(list)
+    rough: dict[str, list[RoughSeconds]] = defaultdict(list)
     events: dict[str, list[int]] = defaultdict(list)
     damage: list[tuple[str, int, str, str]] = []
     audit, is_known = audit_run(folder, run, plan), is_loss_known(plan)
@@ -249,6 +258,8 @@ def _timeline(
         silent[source] += row["silent"]
         standing[source] += row["standing"]
         short[source] += row["short"]
+        if row["rough_k"]:
+            rough[source].append(_rough(row))
         for kind, found in json.loads(row["events"]).items():
             events[kind] += found
         damage += [(source, int(k), place, why) for k, place, why in json.loads(row["damage"])]
@@ -273,6 +284,7 @@ def _timeline(
             name: np.array(sorted(map(tuple, found)), dtype=np.int64).reshape(-1, 3)
             for name, found in short.items()
         },
+        rough=rough,
         event_seconds=_distinct(events),
         damage=tuple(damage),
         restarts=tuple(_restarts(folder)),
@@ -280,6 +292,12 @@ def _timeline(
         audit_by_subscription=audit.by_subscription(is_loss_known=is_known),
         is_running=is_running,
     )
+
+
+def _rough(row: Row) -> RoughSeconds:
+    columns = columns_of(row["rough_columns"])
+    values = np.frombuffer(row["rough"], dtype=np.float64).reshape(-1, len(columns))
+    return RoughSeconds(columns, np.array(row["rough_k"], dtype=np.int64), values)
 
 
 def _distinct(seconds: Mapping[str, Sequence[int]]) -> dict[str, Ints]:

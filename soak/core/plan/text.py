@@ -334,12 +334,11 @@ def _with_detector(raw: dict[str, Any]) -> dict[str, Any]:
     detectors = detection.get("detectors", {}) if isinstance(detection, dict) else None
     if not isinstance(detectors, dict):
         return raw  # a wrong type is reported with the others
-    defaults = {
-        name: plugins.load("detectors", name).Config()
+    every = {
+        name: detectors[name] if name in detectors else plugins.load("detectors", name).Config()
         for name in (STREAM_DETECTOR, OUTAGE_DETECTOR)
-        if name not in detectors
     }
-    return {**raw, "detection": {**detection, "detectors": {**defaults, **detectors}}}
+    return {**raw, "detection": {**detection, "detectors": {**every, **detectors}}}
 
 
 def dump(plan: AnyPlan) -> str:

@@ -101,16 +101,20 @@ def test_the_headline_is_p99_of_the_largest_ratio() -> None:
     assert incident.headline.series == END_TO_END
 
 
-def test_the_wait_of_what_is_not_acknowledged_makes_an_incident_that_a_latency_names() -> None:
-    """A cluster that acknowledges nothing has no latency; what is known of it later comes first."""
-    wait = change("produce.0@h|publish_waiting_seconds", 100, after=12.0)
-    slow = change(publish("0.99"), 104)
+def test_an_outage_names_its_incident() -> None:
+    """A cluster that acknowledges nothing has no latency; what is known of it later comes second."""
+    name = "produce.0@h|acknowledgement_outage_seconds"
+    outage = replace(change(name, 100, after=5.0), before=0.0, kind="outage")
+    slow = change(publish("0.99"), 104, 60.0)
 
-    (alone,), (both,) = group([wait]), group([wait, slow])
+    (alone,), (both,) = group([outage]), group([outage, slow])
 
-    assert (alone.headline, alone.related) == (wait, ())
-    assert both.headline == slow
+    assert (alone.headline, both.headline) == (outage, outage)
     assert is_regression(alone, ())
+
+
+def test_a_step_of_counts_makes_no_incident() -> None:
+    assert group([change("produce.0@h|acked_messages", 100)]) == []
 
 
 def test_other_series_never_make_an_incident() -> None:
