@@ -11,11 +11,12 @@ from detectors.nearby import Nearby
 from detectors.spikes import words_of
 from soak.core import plugins, wording
 from soak.core.model import Change, Evidence, Explanation
-from soak.core.series import parse_series
+from soak.core.series import parse_series, series_name
 
 BAR = cause_scores.SO_FAR
 PACKAGE = "detectors.causes"
 UNKNOWN = "unknown"
+_END_TO_END = 'end_to_end_latency_seconds{quantile="0.99"}'
 
 
 def attribute(
@@ -27,13 +28,23 @@ def attribute(
     latency worse. So is a drift, which has no instant that a cause could share. Of spikes the period is said
     too.
     """
-    change = found.headline if isinstance(found, Incident) else found
+    change = _as_latency(found.headline if isinstance(found, Incident) else found)
     touched = replace(nearby, events=affected_brokers.events_of_touched(change, nearby))
     causes = _asked(change, touched, is_last=is_last)
     if change.kind != "spikes" or change.period_seconds is None:
         return causes
     first, *others = causes
     return [replace(first, evidence=(*first.evidence, _comb(change))), *others]
+
+
+def _as_latency(change: Change) -> Change:
+    """Return an outage as the series of the journals that shows it best: the wait of the oldest message."""
+    if change.kind != "outage":
+        return change
+    source = parse_series(change.series).source
+    is_delivery = parse_series(change.series).metric == wording.DELIVERY_STOPPED
+    name = _END_TO_END if is_delivery else wording.WAITING
+    return replace(change, series=series_name(source, name), kind="step")
 
 
 def is_so_far(causes: Sequence[Explanation]) -> bool:

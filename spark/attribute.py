@@ -189,6 +189,7 @@ def named(run: str, incidents: Iterable[Incident], taken: Collection[str]) -> li
 def finding_of(run: str, incident: Incident, before: Finding | None) -> Finding:
     """Return an incident as a finding, without causes; `before` is the last word on it."""
     headline = incident.headline
+    failed, late, due = messages_in_outages(incident)
     return Finding(
         key=incident.key,
         run=run,
@@ -204,29 +205,33 @@ def finding_of(run: str, incident: Incident, before: Finding | None) -> Finding:
         is_about_cluster=False,
         changes=tuple(name for name in incident.moved if name != headline.series),
         resolved_k=incident.resolved_k,
-        **_messages(incident),
+        failed_messages=failed,
+        late_messages=late,
+        due_messages=due,
     )
 
 
-def _messages(incident: Incident) -> dict[str, int]:
-    """Return what became of the messages in the outages of an incident; nothing without an outage.
+def messages_in_outages(incident: Incident) -> tuple[int | None, int | None, int | None]:
+    """Return messages that failed, came late and were due, of all clients; None without an outage.
 
-    A client's are in each of its outages.
+    Each outage of a client counts its messages, so the largest counts of each. What was not acknowledged
+    could not be received, so consumers count only where no producer has an outage.
     """
     outages = [change for change in incident.changes if change.kind == "outage"]
-    found = {}
-    for name in ("failed_messages", "late_messages", "due_messages"):
-        largest: dict[str, int] = {}
-        for change in outages:
-            source = source_of(change.series)
-            if not source.startswith(_PRODUCER) and any(
-                source_of(one.series).startswith(_PRODUCER) for one in outages
-            ):
-                continue  # what was not acknowledged could not be received
-            largest[source] = max(largest.get(source, 0), getattr(change, name) or 0)
-        if outages:
-            found[name] = sum(largest.values())
-    return found
+    if not outages:
+        return None, None, None
+    produced = [one for one in outages if source_of(one.series).startswith(_PRODUCER)]
+    by_source: dict[str, tuple[int, int, int]] = {}
+    for change in produced or outages:
+        counts = change.failed_messages, change.late_messages, change.due_messages
+        known = by_source.get(source_of(change.series), (0, 0, 0))
+        by_source[source_of(change.series)] = (
+            max(known[0], counts[0] or 0),
+            max(known[1], counts[1] or 0),
+            max(known[2], counts[2] or 0),
+        )
+    failed, late, due = (sum(counts) for counts in zip(*by_source.values(), strict=True))
+    return failed, late, due
 
 
 def seconds_around(finding: Finding, end_k: int) -> tuple[int, int]:

@@ -74,7 +74,7 @@ def rough_seconds(columns: tuple[Column, ...], k: Ints, values: Floats) -> Rough
     """Return what outages are found in; `values`: a row a column, a column a record."""
     at = [i for i, column in enumerate(columns) if outage.is_used(column)]
     is_rough = outage.troubled(columns, values)
-    kept = values[np.ix_(at, np.flatnonzero(is_rough))].T
+    kept = values[at][:, is_rough].T
     return RoughSeconds(tuple(columns[i] for i in at), k[is_rough], kept)
 
 

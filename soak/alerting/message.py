@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from soak.alerting.chart import Window
 from soak.core import wording
-from soak.core.model import Change, Finding
+from soak.core.model import Change, Finding, Kind
 from soak.core.ports import Message
 from soak.core.series import parse_series
 from soak.core.units import SECOND_NS
@@ -279,7 +279,7 @@ def _changed_series_line(context: MessageContext, series: str) -> str:
     if not known:
         return f"  {wording.shortened(name, COLUMNS - 2)}"
     change = min(known, key=lambda one: abs(one.onset_k - onset_k))
-    kind = "outage" if change.kind == "outage" else "step"
+    kind: Kind = "outage" if change.kind == "outage" else "step"
     step = wording.level_text(series, kind, change.before, change.after)
     return f"  {wording.shortened(name, COLUMNS - 4 - len(step))}  {step}"
 

@@ -175,6 +175,11 @@ def change_text(found: Finding) -> str:
     return f"{levels}; {messages}" if found.kind == "outage" and messages else levels
 
 
+def _length(seconds: float) -> str:
+    """Return a length to the second up to two minutes: of an outage each of them counts."""
+    return f"{round(seconds)} s" if seconds < 120 else span(seconds)  # noqa: PLR2004
+
+
 def what_text(found: Finding) -> str:
     """Return what changed and by how much: `p99 publish latency 4.1 ms -> 61 ms (x15)`."""
     change = change_text(found)
@@ -200,7 +205,7 @@ def level_text(series: str, kind: Kind, before: float, after: float) -> str:
     if kind == "outage":
         leader = name.label("leader")
         by = f" by {_label('leader', leader)}" if leader else ""
-        return _OUTAGES.get(name.metric, "an outage{} for {}").format(by, span(after))
+        return _OUTAGES.get(name.metric, "an outage{} for {}").format(by, _length(after))
     did = f"{_KINDS[kind]} {step(before, after, name.unit)}".lstrip()
     return f"{did} and longer" if name.metric == WAITING and after > before else did
 

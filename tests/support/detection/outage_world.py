@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detectors.outage import Config, Outages, Second
 from soak.core.model import Change, Column
@@ -22,6 +23,7 @@ LATE = "late"
 """Messages that were acknowledged, or received, after ten seconds."""
 
 Values = Mapping[str, float]
+Floats = NDArray[np.float64]
 
 
 def leader_column(name: str) -> Column:
@@ -54,14 +56,14 @@ def silent(**changes: float) -> dict[str, float]:
     return {"sent": RATE, "acked": 0, "in_flight": RATE} | changes
 
 
-def producer_values(second: Values, leaders: Sequence[str] = ()) -> np.ndarray:  # type: ignore[type-arg]
+def producer_values(second: Values, leaders: Sequence[str] = ()) -> Floats:
     """Return the values of `producer_columns`; a leader that is not named acknowledged nothing."""
     row = [second.get(name, 0.0) for name in (*_SENT, *_OTHERS)]
     late = second.get(LATE, 0.0)
     return np.array([*row, late, late, *(second.get(name, math.nan) for name in leaders)])
 
 
-def consumer_values(second: Values) -> np.ndarray:  # type: ignore[type-arg]
+def consumer_values(second: Values) -> Floats:
     names = ("received", "lag", LATE)
     return np.array([second.get(name, 0.0) for name in names])
 

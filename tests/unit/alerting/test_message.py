@@ -358,6 +358,29 @@ def test_the_wait_of_an_unacknowledged_message_may_be_longer_than_measured() -> 
     )
 
 
+def test_an_outage_is_told_by_its_length_and_its_messages() -> None:
+    outage = dataclasses.replace(
+        FINDING,
+        series="produce.0@h|acknowledgement_outage_seconds",
+        kind="outage",
+        before=0.0,
+        after=5.0,
+        causes=(),
+        changes=(),
+        failed_messages=10,
+        late_messages=0,
+        due_messages=900,
+    )
+    opened = dataclasses.replace(CONTEXT, finding=outage, window=None)
+    over = dataclasses.replace(outage, state="gone", resolved_k=173, after=61.0)
+    resolved = dataclasses.replace(opened, finding=over, kind="resolved")
+    what = "nothing was acknowledged for"
+
+    assert f"{what} 5 s; 10 of 900 messages failed since" in compose(opened, None, 7).subject
+    assert f"{what} 5 s; 10 of 900 messages failed" in compose(opened, None, 7).text
+    assert f"resolved: {what} 61 s;" in compose(resolved, None, 7).subject
+
+
 def test_the_step_nearest_to_the_finding_is_shown_of_a_series_that_stepped_twice() -> None:
     before = dataclasses.replace(CHANGE, onset_k=70, after=0.009)
     message = compose(dataclasses.replace(CONTEXT, changes=(before, CHANGE)), None, 7)

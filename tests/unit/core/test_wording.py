@@ -231,6 +231,54 @@ def test_the_wait_of_an_unacknowledged_message_is_a_lower_bound(after: float, te
     assert wording.level_text(f"produce.0@h|{wording.WAITING}", "step", before, after) == text
 
 
+OUTAGE = Finding(
+    key="r-1",
+    run="r",
+    raised_k=14,
+    onset_k=10,
+    interval=(9, 10),
+    series="produce.0@h|acknowledgement_outage_seconds",
+    kind="outage",
+    before=0.0,
+    after=61.0,
+    state="gone",
+    confidence=1.0,
+    is_about_cluster=True,
+    failed_messages=61_668,
+    late_messages=0,
+    due_messages=356_400,
+)
+
+
+def test_an_outage_is_sized_by_its_length_and_its_messages() -> None:
+    late = dataclasses.replace(OUTAGE, failed_messages=0, late_messages=12)
+    both = dataclasses.replace(OUTAGE, late_messages=12)
+
+    assert [wording.what_text(one) for one in (OUTAGE, late, both)] == [
+        "nothing was acknowledged for 61 s; 61,668 of 356,400 messages failed",
+        "nothing was acknowledged for 61 s; 12 of 356,400 messages came late",
+        "nothing was acknowledged for 61 s; 61,668 of 356,400 messages failed, 12 came late",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("series", "text"),
+    [
+        (
+            'produce.0@h|acknowledgement_outage_seconds{leader="2"}',
+            "nothing was acknowledged by leader 2 for 7 s",
+        ),
+        (
+            "produce.0@h|acknowledgement_shortfall_seconds",
+            "too few messages were acknowledged in time for 7 s",
+        ),
+        ("consume.0@h|delivery_outage_seconds", "nothing was received for 7 s"),
+    ],
+)
+def test_each_outage_says_what_did_not_come(series: str, text: str) -> None:
+    assert wording.level_text(series, "outage", 0.0, 7.0) == text
+
+
 def test_a_series_is_placed_where_it_was_measured() -> None:
     assert wording.title_with_source('probe@b1|disk_write_await_seconds{device="vda"}') == (
         "disk write await (vda) of probe@b1"

@@ -124,6 +124,15 @@ def test_an_uncertain_finding_is_not_sent(tmp_path: Path, quiet: Finding) -> Non
         assert store.notifications("run1") == []
 
 
+def test_an_outage_is_sent_before_its_cause_is_known(tmp_path: Path) -> None:
+    outage = finding(causes=(), kind="outage", failed_messages=3, late_messages=0, due_messages=90)
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(outage, ["mail"], 1)
+
+        assert [row.kind for row in store.due(2**62)] == ["opened"]
+        assert store.finding(outage.key) == outage
+
+
 def test_a_later_save_without_causes_keeps_the_known_ones(tmp_path: Path) -> None:
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding("confirmed"), ["mail"], NOW)
