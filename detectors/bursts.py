@@ -1,7 +1,7 @@
 """Bursts: a few values far above the level of those around them, and back.
 
 Method:  distance on log10 from the median of the 9 values before or of the 9 after, whichever is lower, in
-         robust standard deviations of these distances over the whole series; values next to
+         robust standard deviations of the distance to the nearer one over the whole series; values next to
          it are near that level on both sides, which a step's are on one.
 Assumes: latencies or other positive values; noise of one size. What lasts longer than `most_rows` is a level.
 """
@@ -45,8 +45,10 @@ def detect(series: Series, config: Config) -> list[Change]:
     if series.values.size < 2 * _AROUND:
         return []
     y = np.log10(np.maximum(series.values, FLOOR_SECONDS))
-    level = _level(y)
-    sd = _MAD_TO_SD * float(np.median(np.abs(y - level)))
+    before, after = _levels(y)
+    level = np.minimum(before, after)
+    nearest = np.minimum(np.abs(y - before), np.abs(y - after))
+    sd = _MAD_TO_SD * float(np.median(nearest))
     least = max(np.log10(config.smallest_ratio), config.sds * sd)
     is_far = y - level >= least
     bounds = np.flatnonzero(np.diff(np.concatenate([[False], is_far, [False]])))
@@ -68,11 +70,11 @@ def without(series: Series, edges: Sequence[Change]) -> Series:
     return Series(series.name, series.k[keep], series.values[keep])
 
 
-def _level(y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the lower of the medians before and after each value; at the ends the last value stands in."""
+def _levels(y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the medians before and after each value; at the ends the last value stands in."""
     wide = np.pad(y, _AROUND, mode="edge")
     medians = np.median(np.lib.stride_tricks.sliding_window_view(wide, _AROUND), axis=1)
-    return np.asarray(np.minimum(medians[: y.size], medians[-y.size :]))
+    return medians[: y.size], medians[-y.size :]
 
 
 def _edge(series: Series, row: int, before: float, after: float) -> Change:

@@ -19,8 +19,6 @@ from detectors._measure import FLOOR_SECONDS
 from soak.core.model import Change, Series
 
 BLOCK_ROWS = 120
-LEAST_LEVEL_ROWS = 10
-"""Of a step that is cut out: online, what is shorter is a burst and hardly ever confirmed, so it is noise."""
 LONG_GAP = 10  # missing seconds over which neighbours are no neighbours any more
 
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from detectors import kinds, level_shift, segmentation
+from detectors import kinds, level_shift
 from detectors.attribution import attribute
 from detectors.channels import is_headline
 from detectors.incidents import group, is_recovery, is_regression
+from detectors.offline.steps import Config, detect_together
 from soak.core.model import Change, Finding, Series
 from soak.core.series import parse_series, source_of
 from soak.store.journal.history import History
@@ -26,23 +27,18 @@ from spark.timeline import Timeline
 
 # --- What changed in the latencies of a run, looking back at all of them together.
 
-_LEVEL_SECONDS, _LEVEL_ROWS = 10, 3  # that a level lasts at least, whichever is longer
 
+def changes_together(many: Sequence[Series], plan: level_shift.Config) -> list[tuple[Change, ...]]:
+    """Return steps, drifts, spikes and tails of series that count seconds, in order of onset.
 
-def changes_together(
-    many: Sequence[Series], step: int, plan: level_shift.Config
-) -> list[tuple[Change, ...]]:
-    """Return steps, drifts, spikes and tails in order of onset; `step` seconds lie between two rows.
-
-    What several series did at one time is one step: a change of each, clearest first. What is worth telling
-    is what the plan tells online.
+    What several series did at one time is one step: a change of each, clearest first. The smallest step is
+    that of the plan, as online.
     """
-    config = segmentation.Config(
+    config = Config(
         smallest_step_ratio=plan.smallest_step_ratio,
         smallest_step_seconds=plan.smallest_step_seconds,
-        least_rows=max(_LEVEL_ROWS, _LEVEL_SECONDS // step),
     )
-    steps = segmentation.detect_together(many, config)
+    steps = detect_together(many, config)
     return kinds.told_together([(series, plan.minimum_effect) for series in many], steps)
 
 
@@ -110,7 +106,7 @@ def offline_changes(timeline: Timeline) -> list[tuple[Change, ...]]:
         many.append(Series(name, k[keep], values[keep]))
     return [
         tuple(_within_buckets(change, timeline.step) for change in changes)
-        for changes in changes_together(many, timeline.step, step_config(timeline.plan))
+        for changes in changes_together(many, step_config(timeline.plan))
     ]
 
 

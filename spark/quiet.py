@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from detectors import segmentation
 from detectors.calibration import LEAST_ROWS
 from detectors.channels import is_headline
 from detectors.level_shift import Config
-from detectors.quiet_rows import LEAST_LEVEL_ROWS, Quiet, quiet
+from detectors.offline.steps import Config as Steps
+from detectors.offline.steps import detect
+from detectors.quiet_rows import Quiet, quiet
 from soak.core.model import Column, Series
 from soak.core.series import source_of
 from soak.store.journal.history import History, Window
@@ -66,13 +67,12 @@ def quiet_seconds(
     Of a long soak pieces at equal distances are read, `most_seconds` in all. Untrusted seconds and steps of
     the size that would be told are left out.
     """
-    steps = segmentation.Config(
+    steps = Steps(
         smallest_step_ratio=config.smallest_step_ratio,
         smallest_step_seconds=config.smallest_step_seconds,
-        least_rows=LEAST_LEVEL_ROWS,
     )
     found = [
-        quiet(series, column.unit, segmentation.detect(series, steps))
+        quiet(series, column.unit, detect(series, steps))
         for column, series in latencies(history, _pieces(soak, most_seconds))
     ]
     return [one for one in found if one.values.size >= LEAST_ROWS]

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from detectors import calibration, exceedance_rate, segmentation
+from detectors import calibration, exceedance_rate
 from detectors.level_shift import Config
-from detectors.quiet_rows import LEAST_LEVEL_ROWS, Quiet, quiet
+from detectors.offline.steps import Config as Steps
+from detectors.offline.steps import detect
+from detectors.quiet_rows import Quiet, quiet
 from soak.app.analysis import series_files
 from soak.core import wording
 from soak.core.errors import NotAvailableError, PlanError
@@ -246,14 +248,14 @@ def _quiet_file(path: Path, value: str | None) -> tuple[list[Quiet], Config, flo
         )
     here = np.flatnonzero(np.isfinite(csv.values))
     whole = Series(csv.name, here.astype(np.int64), csv.unit_seconds * csv.values[here])
-    steps = segmentation.Config(
+    steps = Steps(
         scale="log" if csv.is_latency else "linear",
         smallest_step_ratio=config.smallest_step_ratio,
         smallest_step_seconds=config.smallest_step_seconds,
-        least_rows=LEAST_LEVEL_ROWS,
+        unit_seconds=csv.spacing_seconds,
     )
     unit = "seconds" if csv.is_latency else ""
-    found = quiet(whole, unit, segmentation.detect(whole, steps))
+    found = quiet(whole, unit, detect(whole, steps))
     return (
         [found] if found.values.size >= calibration.LEAST_ROWS else [],
         config,

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import kinds, level_shift, minimum_effect, segmentation
+from detectors import kinds, level_shift, minimum_effect
+from detectors.offline.steps import Config, detect_mixed
 from detectors.panel import Panel
 from soak.app.analysis import series_files
 from soak.app.analysis.series_files import CsvSeries
@@ -135,14 +136,15 @@ def detect_offline(many: Sequence[CsvSeries]) -> list[tuple[Change, ...]]:
         values = series.unit_seconds * series.values[here]
         whole.append(Series(series.name, here.astype(np.int64), values))
         configs.append(
-            segmentation.Config(
+            Config(
                 scale="log" if series.is_latency else "linear",
                 smallest_step_ratio=_MIN_STEP_RATIO,
                 smallest_step_seconds=0.0,
+                unit_seconds=series.spacing_seconds,
             )
         )
         worths.append(_minimum_effect(series))
-    steps = segmentation.detect_mixed(list(zip(whole, configs, strict=True)))
+    steps = detect_mixed(list(zip(whole, configs, strict=True)))
     found = kinds.told_together(list(zip(whole, worths, strict=True)), steps)
     by_name = {series.name: series for series in many}
     return [tuple(_in_file_unit(by_name[one.series], one) for one in changes) for changes in found]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from detectors import bursts, episodes
 from detectors.attribution import attribute
 from detectors.nearby import Nearby
-from detectors.segmentation import Config, detect_together
+from detectors.offline.steps import Config, detect_together
 from soak.app.live_view import clock_text
 from soak.core import wording
 from soak.core.errors import PlanError, RunFolderError
@@ -205,14 +205,6 @@ def write_file(path: Path, chunks: Iterable[str]) -> None:
 
 
 _STEP_RATIO = 1.5
-_MIN_SAMPLES = 2  # of a level: a single sample is an outlier
-_PENALTY = 0.05  # below the default, which is for seconds: a sample of ten seconds has less noise
-_CONFIG = Config(
-    smallest_step_ratio=_STEP_RATIO,
-    smallest_step_seconds=0.0,
-    least_rows=_MIN_SAMPLES,
-    penalty=_PENALTY,
-)
 _BURSTS = bursts.Config()
 _MEDIAN = "_p50_seconds"
 _BOUNDS = episodes.Bounds(together=2, smallest_step_ratio=_STEP_RATIO)
@@ -248,7 +240,7 @@ def latency_rises(result: Result) -> list[LatencyRise]:
     """
     latencies = series.latency_series(result)
     metrics = {one.name: metric for metric, one in latencies.items()}
-    steps = _steps(latencies)
+    steps = _steps(latencies, result.step_seconds)
     end = series.second_of(result, result.seconds.size)
     panel = Nearby(k0=0, k1=end, series=series.series_by_second(result))
     found = []
@@ -261,7 +253,7 @@ def latency_rises(result: Result) -> list[LatencyRise]:
     return found
 
 
-def _steps(latencies: Mapping[str, Series]) -> list[tuple[Change, ...]]:
+def _steps(latencies: Mapping[str, Series], step_seconds: float) -> list[tuple[Change, ...]]:
     """Return the steps of all latencies, and the edges of bursts too short for a level, in order of time.
 
     Bursts are found in medians only: high quantiles have outliers in any run. During a burst the other
@@ -277,10 +269,13 @@ def _steps(latencies: Mapping[str, Series]) -> list[tuple[Change, ...]]:
         for metric, one in latencies.items()
     ]
     steps: list[tuple[Change, ...]] = [(edge,) for one in edges.values() for edge in one]
+    config = Config(
+        smallest_step_ratio=_STEP_RATIO, smallest_step_seconds=0.0, unit_seconds=step_seconds
+    )
     measured = {one.name: one.k for one in without_bursts}
     steps += [
         tuple(_at_measured(change, measured[change.series]) for change in changes)
-        for changes in detect_together(without_bursts, _CONFIG)
+        for changes in detect_together(without_bursts, config)
     ]
     return sorted(steps, key=lambda changes: changes[0].onset_k)
 

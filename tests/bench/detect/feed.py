@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import panel as kinds_panel
-from detectors import segmentation
 from detectors.level_shift import Config, Panel
+from detectors.offline import steps
 from soak.app.analysis.detect import detect_offline, detect_online
 from soak.app.analysis.omb import LatencyRise, latency_rises
 from soak.app.analysis.series_files import CsvSeries
@@ -169,11 +169,11 @@ def _feed(panel: Panel, values: Table, unit: str) -> list[Reported]:
 
 def offline_cuts(y: NDArray[np.float64]) -> list[Cut]:
     """Return the cuts of a latency given on log10, a row a second, as `soak detect` looks for steps."""
-    chosen = segmentation.Config(smallest_step_ratio=_OFFLINE_RATIO, smallest_step_seconds=0.0)
+    chosen = steps.Config(smallest_step_ratio=_OFFLINE_RATIO, smallest_step_seconds=0.0)
     series = Series("p99", np.arange(y.size), _LEVEL * 10.0 ** (y - np.median(y)))
     return [
         Cut(int(one.onset_k), int(one.interval[0]), int(one.interval[1]), one.direction == "up")
-        for one in segmentation.detect(series, chosen)
+        for one in steps.detect(series, chosen)
     ]
 
 

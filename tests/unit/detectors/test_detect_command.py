@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from detectors import level_shift
-from detectors.segmentation import Config, detect
+from detectors.offline.steps import Config, detect
 from soak.app.analysis import detect as detect_command
 from soak.cli.main import build
 from soak.core.errors import PlanError
@@ -98,11 +98,11 @@ def test_a_long_series_is_dated_to_the_row() -> None:
 
 @pytest.mark.parametrize("before", [0.0, 2.0])
 def test_a_level_of_few_rows_in_a_constant_series_is_found(before: float) -> None:
-    """Fewer than one in a hundred: partitions without a leader, or whole milliseconds."""
+    """One in thirty: partitions without a leader, or whole milliseconds."""
     values = np.full(3600, before)
-    values[2000:2030] = 8.0
+    values[2000:2120] = 8.0
 
-    assert [change.onset_k for change in detect(series_of(values), Config())] == [2000, 2030]
+    assert [change.onset_k for change in detect(series_of(values), Config())] == [2000, 2120]
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0] * 500])
@@ -304,7 +304,7 @@ def test_looking_back_tells_the_steps_that_the_plan_tells(ratio: float, *, is_to
     """A step of 1.35 x, which begins at no other time."""
     values = latencies(3, 1200)
     values[600:] *= 1.35
-    found = changes_together([series_of(values)], 1, level_shift.Config(smallest_step_ratio=ratio))
+    found = changes_together([series_of(values)], level_shift.Config(smallest_step_ratio=ratio))
 
     assert [abs(change.onset_k - 600) <= 3 for (change,) in found] == [True] * is_told
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detectors import level_shift, segmentation
+from detectors import level_shift
 from detectors.kinds import told
+from detectors.offline import steps as offline_steps
 from detectors.panel import Panel
 from detectors.tail import Config, detect
 from soak.core.model import Change, Column, Series
@@ -18,7 +19,7 @@ from soak.core.units import SECOND_NS
 from spark.offline_analysis import changes_together
 
 ANY = Config(smallest_step_ratio=1.05, smallest_step_seconds=0.0)
-STEPS = segmentation.Config(smallest_step_ratio=1.05, smallest_step_seconds=0.0)
+STEPS = offline_steps.Config(smallest_step_ratio=1.05, smallest_step_seconds=0.0)
 
 
 def series_of(y: NDArray[np.float64]) -> Series:
@@ -31,7 +32,7 @@ def noise(rows: int, seed: int = 5, sd: float = 0.03) -> NDArray[np.float64]:
 
 def all_of(y: NDArray[np.float64]) -> list[Change]:
     series = series_of(y)
-    return told(series, segmentation.detect(series, STEPS), ANY)
+    return told(series, offline_steps.detect(series, STEPS), ANY)
 
 
 def test_a_drift_is_no_staircase() -> None:
@@ -55,7 +56,7 @@ def test_a_drift_after_a_step_has_the_levels_of_the_file() -> None:
     y = noise(9000) + 0.3 * np.clip((np.arange(9000) - 4000) / 3600, 0.0, 1.0)
     y[1000:] += 1.0
     series = series_of(y)
-    steps = segmentation.detect(series, STEPS)
+    steps = offline_steps.detect(series, STEPS)
     (drift,) = [one for one in told(series, steps, ANY) if one.kind == "drift"]
     apart = drift.after - drift.before
     least = [
@@ -77,9 +78,9 @@ def test_a_drift_down_after_a_fall_of_a_count_is_judged_at_its_own_level() -> No
     y[1000:] -= 800.0
     y -= 100.0 * np.clip((np.arange(9000) - 4000) / 3600, 0.0, 1.0)
     series = Series("n", np.arange(y.size), y)
-    cut = segmentation.Config(scale="linear", smallest_step_seconds=0.0)
+    cut = offline_steps.Config(scale="linear", smallest_step_seconds=0.0)
     judged = Config(scale="linear", smallest_step_seconds=0.0)
-    steps = segmentation.detect(series, cut)
+    steps = offline_steps.detect(series, cut)
     (drift,) = [one for one in told(series, steps, judged) if one.kind == "drift"]
 
     assert (drift.before, drift.after) == pytest.approx((200.0, 100.0), rel=0.1)
@@ -92,7 +93,7 @@ def test_a_tail_below_the_smallest_step_is_none_beside_a_step_and_alone(jump: fl
     y = np.concatenate([noise(4000), noise(3000, 6, 0.09)])
     y[1000:] += jump
     series = series_of(y)
-    steps = segmentation.detect(series, STEPS)
+    steps = offline_steps.detect(series, STEPS)
     kinds = [
         {one.kind for one in told(series, steps, replace(ANY, smallest_step_ratio=ratio))}
         for ratio in (1.05, 2.0)
@@ -106,7 +107,7 @@ def test_a_step_of_other_series_behind_the_last_row_is_none_of_this_one() -> Non
     y = noise(400)
     y[200:] += 0.5
     series = series_of(y)
-    (step,) = segmentation.detect(series, STEPS)
+    (step,) = offline_steps.detect(series, STEPS)
     late = replace(step, onset_k=400, interval=(399, 400), before=step.after, after=2 * step.after)
 
     assert late in told(series, [step, late], ANY)
@@ -163,7 +164,7 @@ def test_online_and_offline_take_the_same_spikes_for_periodic(seed: int) -> None
         for change in panel.update("s", [column], k, np.array([value]), True, "soak")
     ]
 
-    offline = [one for (one,) in changes_together([series], 1, plan) if one.kind == "spikes"]
+    offline = [one for (one,) in changes_together([series], plan) if one.kind == "spikes"]
 
     assert [one.raised_k for one in offline] == sorted(
         {one.raised_k for one in online if one.kind == "spikes"}

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from detectors.level_shift import Config
+from detectors.offline.steps import Config as Steps
+from detectors.offline.steps import detect_together
 from detectors.panel import Panel
-from detectors.segmentation import Config as Steps
-from detectors.segmentation import detect_together
 from soak.core.model import Change, Column, Finding, Series
 from spark import offline_analysis
 

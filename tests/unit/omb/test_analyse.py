@@ -142,7 +142,7 @@ def test_the_command_prints_one_object_a_finding() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("levels", "length"),
-    [([1, 3, 1, 3, 1], 30), ([1, 2, 4, 8], 30)],
+    [([1, 3, 1, 3, 1], 60), ([1, 2, 4, 8], 80)],
     ids=str,
 )
 def test_every_rise_of_a_run_is_found_in_its_export(
