@@ -51,11 +51,11 @@ def resolution(y: Floats, values: Floats) -> float:
 def blocks(y: Floats, rows: int, step: float) -> tuple[Floats, Floats]:
     """Return the means of so many rows each, and the same without what is too short for a level.
 
-    In the first, single rows are clipped around the running median; in the second, single blocks too. `step`
-    is the resolution of the values.
+    In the first, rows are clipped around their running median over half a level on each side; in the second,
+    blocks too. `step` is the resolution of the values.
     """
     if rows > 1:
-        y = _clipped(y, rows | 1, rows, step)
+        y = _clipped(y, C.level_blocks * rows | 1, rows, step)
     means = y[: y.size // rows * rows].reshape(-1, rows).mean(axis=1)
     return means, _clipped(means, 2 * C.level_blocks - 1, 1, step)
 
