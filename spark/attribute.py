@@ -14,7 +14,7 @@ import numpy as np
 
 from detectors import level_shift
 from detectors.attribution import UNKNOWN, attribute, is_so_far
-from detectors.incidents import Incident, group, identity, is_recovery, is_regression
+from detectors.incidents import Incident, group, identity, is_regression
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
 from soak.core.plan.phases import Phases
@@ -66,7 +66,8 @@ class Attribution:
             known = store.changes(self.run)
             stored = {finding.key: finding for finding in store.findings(self.run)}
             assigned = store.assigned(self.run)
-            incidents = named(self.run, group(known, assigned), {*stored, *assigned.values()})
+            found = group(known, assigned, step_config(self.plan).minimum_effect)
+            incidents = named(self.run, found, {*stored, *assigned.values()})
             members = {
                 identity(c): incident.key for incident in incidents for c in incident.changes
             }
@@ -97,25 +98,23 @@ class Attribution:
     ) -> Finding:
         """Return the finding with its causes: a first word soon, the last one when all is seen."""
         causes: Sequence[Explanation] = before.causes if before is not None else ()
-        is_settled = before is not None and before.is_settled and before.onset_k == finding.onset_k
+        worst = incident.headline
+        is_settled = before is not None and before.is_settled and before.worst_k == worst.onset_k
         if finding.state != "warning" and not is_settled:
-            last_k = finding.onset_k + AFTER_SECONDS
+            last_k = worst.onset_k + AFTER_SECONDS
             newest_k = max(latest.values(), default=0)
             is_open = is_so_far(causes)
-            is_soon = is_open and incident.direction == "up"  # a step down has no cause
-            is_soon = is_soon and self._has_passed(finding.onset_k + SOON_SECONDS, latest)
-            is_all_there = is_open and self._is_all_there(finding, latest)
+            is_soon = is_open and self._has_passed(worst.onset_k + SOON_SECONDS, latest)
+            is_all_there = is_open and self._is_all_there(worst, latest)
             is_last = is_over or newest_k >= last_k
             is_settled = newest_k >= last_k or (is_over and self._is_run_over())
             if is_soon or is_all_there or is_last:
-                nearby = self._nearby(finding, known, newest_k + 1)
+                nearby = self._nearby(worst, known, newest_k + 1)
                 found = attribute(incident, nearby, is_last=is_settled)
                 if found[0].cause != UNKNOWN or is_all_there or is_last:
                     causes = found
             self._is_settled &= is_settled
-        is_about_cluster = is_regression(incident, causes) and not is_recovery(
-            incident, known, smallest_step_ratio(self.plan)
-        )
+        is_about_cluster = is_regression(incident, causes)
         return replace(
             finding, causes=tuple(causes), is_about_cluster=is_about_cluster, is_settled=is_settled
         )
@@ -124,13 +123,13 @@ class Attribution:
         """True when it has an end; a pause has none, and who goes on afterwards sees more."""
         return read_phases(self.folder.phases).end_k is not None
 
-    def _is_all_there(self, finding: Finding, latest: dict[str, int]) -> bool:
+    def _is_all_there(self, worst: Change, latest: dict[str, int]) -> bool:
         """True when every channel would have shown by now what it had to show of the onset."""
-        window = self.history.window(finding.onset_k, finding.onset_k + 1)
+        window = self.history.window(worst.onset_k, worst.onset_k + 1)
         late_seconds = max(
             (lag for name, lag in lags(window).items() if not _is_deletion(name)), default=0.0
         )
-        wanted_k = finding.interval[1] + SETTLE_SECONDS + round(late_seconds)
+        wanted_k = worst.interval[1] + SETTLE_SECONDS + round(late_seconds)
         return self._has_passed(wanted_k, latest)
 
     @staticmethod
@@ -156,8 +155,8 @@ class Attribution:
             return found
         return {source: min(k, newest) for source, k in found.items()}
 
-    def _nearby(self, finding: Finding, known: Sequence[Change], end_k: int) -> Nearby:
-        k0, k1 = seconds_around(finding, end_k)
+    def _nearby(self, worst: Change, known: Sequence[Change], end_k: int) -> Nearby:
+        k0, k1 = seconds_around(worst, end_k)
         phases = read_phases(self.folder.phases)
         window = self.history.window(k0, k1)
         return nearby_of(window, known, phases, self.history.earlier_events(k0))
@@ -167,10 +166,6 @@ def step_config(plan: Plan) -> level_shift.Config:
     """Return what the plan has the online detector tell."""
     found: level_shift.Config = plan.detection.detectors[STREAM_DETECTOR]
     return found
-
-
-def smallest_step_ratio(plan: Plan) -> float:
-    return step_config(plan).smallest_step_ratio
 
 
 def named(run: str, incidents: Iterable[Incident], taken: Collection[str]) -> list[Incident]:
@@ -188,14 +183,14 @@ def named(run: str, incidents: Iterable[Incident], taken: Collection[str]) -> li
 
 def finding_of(run: str, incident: Incident, before: Finding | None) -> Finding:
     """Return an incident as a finding, without causes; `before` is the last word on it."""
-    headline = incident.headline
+    headline, opening = incident.headline, incident.opening
     failed, late, due = messages_in_outages(incident)
     return Finding(
         key=incident.key,
         run=run,
         raised_k=incident.raised_k if before is None else before.raised_k,
-        onset_k=headline.onset_k,
-        interval=headline.interval,
+        onset_k=opening.onset_k,
+        interval=opening.interval,
         series=headline.series,
         kind=headline.kind,
         before=headline.before,
@@ -208,6 +203,7 @@ def finding_of(run: str, incident: Incident, before: Finding | None) -> Finding:
         failed_messages=failed,
         late_messages=late,
         due_messages=due,
+        worst_k=headline.onset_k,
     )
 
 
@@ -234,13 +230,13 @@ def messages_in_outages(incident: Incident) -> tuple[int | None, int | None, int
     return failed, late, due
 
 
-def seconds_around(finding: Finding, end_k: int) -> tuple[int, int]:
+def seconds_around(change: Change, end_k: int) -> tuple[int, int]:
     """Return first second and first after it that causes look at, before `end_k`: at most a window.
 
     An onset may lie anywhere in hours: between two stretches that counted, or within a long period.
     """
-    k1 = min(finding.onset_k + AFTER_SECONDS + 1, end_k)
-    k0 = max(0, finding.interval[0] - BEFORE_SECONDS, k1 - MAX_WINDOW_SECONDS)
+    k1 = min(change.onset_k + AFTER_SECONDS + 1, end_k)
+    k0 = max(0, change.interval[0] - BEFORE_SECONDS, k1 - MAX_WINDOW_SECONDS)
     return k0, max(k0, k1)
 
 

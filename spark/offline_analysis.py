@@ -10,7 +10,7 @@ import numpy as np
 from detectors import kinds, level_shift
 from detectors.attribution import attribute
 from detectors.channels import is_headline
-from detectors.incidents import group, is_recovery, is_regression
+from detectors.incidents import group, is_regression
 from detectors.offline.steps import Config, detect_together
 from soak.core.model import Change, Finding, Series
 from soak.core.series import parse_series, source_of
@@ -19,9 +19,9 @@ from spark.attribute import (
     finding_of,
     nearby_of,
     seconds_around,
-    smallest_step_ratio,
     step_config,
 )
+from spark.outages import outages
 from spark.summary import Judged
 from spark.timeline import Timeline
 
@@ -55,28 +55,28 @@ ALONE_RATIO = 2.0
 def look_back(
     timeline: Timeline, online: Sequence[Finding], changes: Sequence[Change] = ()
 ) -> list[Judged]:
-    """Return all findings, each with who saw it; `changes` are those of all series, seen online.
+    """Return all incidents, each with who saw it; `changes` are those of all series, seen online.
 
-    A warning that looking back confirms is told under the key that it was given online.
+    What the offline analysis shows while an incident was open is a part of it. A warning that it confirms
+    keeps the key that it was given online. Falls of latency are no incidents, though earlier versions stored
+    them as findings.
     """
-    seen = offline_changes(timeline)
+    seen, stopped = offline_changes(timeline), outages(timeline)
     steps = [one for event in seen for one in event if one.kind == "step"]
     courses = [one for event in seen for one in event if one.kind != "step"]
-    told = [finding for finding in online if finding.state != "warning"]
-    warnings = [finding for finding in online if finding.state == "warning"]
+    rises = [one for one in (*steps, *courses, *stopped) if one.direction == "up"]
+    worse = [finding for finding in online if finding.after > finding.before]
+    told = [finding for finding in worse if finding.state != "warning"]
+    warnings = [finding for finding in worse if finding.state == "warning"]
     judged = []
     for finding in told:
         course = _drift_of(finding, steps, courses)
         known = finding if course is None else _as_drift(finding, course)
-        is_seen = course is not None or any(_is_same(finding, step) for step in steps)
-        is_seen |= any(_is_same_course(finding, other) for other in courses)
+        is_seen = course is not None or any(_is_part(finding, rise) for rise in rises)
         judged.append(Judged(known, "both" if is_seen else "online", _step_of(known, seen)))
-    alone = [
-        step
-        for step in steps
-        if not any(_is_same(finding, step) or _is_return(finding, step) for finding in told)
-    ]
-    for finding in _findings(timeline, _lasting(alone, timeline), changes):
+    alone = [step for step in steps if not any(_is_part(finding, step) for finding in told)]
+    unseen = [one for one in stopped if not any(_is_part(finding, one) for finding in told)]
+    for finding in _findings(timeline, [*_lasting(alone, timeline), *unseen], changes):
         warned = next((one for one in warnings if _is_same(one, finding)), None)
         step = _step_of(finding, seen)
         if warned is None:
@@ -158,10 +158,6 @@ def _as_drift(finding: Finding, course: Change) -> Finding:
     )
 
 
-def _is_same_course(finding: Finding, course: Change) -> bool:
-    return course.kind == finding.kind and _is_within(finding, course)
-
-
 def _is_within(finding: Finding, course: Change) -> bool:
     """True when a finding of the same direction began while a drift, spikes or a tail lasted."""
     is_up = finding.after > finding.before
@@ -183,12 +179,14 @@ def _is_same(finding: Finding, step: Change | Finding) -> bool:
     return is_near and is_up == (step.after > step.before)
 
 
-def _is_return(finding: Finding, step: Change) -> bool:
-    """True for the step by which a finding went away: it is told with the finding."""
-    if finding.resolved_k is None:
-        return False
-    is_back = (finding.after > finding.before) != (step.after > step.before)
-    return is_back and finding.onset_k < step.onset_k <= finding.resolved_k + NEAR_SECONDS
+def _is_part(finding: Finding, change: Change) -> bool:
+    """True when a change began while an incident lasted, or may have."""
+    first, last = change.interval
+    if change.kind != "step":  # it begins slowly
+        last = max(last, change.raised_k)
+    end_k = finding.resolved_k
+    is_before_end = end_k is None or first <= end_k + NEAR_SECONDS
+    return is_before_end and finding.interval[0] - NEAR_SECONDS <= last
 
 
 def _lasting(steps: Sequence[Change], timeline: Timeline) -> list[Change]:
@@ -220,9 +218,10 @@ def _findings(
 ) -> list[Finding]:
     findings = []
     history = History(timeline.folder.journal)
-    for incident in group(steps):
+    effect = step_config(timeline.plan).minimum_effect
+    for incident in group(steps, effect=effect, context=changes):
         finding = finding_of(timeline.run.id, incident, None)
-        k0, k1 = seconds_around(finding, timeline.end_k)
+        k0, k1 = seconds_around(incident.headline, timeline.end_k)
         nearby = nearby_of(
             history.window(k0, k1),
             (*steps, *changes),
@@ -231,8 +230,6 @@ def _findings(
         )
         causes = tuple(attribute(incident, nearby, is_last=not timeline.is_running))
         key = f"{finding.key}-offline"
-        about = is_regression(incident, causes) and not is_recovery(
-            incident, (*steps, *changes), smallest_step_ratio(timeline.plan)
-        )
+        about = is_regression(incident, causes)
         findings.append(replace(finding, key=key, causes=causes, is_about_cluster=about))
     return findings

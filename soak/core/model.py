@@ -191,9 +191,10 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One incident: changes with close onsets, under a key that never changes.
+    """One incident, from its first rise to its end, under a key that never changes.
 
-    `series` is the headline; `before` and `after` are its levels, in its unit. `changes` names the other
+    `series` is the headline; `before` and `after` are its level before the incident and its worst, in its
+    unit. `onset_k` and `interval` are those of the first rise. `changes` names the other
     series that changed with it. `causes` are sorted, strongest first, and not empty once attributed. They
     may change until `is_settled`: then all data that causes look at has been seen.
     """
@@ -217,6 +218,7 @@ class Finding:
     failed_messages: int | None = None  # in its outages, of all clients; None without an outage
     late_messages: int | None = None
     due_messages: int | None = None  # to these clients, since the start of the run
+    worst_k: int | None = None  # onset of the worst change, which `series` and the levels are of
 
     @property
     def cause(self) -> str:

@@ -80,6 +80,7 @@ def finding_row(finding: Finding, now_wall_ns: int) -> tuple[object, ...]:
         finding.failed_messages,
         finding.late_messages,
         finding.due_messages,
+        finding.worst_k,
     )
 
 
@@ -104,6 +105,7 @@ def finding_of(row: Row, causes: tuple[Explanation, ...], changes: tuple[str, ..
         failed_messages=row["failed_messages"],
         late_messages=row["late_messages"],
         due_messages=row["due_messages"],
+        worst_k=row["worst_k"],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlite3 import Connection
 
-VERSION = 7  # kept in SQLite's own `user_version`
+VERSION = 8  # kept in SQLite's own `user_version`
 
 _MEMBERS = """CREATE TABLE members (
         run TEXT NOT NULL,
@@ -121,6 +121,7 @@ _MIGRATIONS = {
         for table in ("changes", "findings")
         for name in ("failed_messages", "late_messages", "due_messages")
     ),
+    7: ("ALTER TABLE findings ADD COLUMN worst_k INTEGER",),
 }
 """By version: the statements that bring a layout to the next one."""
 
@@ -165,7 +166,8 @@ _TABLES = (
         is_settled INTEGER NOT NULL,
         failed_messages INTEGER,
         late_messages INTEGER,
-        due_messages INTEGER
+        due_messages INTEGER,
+        worst_k INTEGER
     ) WITHOUT ROWID""",
     """CREATE TABLE finding_changes (
         key TEXT NOT NULL,

@@ -40,7 +40,7 @@ _CHANGE = (
     " :before, :after, :state, :confidence, :kind, :gone_k, :period_seconds, :burst_seconds,"
     " :failed_messages, :late_messages, :due_messages)"
 )
-_FINDING = "INSERT OR REPLACE INTO findings VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+_FINDING = "INSERT OR REPLACE INTO findings VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 
 @dataclass(slots=True)

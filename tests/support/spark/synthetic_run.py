@@ -191,7 +191,8 @@ def _consumed(
     count = _messages(shape, k) if shape.is_read else 0
     samples = _latency("end_to_end", count, slow, rng)
     samples += _counts(received_messages=count, duplicated_messages=0)
-    samples += _counts(reordered_messages=0, lag_messages=round(float(rng.uniform(0, 20))))
+    lag = round(float(rng.uniform(0, 20))) * (_messages(shape, k) > 0)
+    samples += _counts(reordered_messages=0, lag_messages=lag)
     samples += [(Column("process_cpu_ratio", (), "ratio"), 0.15 + 0.02 * rng.random())]
     return samples, _record(shape, k, samples, received=received)
 

@@ -1,0 +1,13 @@
+"""Changes into incidents: one period in which users of the cluster were worse off is one incident.
+
+Begin with `incident.py`, which has the life of one; `grouping.py` says which changes belong to it, and
+`verdict.py` whether it counts against the cluster. Anything above `detectors` may use the names below.
+"""
+
+from __future__ import annotations
+
+from detectors.incidents.grouping import ChangeId, group, identity, improvements
+from detectors.incidents.incident import Incident
+from detectors.incidents.verdict import is_regression
+
+__all__ = ["ChangeId", "Incident", "group", "identity", "improvements", "is_regression"]

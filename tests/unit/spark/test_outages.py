@@ -1,0 +1,100 @@
+"""Outages in the report of a whole run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from detectors.incidents import group
+from soak.core.journal_format import Columns, End, decode, encode
+from soak.core.model import Change, Finding, Record
+from soak.store.run_folder import RunFolder
+from spark import report
+from spark.attribute import finding_of
+from spark.outages import outages
+from spark.timeline import assemble
+from tests.support.spark.report_run import read, summary
+from tests.support.spark.synthetic_run import PRODUCER, Shape, write_synthetic_run
+
+STOPPED = f"{PRODUCER}|acknowledgement_outage_seconds"
+Counts = dict[str, float]
+Line = Columns | Record | End
+
+
+def with_counts(folder: Path, seconds: range, counts: Counts, reason: str = "") -> None:
+    """Change these counts in a producer's journal, and why the seconds are invalid."""
+    (path,) = (folder / "journal" / PRODUCER).glob("*.jsonl")
+    lines = [decode(line) for line in path.read_bytes().splitlines()]
+    names = next([one.name for one in line.columns] for line in lines if isinstance(line, Columns))
+    at = {names.index(name): value for name, value in counts.items()}
+    path.write_bytes(b"".join(encode(_changed(line, seconds, at, reason)) for line in lines))
+
+
+def _changed(line: Line, seconds: range, at: dict[int, float], reason: str) -> Line:
+    if not isinstance(line, Record) or line.k not in seconds:
+        return line
+    values = tuple(at.get(place, value) for place, value in enumerate(line.values))
+    return replace(line, values=values, validity={"reason": reason} if reason else line.validity)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a run of 400 messages a second in which nothing else happens, for 240 s."""
+    return write_synthetic_run(tmp_path / "run", Shape(fault_k=None)).path
+
+
+@pytest.mark.parametrize("first", [0, 100])
+def test_an_outage_is_found_in_warm_up_and_soak(run: Path, first: int) -> None:
+    with_counts(run, range(first, first + 12), {"acked_messages": 0, "failed_messages": 400})
+    found = assemble(_folder(run), read)
+
+    (change,) = outages(found)
+
+    assert (change.series, change.onset_k, change.after) == (STOPPED, first, 12.0)
+    assert (change.resolved_k, change.failed_messages) == (first + 12, 4800)
+    assert change.due_messages == 94_000
+    assert report.write(found, [], None) == 3
+    (told,) = summary(found.folder)["findings"]
+    assert told["what"] == ("nothing was acknowledged for 12 s; 4,800 of 94,000 messages failed")
+    assert (told["kind"], told["found"], told["state"]) == ("outage", "offline", "gone")
+    assert told["messages"] == {"failed": 4800, "late": 0, "due": 94_000}
+
+
+def test_four_seconds_are_none(run: Path) -> None:
+    with_counts(run, range(100, 104), {"acked_messages": 0})
+
+    assert outages(assemble(_folder(run), read)) == []
+
+
+def test_what_the_stream_saw_is_one_incident_with_what_the_report_sees(run: Path) -> None:
+    with_counts(run, range(100, 112), {"acked_messages": 0, "failed_messages": 400})
+    found = assemble(_folder(run), read)
+
+    report.write(found, [_online(*outages(found))], None)
+
+    (told,) = summary(found.folder)["findings"]
+    assert (told["key"], told["found"]) == ("synthetic-1-104", "both")
+
+
+def test_messages_that_fail_while_the_schedule_lags_have_failed(run: Path) -> None:
+    """The client is late because it waited for the cluster; what it skipped then is its own."""
+    counts = {"failed_messages": 400.0, "missed_messages": 50.0}
+    with_counts(run, range(100, 103), counts, reason="schedule_lag")
+    found = assemble(_folder(run), read)
+
+    report.write(found, [], None)
+
+    text = found.folder.summary.read_text()
+    assert "messages due in the soak 0 were skipped and 1,200 failed" in text
+
+
+def _folder(run: Path) -> RunFolder:
+    return RunFolder(run)
+
+
+def _online(*changes: Change) -> Finding:
+    (incident,) = group(changes)
+    finding = finding_of("synthetic-1", replace(incident, key="synthetic-1-104"), None)
+    return replace(finding, is_about_cluster=True)
