@@ -16,7 +16,6 @@ from math import exp, inf, log, log10, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from ruptures import KernelCPD
 
 from detectors.offline.constants import CONSTANTS as C
 from detectors.offline.dating import dated
@@ -191,6 +190,8 @@ def _settled(track: Track, places: list[int], threshold: float) -> list[int]:
 
 def _proposed(track: Track) -> list[int]:
     """Return the blocks at which a cut gains its price, found in overlapping pieces."""
+    from ruptures import KernelCPD  # noqa: PLC0415  # takes a second: only where there is something to find
+
     y, size = track.means, C.piece_blocks
     if y.min() == y.max():
         return []
