@@ -10,7 +10,7 @@ import numpy as np
 from detectors import kinds, level_shift
 from detectors.attribution import attribute
 from detectors.channels import is_headline
-from detectors.incidents import group, is_regression
+from detectors.incidents import group, improvements, is_regression
 from detectors.offline.steps import Config, detect_together
 from soak.core.model import Change, Finding, Series
 from soak.core.series import parse_series, source_of
@@ -85,6 +85,11 @@ def look_back(
             warnings.remove(warned)
             judged.append(Judged(replace(finding, key=warned.key), "both", step))
     return judged + [Judged(finding, "online") for finding in warnings]
+
+
+def improvements_of(timeline: Timeline, changes: Sequence[Change]) -> list[Change]:
+    """Return the falls of latency seen online that were the end of no incident, in order of onset."""
+    return improvements(changes, group(changes, effect=step_config(timeline.plan).minimum_effect))
 
 
 def headlines(timeline: Timeline) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from soak.core import wording
+from soak.core.model import Change
 from spark.coverage import LEAST_COVERAGE, MOST_UNTRUSTED, Coverage
 from spark.summary import Judged, Verdict
 from spark.timeline import Timeline
@@ -31,6 +32,7 @@ class Page:
     drill: Mapping[str, Any] | None
     durability: Mapping[str, Any] = field(default_factory=dict)
     forecast: Mapping[str, Any] = field(default_factory=dict)
+    improvements: Sequence[Change] = ()  # falls of latency that belong to no finding
 
     def moment(self, k: float) -> str:
         """Return the time of day, UTC; of a run that has one twice with the day: `11-22 03:12:41Z`."""

@@ -20,7 +20,7 @@ from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import RunFolder
 from spark.coverage import Gap, coverage
 from spark.drives import drives
-from spark.offline_analysis import look_back
+from spark.offline_analysis import improvements_of, look_back
 from spark.page import Page, headline
 from spark.retention_outcome import forecast_of, retention
 from spark.session import build_session
@@ -64,7 +64,8 @@ def write(
     judged, covered = look_back(timeline, online, changes), coverage(timeline, unread)
     promised, told = durability_of(timeline.folder), forecast_of(timeline.folder)
     found = verdict(timeline, judged, covered)
-    page = Page(timeline, judged, covered, found, None, promised, told)
+    better = improvements_of(timeline, changes)
+    page = Page(timeline, judged, covered, found, None, promised, told, better)
     body = summary(timeline, judged, covered, promised)
     body |= {
         "headline": headline(page),

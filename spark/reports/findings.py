@@ -24,9 +24,26 @@ _MOST_SERIES = 12
 
 
 def render(page: Page) -> Markup:
-    if not page.told:
-        return tag("p", "No change in latency was found.")
-    return joined([_finding(page, one) for one in page.told])
+    found = [_finding(page, one) for one in page.told]
+    if not found:
+        found = [tag("p", "No outage and no rise in latency was found.")]
+    return joined([*found, *([_improvements(page)] if page.improvements else [])])
+
+
+def _improvements(page: Page) -> Markup:
+    """Return the falls of latency, which are no findings."""
+    rows = [
+        (
+            page.moment(change.onset_k),
+            wording.title(change.series),
+            wording.level_text(change.series, change.kind, change.before, change.after),
+        )
+        for change in page.improvements[:_MOST_SERIES]
+    ]
+    more = len(page.improvements) - len(rows)
+    heading = "Latency also improved; an improvement is no finding."
+    rest = tag("p", f"And {more} more.") if more > 0 else ""
+    return joined([tag("p", heading), table(("since", "latency", "change"), rows), rest])
 
 
 def _finding(page: Page, one: Judged) -> Markup:

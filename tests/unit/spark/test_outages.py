@@ -19,6 +19,7 @@ from tests.support.spark.report_run import read, summary
 from tests.support.spark.synthetic_run import PRODUCER, Shape, write_synthetic_run
 
 STOPPED = f"{PRODUCER}|acknowledgement_outage_seconds"
+P99 = f'{PRODUCER}|publish_latency_seconds{{quantile="0.99"}}'
 Counts = dict[str, float]
 Line = Columns | Record | End
 
@@ -88,6 +89,15 @@ def test_messages_that_fail_while_the_schedule_lags_have_failed(run: Path) -> No
 
     text = found.folder.summary.read_text()
     assert "messages due in the soak 0 were skipped and 1,200 failed" in text
+
+
+def test_an_improvement_is_a_note_and_no_finding(run: Path) -> None:
+    found = assemble(_folder(run), read)
+    fell = Change(P99, 106, 100, (99, 101), 0.04, 0.004, "confirmed", 0.99)
+
+    assert report.write(found, [], None, [fell]) == 0
+    assert summary(found.folder)["findings"] == []
+    assert "40 ms -&gt; 4 ms (/10)" in found.folder.report.read_text()
 
 
 def _folder(run: Path) -> RunFolder:
