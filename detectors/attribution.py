@@ -10,12 +10,14 @@ from detectors.incidents import Incident
 from detectors.nearby import Nearby
 from detectors.spikes import words_of
 from soak.core import plugins, wording
+from soak.core.audit import SEND_FAILED_EVENT
 from soak.core.model import Change, Evidence, Explanation
 from soak.core.series import parse_series, series_name
 
 BAR = cause_scores.SO_FAR
 PACKAGE = "detectors.causes"
 UNKNOWN = "unknown"
+_MOST_NAMES = 12
 _END_TO_END = 'end_to_end_latency_seconds{quantile="0.99"}'
 
 
@@ -31,6 +33,10 @@ def attribute(
     change = _as_latency(found.headline if isinstance(found, Incident) else found)
     touched = replace(nearby, events=affected_brokers.events_of_touched(change, nearby))
     causes = _asked(change, touched, is_last=is_last)
+    if isinstance(found, Incident) and found.headline.kind == "outage":
+        concerned = _concerned(found, nearby)
+        first, *others = causes
+        return [replace(first, evidence=(*first.evidence, *concerned)), *others]
     if change.kind != "spikes" or change.period_seconds is None:
         return causes
     first, *others = causes
@@ -66,6 +72,41 @@ def _asked(change: Change, nearby: Nearby, *, is_last: bool) -> list[Explanation
 
 def _passes(score: float, *, is_last: bool) -> bool:
     return score > BAR or (score == BAR and not is_last)
+
+
+def _concerned(found: Incident, nearby: Nearby) -> list[Evidence]:
+    """Return which clients, leaders and partitions an outage is about, as far as that is recorded.
+
+    A partition is known by the messages to it that failed.
+    """
+    outages = [parse_series(one.series) for one in found.changes if one.kind == "outage"]
+    begin_k = min(one.onset_k for one in found.changes if one.kind == "outage")
+    clients = sorted({name.source for name in outages})
+    leaders = sorted({name.label("leader") for name in outages} - {""})
+    partitions = sorted(
+        {
+            int(str(one.event.fields["lane"]).rpartition(".")[2])
+            for one in nearby.events
+            if one.event.kind == SEND_FAILED_EVENT and one.k >= begin_k
+        }
+    )
+    return [
+        Evidence(
+            f"{title} concerned: {_listed(names)}.", {f"{title.lower()}_concerned": len(names)}
+        )
+        for title, names in (
+            ("Clients", clients),
+            ("Leaders", leaders),
+            ("Partitions", list(map(str, partitions))),
+        )
+        if names
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the names, without those beyond the first few."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _comb(change: Change) -> Evidence:

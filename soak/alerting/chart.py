@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from soak.core import wording
 from soak.core.errors import JournalError
 from soak.core.model import Column, Finding
-from soak.core.series import SeriesId, parse_series
+from soak.core.series import SeriesId, parse_series, series_name
 from soak.core.units import SECOND_NS
 from soak.store.journal.history import History
 
@@ -56,6 +56,16 @@ class Window:
         values = self.headline_values[(self.k >= first_k) & (self.k <= last_k)]
         values = values[np.isfinite(values)]
         return float(np.median(values)) if values.size else float("nan")
+
+
+def drawn(finding: Finding) -> Finding:
+    """Return the finding as it is drawn: an outage by the messages that came through, without levels."""
+    if finding.kind != "outage":
+        return finding
+    name = parse_series(finding.series)
+    count = "received_messages" if name.metric == wording.DELIVERY_STOPPED else "acked_messages"
+    series = series_name(name.source, count)
+    return replace(finding, series=series, before=math.nan, after=math.nan)
 
 
 def window_bounds(finding: Finding, *, is_resolved: bool) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from soak.alerting import heartbeat_message
-from soak.alerting.chart import draw_chart, read_window, window_bounds
+from soak.alerting.chart import draw_chart, drawn, read_window, window_bounds
 from soak.alerting.digest import compose_digest, wants_digests
 from soak.alerting.heartbeat import Notice, read_notices
 from soak.alerting.message import MessageContext, compose
@@ -181,14 +181,16 @@ class Delivery:
 
     def _with_chart(self, row: Notification, context: MessageContext) -> Message:
         """Return the message with its chart, or without one when there is nothing to draw."""
-        finding = context.finding
+        finding = drawn(context.finding)
         try:
             first_k, last_k = window_bounds(finding, is_resolved=row.kind == "resolved")
             window = read_window(self._folder.journal, finding.series, first_k, last_k)
             if window is None:
                 return compose(context, None, row.created_wall_ns)
             chart = draw_chart(finding, window, self._run.start_wall_ns)
-            return compose(replace(context, window=window), chart, row.created_wall_ns)
+            if finding is context.finding:  # else the window shows another series
+                context = replace(context, window=window)
+            return compose(context, chart, row.created_wall_ns)
         except Exception as error:  # noqa: BLE001  # a mail without a chart is better than none
             LOG.warning("chart_failed finding=%s error=%r", row.subject, error)
             return compose(context, None, row.created_wall_ns)
