@@ -172,7 +172,16 @@ def recorded() -> list[Source]:
 
 def sources(shared: Path) -> list[Source]:
     """Return quiet stretches of labelled traces, long benchmark series, and the recorded latencies."""
-    return [*_stretches(shared), *_omb_series(shared / "omb-results"), *recorded()]
+    return [*stretches(shared), *_omb_series(shared / "omb-results"), *recorded()]
+
+
+def stretches(shared: Path) -> list[Source]:
+    """Return the quiet stretches of the labelled traces, each named after its trace."""
+    return [
+        Source(name, y)
+        for name, trace in traces.labelled(shared).items()
+        for y in quiet_stretches(trace)
+    ]
 
 
 def quiet_stretches(trace: traces.Trace) -> Iterator[Floats]:
@@ -234,14 +243,6 @@ def _above_zero(path: Path) -> Floats:
     with gzip.open(path, "rt", encoding="utf-8") as file:
         _, *rows = csv.reader(file)
     return np.array([float(value) for _, value in rows if value and float(value) > 0.0])
-
-
-def _stretches(shared: Path) -> list[Source]:
-    return [
-        Source(name, y)
-        for name, trace in traces.labelled(shared).items()
-        for y in quiet_stretches(trace)
-    ]
 
 
 def _omb_series(folder: Path) -> list[Source]:

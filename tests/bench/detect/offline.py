@@ -21,7 +21,7 @@ _MAX_SHARE = 0.05  # of series without a change that show a cut
 _RATIOS = (1.1, 1.2, 1.5)
 _LENGTHS = {"60 s": 60, "10 min": 600, "2 h": 7_200}
 _POWER_ROWS = 21_600
-_NEAR = 30  # rows within which a cut is that of the step
+_NEAR = 30  # rows, at least, within which a cut is that of the step
 _PEER_SEEDS = 3
 _ROWS, _FIRST, _LAST = 600, 200, 400  # of a series with one step, and where the step begins
 _SMALLEST, _LARGEST = 1.0, 5.0  # step, long-run sd
@@ -98,45 +98,48 @@ def _cut_counts(job: tuple[str, str, int, int, Path | None]) -> list[int]:
 def measure_power(run: Run) -> list[Measurement]:
     """Raise recorded latencies for a while and count the onsets that are found; six hours a series.
 
-    A recorded hour is read forwards and backwards in turn. `without a step` counts cuts at the same places
-    where nothing was put in: what is found there is no merit.
+    Sources are the lab's latencies and the longest quiet stretch of each labelled trace, read forwards and
+    backwards in turn, a row as a second. A cut counts within a quarter of the length of its step, at least 30
+    rows; what is found at such places without a step is no merit.
     """
-    sources = [one for one in noises.recorded() if one.y.size]
     methods = [
         method
         for method in peers.offline_methods(run.references, with_peers=run.are_peers_shown)
         if method not in (peers.RBF, peers.OTAVAS)  # their time grows with the square of the rows
     ]
-    cases = [(1.0, "60 s"), *((ratio, name) for ratio in _RATIOS for name in _LENGTHS)]
+    by_length = sorted(noises.stretches(run.shared), key=lambda one: one.y.size)
+    longest = {one.name: one for one in by_length}
+    groups = {"lab": noises.recorded(), "quiet stretches": [*longest.values()]}
+    cases = [
+        (group, method, ratio, name, one)
+        for group, sources in groups.items()
+        for method in methods
+        for ratio in (1.0, *_RATIOS)
+        for name in _LENGTHS
+        for one in sources
+    ]
     jobs = [
         (method, one, ratio, _LENGTHS[name], run.size.positions, run.references)
-        for method in methods
-        for ratio, name in cases
-        for one in sources
+        for _, method, ratio, name, one in cases
     ]
-    shares: dict[tuple[str, float, str], dict[str, float]] = defaultdict(dict)
-    keys = [
-        (method, ratio, name, one.name)
-        for method in methods
-        for ratio, name in cases
-        for one in sources
-    ]
-    for (method, ratio, name, source), share in zip(keys, run.map(_power, jobs), strict=True):
-        shares[method, ratio, name][source] = share
+    shares: dict[tuple[str, str, float, str], dict[str, list[float]]] = defaultdict(dict)
+    for (group, method, ratio, name, one), share in zip(cases, run.map(_power, jobs), strict=True):
+        shares[group, method, ratio, name].setdefault(one.name, []).append(share)
     return [power_figure(*key, by_source) for key, by_source in shares.items()]
 
 
-def power_figure(method: str, ratio: float, length: str, shares: dict[str, float]) -> Measurement:
+def power_figure(
+    group: str, method: str, ratio: float, length: str, shares: dict[str, list[float]]
+) -> Measurement:
     """Return the share of steps found, and the source in which the fewest are."""
-    figure = (
-        f"recorded noise, {100 * (ratio - 1):.0f} % for {length}: found"
-        if ratio > 1.0
-        else "recorded noise without a step: cut at such a place"
-    )
-    least = min(shares, key=lambda name: shares[name])
-    note = f"{least}: {shares[least]:.0%}" if ratio > 1.0 else ""
+    step = f"{100 * (ratio - 1):.0f} %" if ratio > 1.0 else "no step"
+    means = {name: float(np.mean(many)) for name, many in shares.items()}
+    least = min(means, key=lambda name: means[name])
     return Measurement(
-        figure=figure, method=method, value=float(np.mean([*shares.values()])), note=note
+        figure=f"{group}, {step} for {length}: found",
+        method=method,
+        value=float(np.mean([one for many in shares.values() for one in many])),
+        note=f"{least}: {means[least]:.0%}" if ratio > 1.0 else "",
     )
 
 
@@ -145,11 +148,11 @@ def _power(job: tuple[str, noises.Source, float, int, int, Path | None]) -> floa
     detect = peers.offline_methods(references)[method]
     noise = noises.reflected(source.y, _POWER_ROWS)
     rng = np.random.default_rng([13, *source.name.encode()])
-    found = 0
+    near, found = max(_NEAR, length // 4), 0
     for at in rng.integers(_POWER_ROWS // 8, _POWER_ROWS // 2, positions):
         y = noise.copy()
         y[at : at + length] += log10(ratio)
-        found += any(abs(cut - at) <= _NEAR for cut in detect(y))
+        found += any(abs(cut - at) <= near for cut in detect(y))
     return found / positions
 
 

@@ -37,10 +37,11 @@ _PLAN_HISTORY = 600
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Of steps of one size: mean rows until confirmed, the share missed, and the bound 2 log(ARL) / D^2."""
+    """Of steps of one size: mean rows until confirmed, shares of series, the bound 2 log(ARL) / D^2."""
 
     rows: float
     missed: float
+    too_early: float  # alarm in the hour before: short delays of such a method are no merit
     bound: float
 
     @property
@@ -185,7 +186,13 @@ def delay(alarms: Sequence[Alarm], series: int, size: float, every_seconds: floa
         if _HISTORY <= one.row < _HISTORY + _LATEST:
             waits.setdefault(one.series, one.row - _HISTORY + 1)
     rows = float(np.mean([*waits.values()])) if waits else float("nan")
-    return Delay(rows, 1.0 - len(waits) / series, 2.0 * log(every_seconds) / size**2)
+    early = {one.series for one in alarms if one.row < _HISTORY}
+    return Delay(
+        rows,
+        missed=1.0 - len(waits) / series,
+        too_early=len(early) / series,
+        bound=2.0 * log(every_seconds) / size**2,
+    )
 
 
 def _delay_figures(job: tuple[float, float, int, Path | None, bool]) -> list[Measurement]:
@@ -206,6 +213,9 @@ def _delay_figures(job: tuple[float, float, int, Path | None, bool]) -> list[Mea
                 note=f"{seen.rows:.3g} / {seen.bound:.3g} rows",
             ),
             Measurement(figure=f"{name}: missed", method=method, value=seen.missed),
+            Measurement(
+                figure=f"{name}: alarm in the hour before", method=method, value=seen.too_early
+            ),
         ]
     return found
 

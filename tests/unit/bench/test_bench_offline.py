@@ -22,10 +22,12 @@ def test_series_without_a_change_count_once_however_many_cuts_they_show() -> Non
 
 
 def test_power_is_the_mean_over_recorded_series_and_names_the_least() -> None:
-    found = offline.power_figure(OURS, 1.2, "10 min", {"kafka": 1.0, "pulsar": 0.5})
+    shares = {"kafka": [1.0], "pulsar": [0.0, 1.0]}
 
-    assert (found.figure, found.value) == ("recorded noise, 20 % for 10 min: found", 0.75)
-    assert found.note == "pulsar: 50%"
+    found = offline.power_figure("lab", OURS, 1.2, "10 min", shares)
+
+    assert found.value == pytest.approx(2 / 3)
+    assert (found.figure, found.note) == ("lab, 20 % for 10 min: found", "pulsar: 50%")
 
 
 def test_coverage_is_of_the_steps_that_were_found() -> None:
