@@ -81,7 +81,7 @@ def quiet_figures(method: str, rows: int, cuts: dict[str, list[int]]) -> list[Me
             figure=f"{name}: share with a cut, worst noise",
             value=highest[1],
             at_most=_MAX_SHARE,
-            note=highest[0],
+            note=highest[0] if highest[1] else "",
         ),
     ]
 
@@ -139,7 +139,7 @@ def power_figure(
         figure=f"{group}, {step} for {length}: found",
         method=method,
         value=float(np.mean([one for many in shares.values() for one in many])),
-        note=f"{least}: {means[least]:.0%}" if ratio > 1.0 else "",
+        note=f"{least}: {means[least]:.0%}" if ratio > 1.0 and means[least] < 1.0 else "",
     )
 
 
