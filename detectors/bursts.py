@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from detectors._measure import FLOOR_SECONDS
+from detectors.scale import FLOOR_SECONDS
 from soak.core.model import Change, Series
 
 _AROUND = 9  # values on either side

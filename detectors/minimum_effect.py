@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from detectors._measure import FLOOR_SECONDS, Step, is_step, unscaled
+from detectors.scale import FLOOR_SECONDS, Step, is_step, unscaled
 
 _OFFSET = 1.14  # measured with the statistic of steps: docs/detection-bench.md
 

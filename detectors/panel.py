@@ -1,4 +1,4 @@
-"""Which seconds of one source count: in order, of the soak and not at its edges, trusted; as for steps."""
+"""Steps, drift, spikes and tails of one run and shard behind one `update`, their states in one blob."""
 
 from __future__ import annotations
 
@@ -11,54 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import _codec, drift, level_shift, minimum_effect, outage, spikes, tail
+from detectors import drift, minimum_effect, outage, spikes, tail
 from detectors._recent import Recent
 from detectors.channels import is_headline, latency_of
+from detectors.level_shift import Config
+from detectors.online import panel as online_panel
+from detectors.online import state as online_state
+from detectors.online.panel import Gate
 from detectors.tail import NearSteps
 from soak.core.model import Change, Column
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 
-EDGE_SECONDS = 5
-LONG_GAP = 600
-
-
-@dataclass(slots=True)
-class Gate:
-    """The last second of a source, and where its phase began."""
-
-    last_k: int = -(2**62)
-    epoch: int = 0
-    edge_k: int = -(2**62)
-    phase: str = ""
-
-    def is_new(self, k: int, epoch: int) -> bool:
-        return (epoch, k) > (self.epoch, self.last_k)
-
-    def is_apart(self, k: int) -> bool:
-        """True when second `k` is no continuation: after a long gap, or by a clock that was set back."""
-        return not 0 < k - self.last_k <= LONG_GAP
-
-    def counts(self, k: int, epoch: int, phase: str, *, is_valid: bool) -> bool:
-        """Take a second that is new; return whether its values count."""
-        if self.is_apart(k):
-            self.edge_k = min(self.edge_k, k)  # it was of the seconds before
-        self.last_k, self.epoch = k, epoch
-        if phase != self.phase:
-            if self.phase:
-                self.edge_k = k + EDGE_SECONDS
-            self.phase = phase
-        return phase == "soak" and k >= self.edge_k and is_valid
-
-
-# --- Steps, drift, spikes and tails of one run and shard behind one `update`, their states behind one codec.
 # Steps are looked for in every series, the other kinds in the latencies that make findings. In one second a
-# series begins to tell one thing: a step first, then spikes, then a drift, then a tail. So series and second
-# name a change; spikes and drifts that had to wait are seen again.
+# series raises one change: a step first, then spikes, then a drift, then a tail. So series and second
+# identify a change; spikes and drifts that had to wait are raised again later.
 
-VERSION = 136
+VERSION = 137
 """Version of the state of all kinds; the state of steps in it has a version of its own."""
-LAYOUT = f"{VERSION}.{_codec.VERSION}"
+LAYOUT = f"{VERSION}.{online_state.VERSION}"
 """Of the whole state: what differs in it cannot be read."""
 _MAGIC = b"SKPN"
 
@@ -83,7 +54,7 @@ class Panel:
 
     def __init__(
         self,
-        config: level_shift.Config,
+        config: Config,
         watched: Callable[[Column], bool] = is_headline,
         worth: minimum_effect.Config | None = None,
         outages: outage.Config | None = None,
@@ -94,7 +65,7 @@ class Panel:
         self._baseline = config.baseline // SECOND_NS
         self._worth = worth or config.minimum_effect
         self._linear = dataclasses.replace(self._worth, scale="linear", smallest_step_seconds=0.0)
-        self._steps = level_shift.Panel(config)
+        self._steps = online_panel.Panel(config)
         self._tails = tail.Tails(config, self._worth)
         self._sources: dict[str, _Source] = {}
         self._near = NearSteps()
@@ -176,13 +147,13 @@ class Panel:
         }
         text = json.dumps(rest, separators=(",", ":")).encode()
         sizes = (len(steps), len(odds), len(text))
-        return _codec.pack_header(_MAGIC, VERSION, *sizes) + steps + odds + text
+        return online_state.pack_header(_MAGIC, VERSION, *sizes) + steps + odds + text
 
     @classmethod
     def from_bytes(
         cls,
         blob: bytes,
-        config: level_shift.Config,
+        config: Config,
         watched: Callable[[Column], bool] = is_headline,
         outages: outage.Config | None = None,
     ) -> Panel:
@@ -191,9 +162,9 @@ class Panel:
         Raises:
             ValueError: the bytes are damaged or of another version.
         """
-        at, (steps, odds, text) = _codec.unpack_header(blob, _MAGIC, VERSION, 3)
+        at, (steps, odds, text) = online_state.unpack_header(blob, _MAGIC, VERSION, 3)
         panel = cls(config, watched, outages=outages)
-        panel._steps = level_shift.Panel.from_bytes(blob[at : at + steps], config)
+        panel._steps = online_panel.Panel.from_bytes(blob[at : at + steps], config)
         at += steps
         rest = json.loads(blob[at + odds : at + odds + text])
         panel._tails.restore(blob[at : at + odds], rest["tails"])

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors._measure import FLOOR_SECONDS
+from detectors.scale import FLOOR_SECONDS
 from soak.core.model import Change, Series
 
 BLOCK_ROWS = 120

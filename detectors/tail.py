@@ -1,10 +1,10 @@
 """Tail growth: the slow messages become more, or slower, while the median stays.
 
 Method:  online the odds of a message to be slower than p99 and p99.9 were at first (`_exceedance`), on log10,
-         as series of their own in a `level_shift` panel with the same threshold. Told when the quantile has
+         as series of their own in an online panel with the same threshold. Told when the quantile has
          moved by the smallest step, p50 has not, and no step of that latency is told; a step of p99.9 that
          neither p50 nor p99 shares is a tail too. Looking back at a series without counts: `_width`.
-Assumes: what it says of `level_shift` holds for the odds; bursts of slow messages make them wander, which
+Assumes: what it says of online steps holds for the odds; bursts of slow messages make them wander, which
          their spread and correlation pay for.
 """
 
@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import level_shift
-from detectors._memory import Memory
-from detectors._onset import interval, scan
 from detectors._recent import MINUTE, Recent
 from detectors.channels import latency_of
 from detectors.minimum_effect import Config
+from detectors.online import panel as online_panel
+from detectors.online.onset import interval
 from soak.core.model import Change, Column, Series
 from soak.core.series import SeriesId, parse_series, series_name, source_of
 
@@ -204,9 +204,7 @@ def _cuts(
     part = width[first:stop]
     if part.size < 2 * _LEAST_BLOCKS:
         return []
-    free = Memory.independent(_noise(part))
-    whole = np.zeros(part.size, np.int64)  # each cut is judged against all blocks before it
-    ratio = scan(part, np.ones(part.size), whole, free, _LEAST_BLOCKS, _LEAST_BLOCKS)
+    ratio = _ratios(part)
     at = int(np.argmax(ratio))
     grown = abs(float(np.median(part[at:]) - np.median(part[:at]))) if at else 0.0
     if ratio[at] < config.threshold - log(MINUTE) or grown < np.log10(_SPREAD_RATIO):
@@ -214,6 +212,16 @@ def _cuts(
     low, high = interval(ratio)
     here = (first + at, float(ratio[at]), (first + low, first + high))
     return [*_cuts(width, first, first + at, config), here, *_cuts(width, first + at, stop, config)]
+
+
+def _ratios(part: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the log likelihood ratio of two levels that meet at each block, 0 near the ends."""
+    ratio, noise = np.zeros(part.size), _noise(part)
+    at = np.arange(_LEAST_BLOCKS, part.size - _LEAST_BLOCKS + 1)
+    sums, rest = np.cumsum(part)[at - 1], part.size - at
+    apart = (part.sum() - sums) / rest - sums / at
+    ratio[at] = apart**2 / (2.0 * noise * (1.0 / at + 1.0 / rest))
+    return ratio
 
 
 def _noise(part: NDArray[np.float64]) -> float:
@@ -288,7 +296,7 @@ class Tails:
         self._settings = dataclasses.replace(
             config, smallest_step_ratio=_ODDS_RATIO, smallest_step_seconds=0.0
         )
-        self._panel = level_shift.Panel(self._settings)
+        self._panel = online_panel.Panel(self._settings)
         self._learnt: dict[str, Exceedance] = {}
         self._told: dict[ChangeId, Change] = {}  # by the raise of the odds
         self._held: list[Change] = []  # of the odds, confirmed beside steps that wait
@@ -354,7 +362,7 @@ class Tails:
 
     def restore(self, blob: bytes, state: Mapping[str, Any]) -> None:
         """Take back what `to_state` gave."""
-        self._panel = level_shift.Panel.from_bytes(blob, self._settings)
+        self._panel = online_panel.Panel.from_bytes(blob, self._settings)
         self._learnt = {name: Exceedance.of(one) for name, one in state["learnt"].items()}
         self._alone = [(name, raised_k) for name, raised_k in state["alone"]]
         told = [(k, Change.from_row(one)) for k, one in state["told"]]

@@ -61,8 +61,8 @@ def test_no_package_imports_what_is_private_to_another() -> None:
 
 def test_private_is_judged_by_the_package_that_holds_it() -> None:
     """A package's own modules may import it, sub-packages included; others may not."""
-    assert not foreign_private("detectors.panel", "detectors._block.Block")
-    assert foreign_private("soak.app.check", "detectors._block.Block")
+    assert not foreign_private("detectors.panel", "detectors._recent.Recent")
+    assert foreign_private("soak.app.check", "detectors._recent.Recent")
     assert foreign_private("soak.app.check", "soak.core.errors._hidden")
     assert not foreign_private("soak.core.units", "soak.core.errors._hidden")
     assert not foreign_private("soak.core.units", "soak.core.errors.PlanError")

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from detectors import calibration, exceedance_rate
+from detectors import calibration
 from detectors.level_shift import Config
 from detectors.offline.steps import Config as Steps
 from detectors.offline.steps import detect
+from detectors.online import threshold
 from detectors.quiet_rows import Quiet, quiet
 from soak.app.analysis import series_files
 from soak.core import wording
@@ -64,7 +65,7 @@ def calibration_text(found: Calibrated) -> Iterator[str]:
     yield "  extrapolated to the configured rate on a log-log line"
     piece, known = (
         wording.span(rows * found.spacing_seconds)
-        for rows in (calibration.RUN_ROWS, exceedance_rate.LEAST_ROWS)
+        for rows in (calibration.RUN_ROWS, threshold.PRIOR_ROWS)
     )
     yield (
         f"  counted in pieces of {piece}: after {known} of rows, or later with autocorrelation, the "

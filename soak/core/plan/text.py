@@ -425,7 +425,7 @@ def _has_config(package: str, name: str) -> bool:
 
 def _may_stand(package: str, name: str) -> bool:
     """Return whether a plan may name the plug-in; of the detectors, only those of a stream."""
-    is_of_stream = package != "detectors" or hasattr(plugins.load(package, name), "Panel")
+    is_of_stream = package != "detectors" or name == STREAM_DETECTOR
     return is_of_stream and _has_config(package, name)
 
 

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import panel as kinds_panel
-from detectors.level_shift import Config, Panel
+from detectors.level_shift import Config
 from detectors.offline import steps
+from detectors.online.panel import Panel
 from soak.app.analysis.detect import detect_offline, detect_online
 from soak.app.analysis.omb import LatencyRise, latency_rises
 from soak.app.analysis.series_files import CsvSeries

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.level_shift import Config, Panel
+from detectors.level_shift import Config
+from detectors.online.panel import Panel
 from soak.core.model import Change, Column
 from soak.core.units import SECOND_NS
 

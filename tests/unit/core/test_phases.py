@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detectors.level_shift import Config, Panel
+from detectors.level_shift import Config
+from detectors.online.panel import Panel
 from soak.core.model import Change
 from soak.core.plan.phases import (
     CatchUp,

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detectors import drift, level_shift, spikes
+from detectors import drift, spikes
 from detectors._recent import Recent
 from detectors.level_shift import Config
-from detectors.panel import Gate, Panel, _in_turn, _is_name_taken, _Source, _Watched
+from detectors.online import panel as online_panel
+from detectors.online.panel import Gate
+from detectors.panel import Panel, _in_turn, _is_name_taken, _Source, _Watched
 from soak.core.model import Change, Column
 from soak.core.series import series_name
 from tests.support.detection import tail_world
@@ -121,7 +123,7 @@ def test_a_state_that_is_stored_and_read_changes_nothing() -> None:
 
 def test_a_state_of_steps_alone_is_refused() -> None:
     """Another version wrote it; the journals have all that it was made of."""
-    old = level_shift.Panel(CONFIG)
+    old = online_panel.Panel(CONFIG)
     for k, row in enumerate(latencies(noise(150))):
         old.update("s", COLUMNS, k, row, True, "soak")
 

@@ -1,0 +1,36 @@
+"""The table of all constants of the online step detector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Every number that was chosen; behind each, what fixes it."""
+
+    # memory
+    scale_rows: float = 150.0  # of s: doubling noise is followed in minutes; flat from 80 to 300
+    noise_rows: float = 10_000.0  # of v(m): a daily wave is followed, an AR(1) of .95 averaged
+    tail_rows: float = 36_000.0  # of the tail: some hundred clusters at ten an hour
+    # what is assumed before it is known
+    prior_samples: float = 150.0  # that s and the AR(1) curve count for, an octave of window length
+    young_growth: float = 0.35  # of ln v(m) an octave, beyond the AR(1), in a young series
+    young_rows: float = 300.0  # rows at which half of that growth is left: quiet recorded pieces
+    tail_samples: float = 30.0  # clusters that the expected mean excess counts for
+    # robustness
+    least_clip: float = 1.8  # least bound of a score: Huber's k for 6 % of outliers
+    outlier_sd: float = 4.0  # a difference beyond it is an outlier: 1 of 16,000 normal ones
+    stays: float = (
+        1.0 / 3.0
+    )  # share of a change left in the oldest and newest third since its onset
+    # windows
+    least_before: float = 16.0  # rows before an onset: fewer estimate no level
+    before_ratio: float = 16.0  # rows compared before an onset, over rows since: variance + 1/16
+    # threshold, measured with independent normal noise
+    level: float = 5.0  # ratio whose exceedances are counted: some ten clusters an hour
+    clusters_an_hour: float = 9.0  # of exceedances of that level
+    mean_excess: float = 1.1  # over it; 1 in theory, 1.25 measured near the level
+
+
+CONSTANTS = Constants()

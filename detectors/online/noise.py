@@ -1,0 +1,163 @@
+"""The noise of each series: its scale, the bound of its scores, and the variance of its contrasts.
+
+Scale:     s, from absolute differences of neighbouring rows, which neither a step nor a drift enlarges.
+           A score is a value in units of s, or of the minimum effect or half the resolution, if larger.
+Clip:      Huber's minimax k for the share of outliers among the differences (Huber 1964), times the root of
+           v(22 rows), so that a step of autocorrelated rows is judged in long-run standard deviations.
+Variance:  v(m) of a contrast of m rows, times m n / (m + n), learnt by averaging the squared contrasts
+           themselves (as Allan 1966 does of neighbouring means). Any autocorrelation, random walk,
+           daily wave or heavy tail is in it. Long windows have few independent samples: their v is shrunk
+           towards that of an AR(1) with the v of the next shorter window. The degrees of freedom count these
+           samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import pi, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from detectors.online.constants import CONSTANTS
+from detectors.online.state import CELL, ROWS, SeriesArrays
+from detectors.online.window import AGES, Floats
+
+_TYPICAL = int(np.searchsorted(AGES, 22))
+_LEAST_ROWS = 8  # for a level
+_FEW_ROWS = 16  # up to which differences are not trusted to set a scale that is known
+_TEACHING_ROWS = 40  # of a series, before its contrasts teach; also the shortest memory of them
+_MIDMEAN = 0.9806  # of absolute differences of independent rows, over their standard deviation
+_LEAST_VARIANCE = 0.1
+_OUTLIER_PRIOR = 0.0067  # share, in a series of which nothing is known
+_OUTLIER_ROWS = 3600.0
+_LEAST_VALUES = 3  # distinct, that make a grid
+
+# A squared contrast teaches at most nine times (3 sd) what is expected; of a normal one that is so much:
+_MOST_SQUARED = 9.0
+_KEPT = _MOST_SQUARED - (_MOST_SQUARED - 1.0) * 0.9973 - 2.0 * 3.0 * 0.004432
+
+# Huber's k over the share of outliers of a contaminated normal distribution.
+_k = np.linspace(1.0, 3.4, 200)
+_odds = 2.0 * np.exp(-(_k**2) / 2.0) / sqrt(2.0 * pi) / _k - 2.0 * ndtr(-_k)
+_SHARES, _CLIPS = (_odds / (1.0 + _odds))[::-1], _k[::-1]
+
+# v(m) of an AR(1) whose neighbouring rows differ as those of independent noise of unit variance, (ages, phi).
+_phi = 1.0 - np.geomspace(1.0, 0.005, 60)[:, np.newaxis]
+_long_run = (1.0 + _phi) / (1.0 - _phi)
+_ends = 2.0 * _phi * (1.0 - _phi**AGES) / (AGES * (1.0 - _phi) ** 2)
+_CURVES = ((_long_run - _ends) / (1.0 - _phi)).T
+_OCTAVES = np.log2(AGES / np.concatenate([[1.0], AGES[:-1]]))
+
+
+@dataclass(slots=True)
+class Noise:
+    """What follows from the arrays."""
+
+    unit: Floats  # (n,), a score of 1 on the scale of each series
+    expected: Floats  # (ages, n), v(m) as learnt and shrunk
+    variance: Floats  # (ages, n), the same, at least that of the minimum effect
+    freedom: Floats  # (ages, n)
+
+
+def judge(arrays: SeriesArrays, effect: NDArray[np.float64]) -> Noise:
+    """Return the noise of each series; `effect` is the minimum effect at its level, shape (n,)."""
+    least_sd = np.maximum(effect, 0.5 * arrays.grid)  # two neighbouring values of a grid
+    unit = np.maximum(arrays.scale, least_sd)
+    least = np.maximum((least_sd / unit) ** 2, _LEAST_VARIANCE)
+    taught = np.minimum(arrays.taught, CONSTANTS.noise_rows)
+    half = CONSTANTS.young_rows**2
+    growth = CONSTANTS.young_growth * half / (half + np.maximum(taught, 1.0) ** 2)
+    expected, freedom = np.empty((2, *arrays.variance.shape), np.float32)
+    shorter, shorter_freedom = (
+        (arrays.scale / unit) ** 2,
+        np.full(unit.size, CONSTANTS.prior_samples),
+    )
+    for g, octaves in enumerate(_OCTAVES):
+        implied = shorter
+        if g:
+            implied = np.interp(shorter, _CURVES[g - 1], _CURVES[g]) * np.minimum(shorter, 1.0)
+            implied = implied * np.exp(growth * octaves)
+        prior = CONSTANTS.prior_samples / octaves
+        samples = np.maximum(taught - 2.0 * AGES[g], 0.0) / AGES[g]
+        shorter = (samples * arrays.variance[g] + prior * implied) / (samples + prior)
+        shorter_freedom = samples + 1.0 / (1.0 / prior + 1.0 / shorter_freedom)
+        expected[g], freedom[g] = shorter, shorter_freedom
+    variance = np.maximum(expected, least).astype(np.float32)
+    return Noise(unit.astype(np.float32), expected, variance, freedom)
+
+
+def log_ratio(
+    squared: Floats, variance: NDArray[np.floating], freedom: NDArray[np.floating]
+) -> NDArray[np.floating]:
+    """Return the log likelihood ratio of squared contrasts, by Student's t."""
+    ratio: NDArray[np.floating] = 0.5 * freedom * np.log1p(squared / (variance * freedom))
+    return ratio
+
+
+def learn_variance(
+    arrays: SeriesArrays, squared: Floats, known: NDArray[np.bool_], noise: Noise
+) -> None:
+    """Take the squared contrasts of a row; one row in `CELL` teaches for all of them."""
+    is_old = arrays.seen >= _TEACHING_ROWS
+    rows = arrays.taught + CELL - 2.0 * AGES[:, np.newaxis]
+    rows = np.clip(rows, _TEACHING_ROWS, CONSTANTS.noise_rows)
+    is_first = is_old & (arrays.taught == 0)
+    arrays.variance[:] = np.where(is_first, noise.expected, arrays.variance)
+    expected = np.maximum(np.maximum(noise.expected, arrays.variance), _LEAST_VARIANCE)
+    bounded = np.minimum(squared, _MOST_SQUARED * expected)
+    weight = np.where(known & is_old, CELL / rows, 0.0)
+    arrays.variance += weight * (bounded / _KEPT - arrays.variance)
+    arrays.taught += CELL * is_old
+
+
+def learn_outliers(arrays: SeriesArrays, unit: Floats) -> None:
+    """Take the differences of the newest `CELL` rows."""
+    apart = np.abs(np.diff(arrays.y[ROWS - 1 :], axis=0))
+    known = np.isfinite(apart) & (arrays.seen > 0)
+    far = known & (apart > CONSTANTS.outlier_sd * sqrt(2.0) * unit)
+    number = known.sum(axis=0)
+    arrays.outlier_rows[:] = np.minimum(arrays.outlier_rows + number, _OUTLIER_ROWS)
+    arrays.outliers += (far.sum(axis=0) - number * arrays.outliers) / arrays.outlier_rows
+
+
+def learn_scale(arrays: SeriesArrays) -> None:
+    """Take level, scale and resolution of the newest `ROWS` rows, `CELL` of which are new."""
+    y = np.sort(arrays.y[:ROWS], axis=0)  # NaN last
+    number = np.isfinite(y).sum(axis=0)
+    last, column = np.maximum(number - 1, 0), np.arange(y.shape[1])
+    level = 0.5 * (y[last // 2, column] + y[(last + 1) // 2, column])
+    apart = _midmean(np.abs(np.diff(arrays.y[:ROWS], axis=0))) / _MIDMEAN
+    enough, seen = number >= _LEAST_ROWS, arrays.seen
+    arrays.center[:] = np.where(enough, level, arrays.center)
+    slow = CELL / CONSTANTS.scale_rows
+    weight = np.maximum(slow, np.minimum(1.0, CELL / np.maximum(seen, 1.0)))
+    weight = np.where(number < _FEW_ROWS, slow, weight)
+    weight = np.where(seen == 0, 1.0, weight)
+    arrays.scale += np.where(enough, weight * (apart - arrays.scale), 0.0).astype(np.float32)
+    arrays.seen += np.where(enough, np.where(seen == 0, number, CELL), 0)
+    gaps = np.diff(y, axis=0)
+    is_gap = gaps > 0  # False for NaN
+    is_grid = is_gap.sum(axis=0) >= _LEAST_VALUES - 1
+    smallest = np.where(is_gap, gaps, np.inf).min(axis=0)
+    arrays.grid[:] = np.where(is_grid, smallest, arrays.grid)
+
+
+def learn_clip(arrays: SeriesArrays, noise: Noise) -> None:
+    """Set the bound of scores from the share of outliers; noise below the unit may burst unseen."""
+    clip = np.maximum(np.interp(arrays.outliers, _SHARES, _CLIPS), CONSTANTS.least_clip)
+    clip = np.where(arrays.scale < noise.unit, CONSTANTS.least_clip, clip)
+    arrays.clip[:] = clip * np.sqrt(noise.variance[_TYPICAL])
+
+
+def _midmean(v: Floats) -> NDArray[np.float64]:
+    """Return the mean of the middle half of each column: robust, and smooth where values are few."""
+    v = np.sort(v, axis=0)
+    number = np.isfinite(v).sum(axis=0)
+    low, column = number // 4, np.arange(v.shape[1])
+    sums = np.zeros((v.shape[0] + 1, v.shape[1]))
+    np.cumsum(np.nan_to_num(v), axis=0, out=sums[1:])
+    middle = sums[number - low, column] - sums[low, column]
+    found: NDArray[np.float64] = middle / np.maximum(number - 2 * low, 1)
+    return found

@@ -1,0 +1,315 @@
+"""The steps of all series of one run and shard: which seconds count, and the life of a change.
+
+A change is raised as a warning, then confirmed or withdrawn; a confirmed one is open until its series is back
+within the minimum effect of the level before, and then gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.level_shift import Config
+from detectors.online import state as stored
+from detectors.online.onset import Onset
+from detectors.online.state import ROWS, Candidate, SeriesArrays, SourceState
+from detectors.online.step import Steps
+from soak.core.model import Change, Column
+from soak.core.series import series_name
+
+EDGE_SECONDS = 5
+"""After a phase begins its first seconds teach nothing."""
+LONG_GAP = 600
+"""Seconds without a record after which the levels are learnt anew."""
+_ABSENT_SECONDS = 600  # for which a series without a column keeps its rows
+_MOST_ABSENT = 256  # series kept without a column
+_MOST_LEFT = 64  # forgotten series whose open changes are kept
+_MOST_OPEN = 12  # changes of one series
+_GONE_ROWS = 30  # whose median is the level now
+_GONE_EVERY = 5
+_DAY_SECONDS = 86_400
+
+
+@dataclass(slots=True)
+class Gate:
+    """Decides which seconds of a source count: in order, in the soak and not at its edges, and valid."""
+
+    last_k: int = -(2**62)
+    epoch: int = 0
+    edge_k: int = -(2**62)
+    phase: str = ""
+
+    def is_new(self, k: int, epoch: int) -> bool:
+        return (epoch, k) > (self.epoch, self.last_k)
+
+    def is_apart(self, k: int) -> bool:
+        """True when second `k` is no continuation: after a long gap, or by a clock that was set back."""
+        return not 0 < k - self.last_k <= LONG_GAP
+
+    def counts(self, k: int, epoch: int, phase: str, *, is_valid: bool) -> bool:
+        """Take a second that is new; return whether its values count."""
+        if self.is_apart(k):
+            self.edge_k = min(self.edge_k, k)  # the edge was in the seconds before
+        self.last_k, self.epoch = k, epoch
+        if phase != self.phase:
+            if self.phase:
+                self.edge_k = k + EDGE_SECONDS
+            self.phase = phase
+        return phase == "soak" and k >= self.edge_k and is_valid
+
+
+@dataclass(slots=True)
+class _Source:
+    """A source as it runs: `state` is what is stored, the rest follows from it."""
+
+    state: SourceState
+    steps: Steps
+    gate: Gate
+    columns: Sequence[Column]  # of the last record, as given
+    watched: NDArray[np.int64]  # places of those that are followed
+
+
+class Panel:
+    """The state of all series of one run and shard."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._states: dict[str, SourceState] = {}
+        self._sources: dict[str, _Source] = {}
+
+    def update(
+        self,
+        source: str,
+        columns: Sequence[Column],
+        k: int,
+        values: NDArray[np.float64],
+        valid: bool,  # noqa: FBT001 - a fact about the record
+        phase: str,
+        *,
+        epoch: int = 0,
+    ) -> list[Change]:
+        """Take the next second of one source; return what it raised, confirmed, withdrew or ended.
+
+        A second that is not after the last one of its source and epoch changes nothing. In a new epoch the
+        clock may have been set back: then the levels are learnt anew.
+        """
+        known = self._sources.get(source)
+        if known is not None and not known.gate.is_new(k, epoch):
+            return []
+        one, changes = self._adopted(source, columns, k)
+        if not one.gate.is_new(k, epoch):
+            return changes
+        if one.gate.is_apart(k):
+            changes += _learn_anew(source, one, k)
+        counts = one.gate.counts(k, epoch, phase, is_valid=valid)
+        if not counts:
+            return changes
+        row = np.full(len(one.state.columns), np.nan)
+        row[: one.watched.size] = np.asarray(values, dtype=np.float64)[one.watched]
+        one.steps.push(k, row)
+        changes += self._raise(source, one, k)
+        changes += self._settle(source, one)
+        if one.state.opened and one.state.rows % _GONE_EVERY == 0:
+            changes += _close(one, k)
+        return changes
+
+    def to_bytes(self) -> bytes:
+        """Return the whole state; the same later records give the same changes bit for bit."""
+        for one in self._sources.values():
+            one.state.gate = dataclasses.asdict(one.gate)
+        return stored.encode(self._states)
+
+    @classmethod
+    def from_bytes(cls, blob: bytes, config: Config) -> Panel:
+        """Return the panel that `to_bytes` described.
+
+        Raises:
+            ValueError: the bytes are not of this version.
+        """
+        panel = cls(config)
+        panel._states = stored.decode(blob)
+        return panel
+
+    def _adopted(
+        self, source: str, columns: Sequence[Column], k: int
+    ) -> tuple[_Source, list[Change]]:
+        """Return the source with these columns, and the candidates of series that were given up."""
+        known, since_k = self._sources.get(source), k - _ABSENT_SECONDS
+        if known is not None and (known.columns is columns or known.columns == columns):
+            absent = known.state.absent
+            if not absent or min(absent.values()) >= since_k:
+                return known, []
+        watched = np.array([i for i, one in enumerate(columns) if _is_watched(one)], np.int64)
+        chosen = tuple(columns[i] for i in watched)
+        old = self._states.get(source) or SourceState.empty(chosen)
+        gate = Gate(**old.gate) if known is None else known.gate
+        new = _with_columns(old, chosen, gate.last_k, since_k)
+        found = _Source(new, Steps(new, self._config), gate, columns, watched)
+        self._states[source], self._sources[source] = new, found
+        lost = [
+            _withdrawn(source, name, one)
+            for name, one in old.candidates.items()
+            if name not in found.steps.places
+        ]
+        return found, lost
+
+    def _raise(self, source: str, one: _Source, k: int) -> list[Change]:
+        changes = []
+        for i in one.steps.exceeding().tolist():
+            name = one.steps.names[i]
+            found = None if name in one.state.candidates else one.steps.locate(i)
+            if found is None:
+                continue
+            if one.steps.is_step(i, found.before, found.after):
+                one.state.candidates[name] = Candidate(
+                    k, one.state.rows, found.k, found.before, found.after
+                )
+                changes.append(self._change(source, name, k, found))
+            elif one.steps.is_small(found):
+                one.steps.restart(i, found.age)
+        return changes
+
+    def _settle(self, source: str, one: _Source) -> list[Change]:
+        """Confirm each candidate whose level has lasted; withdraw it once it had its time."""
+        changes = []
+        for name, candidate in list(one.state.candidates.items()):
+            i = one.steps.places[name]
+            rows = one.state.rows - candidate.raised_row
+            found = one.steps.locate(i) if one.steps.is_above(i) else None
+            if (
+                found is not None
+                and one.steps.has_lasted(i, found)
+                and one.steps.is_step(i, found.before, found.after)
+            ):
+                change = self._change(source, name, candidate.raised_k, found)
+                change = replace(change, state="confirmed")
+                # of a stair the first step is the last to end
+                opened = one.state.opened.get(name, [])[: _MOST_OPEN - 1]
+                one.state.opened[name] = [*opened, change]
+                one.steps.restart(i, found.age)
+            elif rows >= ROWS or (rows >= one.steps.confirm and not one.steps.is_above(i)):
+                change = _withdrawn(source, name, candidate)
+                one.state.arrays.is_muted[i] = 1
+            else:
+                continue
+            del one.state.candidates[name]
+            changes.append(change)
+        return changes
+
+    def _change(self, source: str, name: str, raised_k: int, found: Onset) -> Change:
+        # the odds beforehand: one change a day over the panel
+        surprise = found.ratio - log(_DAY_SECONDS * self._config.panel_size)
+        return Change(
+            series=series_name(source, name),
+            raised_k=raised_k,
+            onset_k=found.k,
+            interval=found.interval,
+            before=found.before,
+            after=found.after,
+            state="warning",
+            confidence=min(0.9999, 1.0 / (1.0 + exp(-max(-50.0, min(50.0, surprise))))),
+        )
+
+
+def _is_watched(column: Column) -> bool:
+    """True for series that are followed.
+
+    Counts above thresholds belong to the histogram, and one message decides a maximum.
+    """
+    return (
+        not column.metric.endswith("_above_messages") and ("quantile", "max") not in column.labels
+    )
+
+
+def _learn_anew(source: str, one: _Source, k: int) -> list[Change]:
+    """Forget the levels of a source, and withdraw its candidates."""
+    state = one.state
+    changes = [_withdrawn(source, name, found) for name, found in state.candidates.items()]
+    state.candidates = {}
+    state.absent = {name: min(last_k, k) for name, last_k in state.absent.items()}
+    one.steps.learn_anew()
+    return changes
+
+
+def _close(one: _Source, k: int) -> list[Change]:
+    """Return the open changes that are gone."""
+    changes = []
+    for name, opened in list(one.state.opened.items()):
+        i = one.steps.places[name]
+        level = None if name in one.state.candidates else one.steps.level(i, _GONE_ROWS)
+        if level is None:
+            continue
+        gone = [change for change in opened if _is_back(one.steps, i, change, level)]
+        changes += [replace(change, state="gone", resolved_k=k) for change in gone]
+        one.state.opened[name] = [change for change in opened if change not in gone]
+        if not one.state.opened[name]:
+            del one.state.opened[name]
+    return changes
+
+
+def _is_back(steps: Steps, i: int, change: Change, level: float) -> bool:
+    """True when a level is back where a change began, within the minimum effect, or beyond."""
+    if (level - change.before) * (change.after - change.before) <= 0.0:
+        return True
+    is_nearer = abs(level - change.before) < abs(level - change.after)
+    return is_nearer and not steps.is_step(i, change.before, level)
+
+
+def _with_columns(
+    old: SourceState, columns: tuple[Column, ...], last_k: int, since_k: int
+) -> SourceState:
+    """Return the state for these columns: known series keep theirs, others start empty.
+
+    A series without a column follows them, absent, if it was there at `since_k` or later: a probe that has
+    just started may not know all of its columns. Of a series that is forgotten the open changes are kept,
+    for when it comes back.
+    """
+    present = {column.name for column in columns}
+    seen = {column.name: old.absent.get(column.name, last_k) for column in old.columns}
+    away = [
+        column
+        for column in old.columns
+        if column.name not in present and seen[column.name] >= since_k
+    ]
+    kept = sorted(away, key=lambda column: seen[column.name])[-_MOST_ABSENT:]
+    columns = (*columns, *kept)
+    names = [column.name for column in columns]
+    place = {column.name: i for i, column in enumerate(old.columns)}
+    common = [name for name in names if name in place]
+    arrays = SeriesArrays.empty(len(columns))
+    to, at = ([where[name] for name in common] for where in (_places(names), place))
+    arrays.put(np.array(to, np.int64), old.arrays, np.array(at, np.int64))
+    opened = {name: many for name, many in (old.left | old.opened).items() if name in names}
+    left = {name: many for name, many in (old.left | old.opened).items() if name not in names}
+    return replace(
+        old,
+        columns=columns,
+        arrays=arrays,
+        candidates={name: one for name, one in old.candidates.items() if name in names},
+        opened=opened,
+        absent={column.name: seen[column.name] for column in kept},
+        left=dict(list(left.items())[-_MOST_LEFT:]),
+    )
+
+
+def _places(names: Sequence[str]) -> dict[str, int]:
+    return {name: i for i, name in enumerate(names)}
+
+
+def _withdrawn(source: str, name: str, candidate: Candidate) -> Change:
+    """Return the last state of a warning that was not confirmed."""
+    return Change(
+        series=series_name(source, name),
+        raised_k=candidate.raised_k,
+        onset_k=candidate.onset_k,
+        interval=(candidate.onset_k, candidate.onset_k),
+        before=candidate.before,
+        after=candidate.after,
+        state="withdrawn",
+        confidence=0.0,
+    )

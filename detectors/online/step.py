@@ -1,0 +1,184 @@
+"""The step detector of one source: all its series, row by row.
+
+Method:  at each of 23 candidate onsets from 4 to some 360 rows ago the mean of the scores since is compared
+         with the mean before (`window`). The squared contrast over its learnt variance gives a log
+         likelihood ratio (`noise`), as in Siegmund and Venkatraman 1995 (doi:10.1214/aos/1176324466), but
+         by Student's t, as the variance is itself estimated. The largest ratio of a series raises a
+         candidate when it exceeds the threshold of the series (`threshold`). The candidate is confirmed
+         when its onset lies `confirm` rows back and both the oldest and the newest third of the rows since
+         keep a third of the change, so that a burst is not taken for a level. Then the rows before the onset
+         are forgotten, the noise and the threshold are not.
+Assumes: the noise changes more slowly than the level. A slow drift is followed, not reported; a step that
+         takes longer than six minutes to show is not seen.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import scale
+from detectors.level_shift import Config
+from detectors.online import noise, onset, threshold, window
+from detectors.online.constants import CONSTANTS
+from detectors.online.onset import Onset
+from detectors.online.state import CELL, ROWS, SLOTS, SourceState
+from soak.core.units import SECOND_NS
+
+_LEAST_PART = 3  # rows in a third
+_SMALL_ROWS = 60  # a shift below the minimum effect becomes the level after so many rows
+
+
+class Steps:
+    """The series of one source; what it derives from `state` is made anew by the constructor."""
+
+    def __init__(self, state: SourceState, config: Config) -> None:
+        n = len(state.columns)
+        self.state = state
+        self.names = tuple(column.name for column in state.columns)
+        self.places = {name: i for i, name in enumerate(self.names)}
+        self._step = scale.Step(config.smallest_step_ratio, config.smallest_step_seconds)
+        self._least = scale.least(state.columns, self._step)
+        self._is_latency = scale.is_log(state.columns)
+        self._log_rows = config.log_rows
+        self._baseline = config.baseline // SECOND_NS
+        self.confirm = config.confirm // SECOND_NS
+        self._sums = window.Sums.empty(n)
+        self._best = np.zeros(n, np.float32)
+        self._can_alarm = np.zeros(n, np.bool_)
+        self._set_scale()
+        self._noise = noise.judge(state.arrays, self._effect())
+        window.add_up(self._sums, state.arrays, self._noise.unit, state.used, slice(None))
+
+    def push(self, k: int, values: NDArray[np.float64]) -> None:
+        """Take the values of second `k`, shape (n,); NaN is no value."""
+        state, arrays = self.state, self.state.arrays
+        self._leave_log(values)
+        y = np.where(np.isfinite(values), values, np.nan).astype(np.float32)
+        np.log10(values, out=y, where=self.is_log & (values > 0.0), casting="same_kind")
+        if state.used == SLOTS:
+            self._shift()
+        z, here = window.scores(y, arrays.center, self._noise.unit, arrays.clip)
+        window.add_row(self._sums, z, here, state.used)
+        arrays.y[state.used], state.k[state.used] = y, k
+        state.used, state.rows = state.used + 1, state.rows + 1
+        squared, known = window.contrasts(self._sums, arrays.far_rows, state.used)
+        ratio = noise.log_ratio(squared, self._noise.variance, self._noise.freedom)
+        ratio[~known] = 0.0
+        self._best = ratio.max(axis=0)
+        self._can_alarm = here & (arrays.seen >= self._baseline)
+        threshold.learn(arrays, self._best, self._can_alarm)
+        if state.used == SLOTS:
+            noise.learn_variance(arrays, squared, known, self._noise)
+
+    def exceeding(self) -> NDArray[np.int64]:
+        """Return the series that may raise a candidate in this row."""
+        above = self._best > self.state.arrays.threshold
+        self.state.arrays.is_muted *= above
+        found: NDArray[np.int64] = np.flatnonzero(
+            self._can_alarm & above & (self.state.arrays.is_muted == 0)
+        )
+        return found
+
+    def is_above(self, i: int) -> bool:
+        """True while the ratio of series `i` exceeds its threshold."""
+        return bool(self._best[i] > self.state.arrays.threshold[i])
+
+    def locate(self, i: int) -> Onset | None:
+        """Return the most probable onset of series `i`, None without enough rows."""
+        return onset.locate(
+            self.state, i, self._sums, self._noise, logarithmic=bool(self.is_log[i])
+        )
+
+    def is_step(self, i: int, before: float, after: float) -> bool:
+        """True when two levels of series `i` differ by the minimum effect."""
+        return scale.is_step(
+            before,
+            after,
+            logarithmic=bool(self.is_log[i]),
+            least_change=float(self._least[i]),
+            step=self._step,
+        )
+
+    def has_lasted(self, i: int, found: Onset) -> bool:
+        """True when a step is `confirm` rows old, above the threshold, and still there."""
+        if found.rows < self.confirm or found.ratio <= self.state.arrays.threshold[i]:
+            return False
+        third = max(_LEAST_PART, found.since.size // 3)
+        change = found.y_after - found.y_before
+        return change != 0.0 and all(
+            (np.median(part) - found.y_before) / change >= CONSTANTS.stays
+            for part in (found.since[:third], found.since[-third:])
+        )
+
+    def is_small(self, found: Onset) -> bool:
+        """True when a shift that is no step is old enough to be the new level."""
+        return found.rows >= _SMALL_ROWS
+
+    def restart(self, i: int, age: int) -> None:
+        """Forget the rows of series `i` but the newest `age`: its level begins there."""
+        state, arrays = self.state, self.state.arrays
+        window.forget_before(arrays, i, age, state.used)
+        arrays.peak[i] = arrays.below[i] = 0
+        self._best[i] = 0.0
+        rows = arrays.y[: state.used, i]
+        if np.isfinite(rows).any():
+            arrays.center[i] = np.nanmedian(rows)
+        self._noise = noise.judge(arrays, self._effect())
+        window.add_up(self._sums, arrays, self._noise.unit, state.used, np.array([i]))
+
+    def learn_anew(self) -> None:
+        """Forget all levels and keep the noise."""
+        arrays = self.state.arrays
+        arrays.y[:] = np.nan
+        arrays.cell_count[:] = 0
+        arrays.far[:] = arrays.far_rows[:] = 0
+        arrays.peak[:] = arrays.below[:] = 0
+        window.add_up(self._sums, arrays, self._noise.unit, self.state.used, slice(None))
+
+    def level(self, i: int, rows: int) -> float | None:
+        """Return the median of the newest rows of series `i` in its own unit; None if half is missing."""
+        newest = self.state.arrays.y[max(0, self.state.used - rows) : self.state.used, i]
+        newest = newest[np.isfinite(newest)]
+        if 2 * newest.size < rows:
+            return None
+        return scale.unscaled(float(np.median(newest)), logarithmic=bool(self.is_log[i]))
+
+    def _shift(self) -> None:
+        state, arrays = self.state, self.state.arrays
+        noise.learn_outliers(arrays, self._noise.unit)
+        window.shift(arrays, self._noise.unit)
+        state.cell_k[1:] = state.cell_k[:-1].copy()
+        state.cell_k[0] = state.k[0]
+        state.k[:ROWS] = state.k[CELL:].copy()
+        state.used = ROWS
+        noise.learn_scale(arrays)
+        self._noise = noise.judge(arrays, self._effect())
+        noise.learn_clip(arrays, self._noise)
+        threshold.set_thresholds(arrays, self._log_rows)
+        window.add_up(self._sums, arrays, self._noise.unit, ROWS, slice(None))
+
+    def _effect(self) -> NDArray[np.float64]:
+        return scale.minimum_effect(self.state.arrays.center, self.is_log, self._least, self._step)
+
+    def _set_scale(self) -> None:
+        self.is_log = self._is_latency & (self.state.arrays.is_linear == 0)
+
+    def _leave_log(self, values: NDArray[np.float64]) -> None:
+        """Judge latencies with a value that has no logarithm on a linear scale from now on."""
+        leaving = self.is_log & (values <= 0.0)
+        if not leaving.any():
+            return
+        arrays, at = self.state.arrays, np.flatnonzero(leaving)
+        arrays.is_linear[at] = 1
+        center = np.where(arrays.seen[at] > 0, 10.0 ** arrays.center[at], 0.0)
+        far_rows = np.maximum(arrays.far_rows[at], 1)
+        arrays.y[:, at] = 10.0 ** arrays.y[:, at]
+        arrays.cell[:, at] = 10.0 ** arrays.cell[:, at]
+        arrays.far[at] = 10.0 ** (arrays.far[at] / far_rows) * arrays.far_rows[at]
+        arrays.center[at] = center
+        for size in (arrays.scale, arrays.grid):
+            size[at] *= np.log(10.0) * center  # d(level) = level d(ln level)
+        self._set_scale()
+        self._noise = noise.judge(arrays, self._effect())
+        window.add_up(self._sums, arrays, self._noise.unit, self.state.used, at)

@@ -1,0 +1,56 @@
+"""The threshold of each series, from how often and how far its own ratios exceed a lower level.
+
+Exceedances of `level` come in clusters. The excess of the peak of a cluster is about exponential (Pickands
+1975), so noise passes the threshold h at the set rate when
+
+    h = level + mean excess * (ln clusters a row + ln rows between two false alarms) + a constant.
+
+Both the rate and the mean excess start at their values in independent noise; in theory the mean excess is 1
+(Siegmund and Venkatraman 1995). Clusters that raised an alarm do not count: they may be a change.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.online.constants import CONSTANTS
+from detectors.online.state import CELL, SeriesArrays
+from detectors.online.window import Floats
+
+APART_ROWS = 60
+"""Rows below the level that end a cluster: the typical age of an onset that exceeds it."""
+PRIOR_ROWS = 3600
+"""Rows that the rate of independent noise counts for."""
+_MOST_EXCESS = 6.0  # of one cluster, so that a single one does not decide
+_OFFSET = 0.6  # measured: one false alarm an hour in independent noise
+
+
+def learn(arrays: SeriesArrays, best: Floats, can_alarm: NDArray[np.bool_]) -> None:
+    """Take the largest ratio of each series in a row; only series that could alarm count."""
+    above = can_alarm & (best > CONSTANTS.level)
+    begun = above & ((arrays.below >= APART_ROWS) | (arrays.peak > 0))
+    np.copyto(arrays.peak, np.maximum(arrays.peak, best), where=begun)
+    arrays.below += can_alarm
+    arrays.below[above] = 0
+    over = (arrays.peak > 0) & (arrays.below >= APART_ROWS)
+    if over.any():
+        arrays.clusters += over
+        arrays.excess += np.where(
+            over, np.minimum(arrays.peak - np.float32(CONSTANTS.level), _MOST_EXCESS), 0
+        )
+        arrays.peak[over] = 0
+    arrays.rows += can_alarm
+
+
+def set_thresholds(arrays: SeriesArrays, log_rows: float) -> None:
+    """Set the threshold of each series, and forget a little; once in `CELL` rows."""
+    old = arrays.rows > CONSTANTS.tail_rows
+    for counted in (arrays.clusters, arrays.excess, arrays.rows):
+        counted[old] *= np.float32(1 - CELL / CONSTANTS.tail_rows)
+    expected = CONSTANTS.clusters_an_hour * PRIOR_ROWS / 3600.0
+    rate = (arrays.clusters + expected) / (arrays.rows + PRIOR_ROWS)
+    prior = CONSTANTS.tail_samples
+    slope = (arrays.excess / CONSTANTS.mean_excess + prior) / (arrays.clusters + prior)
+    beyond = np.maximum(np.log(rate) + log_rows, 1.0)
+    arrays.threshold[:] = CONSTANTS.level + beyond * slope + _OFFSET
