@@ -15,7 +15,9 @@ class Constants:
     tail_rows: float = 36_000.0  # of the tail: some hundred clusters at ten an hour
     # what is assumed before it is known
     prior_samples: float = 150.0  # that s and the AR(1) curve count for, an octave of window length
-    young_growth: float = 0.35  # of ln v(m) an octave, beyond the AR(1), in a young series
+    young_growth: float = (
+        0.38  # of ln v(m) an octave in a young series: 1 in 20 quiet pieces alarms
+    )
     young_rows: float = 300.0  # rows at which half of that growth is left: quiet recorded pieces
     tail_samples: float = 30.0  # clusters that the expected mean excess counts for
     # robustness

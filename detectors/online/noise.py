@@ -24,6 +24,7 @@ from detectors.online.constants import CONSTANTS
 from detectors.online.state import CELL, ROWS, SeriesArrays
 from detectors.online.window import AGES, Floats
 
+_FAR_CLIPS = 2.0
 _TYPICAL = int(np.searchsorted(AGES, 22))
 _LEAST_ROWS = 8  # for a level
 _FEW_ROWS = 16  # up to which differences are not trusted to set a scale that is known
@@ -97,19 +98,37 @@ def log_ratio(
 
 
 def learn_variance(
-    arrays: SeriesArrays, squared: Floats, known: NDArray[np.bool_], noise: Noise
+    arrays: SeriesArrays, squared: Floats, known: NDArray[np.bool_], best: Floats, noise: Noise
 ) -> None:
-    """Take the squared contrasts of a row; one row in `CELL` teaches for all of them."""
+    """Take the squared contrasts of a row, whose largest ratio is `best`; one row in `CELL` teaches for all.
+
+    They teach nothing while the newest rows are beyond what noise explains: that is a change, or an outlier.
+    """
     is_old = arrays.seen >= _TEACHING_ROWS
     rows = arrays.taught + CELL - 2.0 * AGES[:, np.newaxis]
     rows = np.clip(rows, _TEACHING_ROWS, CONSTANTS.noise_rows)
     is_first = is_old & (arrays.taught == 0)
     arrays.variance[:] = np.where(is_first, noise.expected, arrays.variance)
+    np.copyto(arrays.settled, arrays.variance, where=is_first | (best <= CONSTANTS.level))
     expected = np.maximum(np.maximum(noise.expected, arrays.variance), _LEAST_VARIANCE)
     bounded = np.minimum(squared, _MOST_SQUARED * expected)
-    weight = np.where(known & is_old, CELL / rows, 0.0)
+    newest, _ = _medians(np.sort(arrays.y[ROWS:], axis=0))
+    is_change = is_beyond(arrays, noise, newest - arrays.center)
+    weight = np.where(known & is_old & ~is_change, CELL / rows, 0.0)
     arrays.variance += weight * (bounded / _KEPT - arrays.variance)
     arrays.taught += CELL * is_old
+
+
+def unlearn_variance(arrays: SeriesArrays, i: int, shift: float, noise: Noise) -> None:
+    """Take back what series `i` was taught by a step, if noise does not explain a shift so large."""
+    if is_beyond(arrays, noise, np.full(arrays.clip.size, shift))[i]:
+        arrays.variance[:, i] = arrays.settled[:, i]
+
+
+def is_beyond(arrays: SeriesArrays, noise: Noise, shift: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Return which shifts exceed twice the bound of a score; unlike means of scores, they are not bounded."""
+    beyond: NDArray[np.bool_] = np.abs(shift) > _FAR_CLIPS * arrays.clip * noise.unit
+    return beyond
 
 
 def learn_outliers(arrays: SeriesArrays, unit: Floats) -> None:
@@ -125,9 +144,7 @@ def learn_outliers(arrays: SeriesArrays, unit: Floats) -> None:
 def learn_scale(arrays: SeriesArrays) -> None:
     """Take level, scale and resolution of the newest `ROWS` rows, `CELL` of which are new."""
     y = np.sort(arrays.y[:ROWS], axis=0)  # NaN last
-    number = np.isfinite(y).sum(axis=0)
-    last, column = np.maximum(number - 1, 0), np.arange(y.shape[1])
-    level = 0.5 * (y[last // 2, column] + y[(last + 1) // 2, column])
+    level, number = _medians(y)
     apart = _midmean(np.abs(np.diff(arrays.y[:ROWS], axis=0))) / _MIDMEAN
     enough, seen = number >= _LEAST_ROWS, arrays.seen
     arrays.center[:] = np.where(enough, level, arrays.center)
@@ -149,6 +166,13 @@ def learn_clip(arrays: SeriesArrays, noise: Noise) -> None:
     clip = np.maximum(np.interp(arrays.outliers, _SHARES, _CLIPS), CONSTANTS.least_clip)
     clip = np.where(arrays.scale < noise.unit, CONSTANTS.least_clip, clip)
     arrays.clip[:] = clip * np.sqrt(noise.variance[_TYPICAL])
+
+
+def _medians(y: Floats) -> tuple[Floats, NDArray[np.int64]]:
+    """Return the median of each sorted column, NaN where it is empty, and the number of values."""
+    number = np.isfinite(y).sum(axis=0)
+    last, column = np.maximum(number - 1, 0), np.arange(y.shape[1])
+    return 0.5 * (y[last // 2, column] + y[(last + 1) // 2, column]), number
 
 
 def _midmean(v: Floats) -> NDArray[np.float64]:

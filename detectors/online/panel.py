@@ -171,7 +171,7 @@ class Panel:
                 )
                 changes.append(self._change(source, name, k, found))
             elif one.steps.is_small(found):
-                one.steps.restart(i, found.age)
+                one.steps.restart(i, found)
         return changes
 
     def _settle(self, source: str, one: _Source) -> list[Change]:
@@ -191,7 +191,7 @@ class Panel:
                 # of a stair the first step is the last to end
                 opened = one.state.opened.get(name, [])[: _MOST_OPEN - 1]
                 one.state.opened[name] = [*opened, change]
-                one.steps.restart(i, found.age)
+                one.steps.restart(i, found)
             elif rows >= ROWS or (rows >= one.steps.confirm and not one.steps.is_above(i)):
                 change = _withdrawn(source, name, candidate)
                 one.state.arrays.is_muted[i] = 1

@@ -69,7 +69,7 @@ class Steps:
         self._can_alarm = here & (arrays.seen >= self._baseline)
         threshold.learn(arrays, self._best, self._can_alarm)
         if state.used == SLOTS:
-            noise.learn_variance(arrays, squared, known, self._noise)
+            noise.learn_variance(arrays, squared, known, self._best, self._noise)
 
     def exceeding(self) -> NDArray[np.int64]:
         """Return the series that may raise a candidate in this row."""
@@ -115,10 +115,11 @@ class Steps:
         """True when a shift that is no step is old enough to be the new level."""
         return found.rows >= _SMALL_ROWS
 
-    def restart(self, i: int, age: int) -> None:
-        """Forget the rows of series `i` but the newest `age`: its level begins there."""
+    def restart(self, i: int, found: Onset) -> None:
+        """Forget the rows of series `i` before an onset: its level begins there."""
         state, arrays = self.state, self.state.arrays
-        window.forget_before(arrays, i, age, state.used)
+        noise.unlearn_variance(arrays, i, found.y_after - found.y_before, self._noise)
+        window.forget_before(arrays, i, found.age, state.used)
         arrays.peak[i] = arrays.below[i] = 0
         self._best[i] = 0.0
         rows = arrays.y[: state.used, i]

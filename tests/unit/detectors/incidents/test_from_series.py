@@ -21,13 +21,13 @@ def incidents(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[Inci
 def test_a_step_after_the_rest_of_an_earlier_one_went_away_is_an_incident(
     seed: int, rise: float
 ) -> None:
-    """A hundredfold step is over at 2.4 times the old level; that goes away too, and another one comes."""
-    values = latencies(seed, 660)
-    values[100:150] *= 100.0
-    values[150:330] *= 2.4
-    values[500:] *= rise
+    """A hundredfold step falls to 2.4 times the old level, then to that level; another one comes."""
+    values = latencies(seed, 1300)
+    values[700:750] *= 100.0
+    values[750:930] *= 2.4
+    values[1100:] *= rise
 
-    assert abs(incidents(values)[-1].opening.onset_k - 500) <= 20
+    assert abs(incidents(values)[-1].opening.onset_k - 1100) <= 20
 
 
 @pytest.mark.parametrize("seed", range(4, 10))
