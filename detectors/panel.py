@@ -85,29 +85,20 @@ class Panel:
         epoch: int = 0,
     ) -> list[Change]:
         """Take the next second of one source; return all that is to be said, outages first, then steps."""
-        outages = self._outages.update(
-            source, columns, outage.Second(k, values, valid, phase, epoch)
-        )
-        return [*outages, *self._changes(source, columns, k, values, valid, phase, epoch)]
+        second = outage.Second(k, values, valid, phase, epoch)
+        outages = self._outages.update(source, columns, second)
+        steps = self._steps.update(source, columns, k, values, valid, phase, epoch=epoch)
+        return [*outages, *self._with_other_kinds(source, columns, second, steps)]
 
-    def _changes(
-        self,
-        source: str,
-        columns: Sequence[Column],
-        k: int,
-        values: NDArray[np.float64],
-        valid: bool,  # noqa: FBT001 - a fact about the record
-        phase: str,
-        epoch: int,
+    def _with_other_kinds(
+        self, source: str, columns: Sequence[Column], second: outage.Second, steps: list[Change]
     ) -> list[Change]:
-        """Return the changes of all other kinds, steps first."""
+        """Return the steps, and the drifts, spikes and tails of the same second."""
+        k = second.k
         known = self._sources.setdefault(source, _Source())
         recents = {name: one.recent for name, one in known.series.items()}
-        changes = [
-            self._tails.renamed(change, recents)
-            for change in self._steps.update(source, columns, k, values, valid, phase, epoch=epoch)
-        ]
-        if not known.gate.is_new(k, epoch):
+        changes = [self._tails.renamed(change, recents) for change in steps]
+        if not known.gate.is_new(k, second.epoch):
             return changes
         if known.gate.is_apart(k):
             is_back = k <= known.gate.last_k
@@ -119,7 +110,7 @@ class Panel:
                     one.spikes.go_back(k + self._baseline)
                 else:
                     one.spikes.start_anew()
-        counts = known.gate.counts(k, epoch, phase, is_valid=valid)
+        counts = known.gate.counts(k, second.epoch, second.phase, is_valid=second.is_valid)
         busy = {change.series for change in changes if change.raised_k == k}
         for change in changes:
             self._near.note(change)
@@ -128,12 +119,24 @@ class Panel:
         slow: list[Change] = []
         if counts:
             for at, name, config in self._watched(source, columns):
-                slow += self._seen(known, name, k, float(values[at]), config)
-        second = tail.Second(source, columns, k, values, valid, phase, epoch, counts)
+                slow += self._seen(known, name, k, float(second.values[at]), config)
         recents = {name: one.recent for name, one in known.series.items()}
-        told = _in_turn(known, slow, k, busy)
-        tails = self._tails.update(second, recents, self._near)
-        return [*changes, *told, *(one for one in tails if not _is_name_taken(known, one))]
+        raised = _in_turn(known, slow, k, busy)
+        tails = self._tails.update(
+            tail.Second(
+                source,
+                columns,
+                k,
+                second.values,
+                second.is_valid,
+                second.phase,
+                second.epoch,
+                counts,
+            ),
+            recents,
+            self._near,
+        )
+        return [*changes, *raised, *(one for one in tails if not _is_name_taken(known, one))]
 
     def to_bytes(self) -> bytes:
         """Return the whole state; the same later records give the same changes bit for bit."""

@@ -1,11 +1,11 @@
 """Tail growth: the slow messages become more, or slower, while the median stays.
 
-Method:  online the odds of a message to be slower than p99 and p99.9 were at first (`_exceedance`), on log10,
-         as series of their own in an online panel with the same threshold. Told when the quantile has
-         moved by the smallest step, p50 has not, and no step of that latency is told; a step of p99.9 that
-         neither p50 nor p99 shares is a tail too. Looking back at a series without counts: `_width`.
-Assumes: what it says of online steps holds for the odds; bursts of slow messages make them wander, which
-         their spread and correlation pay for.
+Method:  online the odds of a message to be slower than p99 and p99.9 were at first, on log10, as series of
+         their own in an online panel with the same threshold. Reported when the quantile has moved by the
+         smallest step, p50 has not, and no step of that latency is reported; a step of p99.9 that neither
+         p50 nor p99 shares is a tail too. Offline, in a series without counts: the width of its values.
+Assumes: what it says of online steps holds for the odds; bursts of slow messages make them vary slowly, which
+         their scale and correlation account for.
 """
 
 from __future__ import annotations

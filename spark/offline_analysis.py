@@ -66,16 +66,16 @@ def look_back(
     courses = [one for event in seen for one in event if one.kind != "step"]
     rises = [one for one in (*steps, *courses, *stopped) if one.direction == "up"]
     worse = [finding for finding in online if finding.after > finding.before]
-    told = [finding for finding in worse if finding.state != "warning"]
+    confirmed = [finding for finding in worse if finding.state != "warning"]
     warnings = [finding for finding in worse if finding.state == "warning"]
     judged = []
-    for finding in told:
+    for finding in confirmed:
         course = _drift_of(finding, steps, courses)
         known = finding if course is None else _as_drift(finding, course)
         is_seen = course is not None or any(_is_part(finding, rise) for rise in rises)
         judged.append(Judged(known, "both" if is_seen else "online", _step_of(known, seen)))
-    alone = [step for step in steps if not any(_is_part(finding, step) for finding in told)]
-    unseen = [one for one in stopped if not any(_is_part(finding, one) for finding in told)]
+    alone = [step for step in steps if not any(_is_part(finding, step) for finding in confirmed)]
+    unseen = [one for one in stopped if not any(_is_part(finding, one) for finding in confirmed)]
     for finding in _findings(timeline, [*_lasting(alone, timeline), *unseen], changes):
         warned = next((one for one in warnings if _is_same(one, finding)), None)
         step = _step_of(finding, seen)

@@ -41,8 +41,8 @@ class Page:
         return day + wording.moment(at_ns)
 
     @property
-    def told(self) -> list[Judged]:
-        """Return the findings that people are told of, in order of time."""
+    def shown(self) -> list[Judged]:
+        """Return the findings that the page shows, in order of time."""
         found = [one for one in self.judged if one.finding.state != "warning"]
         return sorted(found, key=lambda one: one.finding.onset_k)
 
@@ -111,7 +111,7 @@ def _regression(page: Page) -> Iterator[str]:
     lost = page.timeline.audit["lost"]
     if lost:
         yield f"{wording.counted(lost, 'acknowledged message')} {'was' if lost == 1 else 'were'} lost"
-    counting = [one.finding for one in page.told if one.finding.is_about_cluster]
+    counting = [one.finding for one in page.shown if one.finding.is_about_cluster]
     if not counting:
         return
     found, more = counting[0], len(counting) - 1

@@ -184,7 +184,7 @@ def shade(plot: Plot) -> None:
             words = f"{decided.phase} {decided.part}".rstrip()
             plot.band(decided.from_k, last, "phase", f"{words}: not judged ({decided.reason})")
     _shade_unmeasured(plot)
-    for one in page.told:
+    for one in page.shown:
         low, high = one.finding.interval
         plot.band(low, high + 1, "interval", "the onset lies in here with 95 % confidence")
         title = f"{page.moment(one.finding.onset_k)}: {one.finding.cause}"

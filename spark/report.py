@@ -62,14 +62,14 @@ def write(
         RunFolderError: the drive, or who owns the folder, does not let us.
     """
     judged, covered = look_back(timeline, online, changes), coverage(timeline, unread)
-    promised, told = durability_of(timeline.folder), forecast_of(timeline.folder)
+    durability, forecast = durability_of(timeline.folder), forecast_of(timeline.folder)
     found = verdict(timeline, judged, covered)
     better = improvements_of(timeline, changes)
-    page = Page(timeline, judged, covered, found, None, promised, told, better)
-    body = summary(timeline, judged, covered, promised)
+    page = Page(timeline, judged, covered, found, None, durability, forecast, better)
+    body = summary(timeline, judged, covered, durability)
     body |= {
         "headline": headline(page),
-        "retention": retention(timeline, told),
+        "retention": retention(timeline, forecast),
         "drives": drives(timeline),
     }
     text = json.dumps(body, indent=2, allow_nan=False) + "\n"  # from here on nothing is judged

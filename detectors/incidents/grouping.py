@@ -79,19 +79,19 @@ def group(
     """
     least, keys = effect or MinimumEffect(), assigned or {}
     known = latest(changes)
-    told = sorted(
+    reported = sorted(
         (change for change in known if is_told(change)),
         key=lambda change: (opens_k(change), change.raised_k, change.series),
     )
-    every_known = [*told, *latest(context)]
+    every_known = [*reported, *latest(context)]
     groups: dict[str, _Group] = {}
-    for change in told:
+    for change in reported:
         key = keys.get(identity(change))
         if key is not None:
             groups.setdefault(key, _Group(least, key)).add(change)
     every = list(groups.values())
     remaining = []
-    for change in told:
+    for change in reported:
         if identity(change) in keys or _joined(change, every):
             continue
         if change.direction == "up" and not is_recovery(change, every_known, least):

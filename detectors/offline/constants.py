@@ -31,8 +31,6 @@ class Constants:
     """Thresholds between the 1 % and the 99 % quantile; 12 to 32 are alike on labelled traces."""
     piece_blocks: int = 3000
     """Searched at once: the time of the exact search grows with the square of the blocks."""
-    interval_probability: float = 0.95
-    """That the interval of an onset holds it, as `Change.interval` promises."""
 
 
 CONSTANTS = Constants()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from detectors.offline.constants import CONSTANTS as C
 from detectors.offline.noise import MAD_TO_SD
+from detectors.onset_interval import most_probable
 
 Floats = NDArray[np.float64]
 
@@ -48,11 +49,9 @@ def dated(y: Floats, low: int, at: int, high: int, rows: int, block_sd: float) -
     ratios = (after - before) * near / sd**2 / alike
     likelihoods = -np.cumsum(ratios)[:-1]  # of an onset in row start + 1, start + 2, ...
     weights = np.exp(np.maximum(likelihoods - likelihoods.max(), -_MAX_LOG))
-    order = np.argsort(-weights, kind="stable")
-    shares = np.cumsum(weights[order]) / weights.sum()
-    held = order[: 1 + int(np.searchsorted(shares, C.interval_probability))]
-    first = start + 1
-    return Onset(first + int(order[0]), first + int(held.min()), first + int(held.max()))
+    first, last = most_probable(weights)
+    row = start + 1
+    return Onset(row + int(np.argmax(weights)), row + first, row + last)
 
 
 def _levels(y: Floats, start: int, at: int, stop: int, rows: int) -> tuple[float, float, float]:

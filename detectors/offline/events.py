@@ -1,4 +1,4 @@
-"""Cuts of several series as steps: those of one direction that cannot be told apart in time are one step."""
+"""Cuts of several series as steps: those of one direction whose times do not differ are one step."""
 
 from __future__ import annotations
 

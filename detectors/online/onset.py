@@ -16,6 +16,7 @@ from detectors.online import noise, window
 from detectors.online.noise import Noise
 from detectors.online.state import CELL, CELLS, ROWS, SourceState
 from detectors.online.window import AGES, Floats, Sums
+from detectors.onset_interval import most_probable
 
 _LEVEL_ROWS = 2 * ROWS  # rows and cells before an onset whose median is the level
 
@@ -36,16 +37,12 @@ class Onset:
     since: Floats  # values since, oldest first, cells as one each
 
 
-def interval(ratio: NDArray[np.float64], share: float = 0.95) -> tuple[int, int]:
-    """Return the first and last place of the most probable onsets that hold `share` together.
+def interval(ratio: NDArray[np.float64]) -> tuple[int, int]:
+    """Return the first and last place of the most probable onsets, which hold 95 % together.
 
     `ratio` is the log likelihood ratio of each onset, 0 where there can be none.
     """
-    weight = np.where(ratio > 0.0, np.exp(ratio - ratio.max()), 0.0)
-    order = np.argsort(-weight, kind="stable")
-    held = np.cumsum(weight[order]) / weight.sum()
-    kept = order[: int(np.searchsorted(held, share)) + 1]
-    return int(kept.min()), int(kept.max())
+    return most_probable(np.where(ratio > 0.0, np.exp(ratio - ratio.max()), 0.0))
 
 
 def locate(

@@ -317,8 +317,7 @@ def _title(finding: Finding) -> str:
 
 def _what(finding: Finding) -> str:
     """Return what changed; the title of a series may be too long for a message."""
-    change = wording.change_text(finding)
-    return change if finding.kind == "outage" else f"{_title(finding)} {change}"
+    return wording.what_text(finding, _MAX_TITLE_LENGTH)
 
 
 def _amount(finding: Finding, value: float) -> str:

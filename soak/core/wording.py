@@ -180,10 +180,13 @@ def _length(seconds: float) -> str:
     return f"{round(seconds)} s" if seconds < 120 else span(seconds)  # noqa: PLR2004
 
 
-def what_text(found: Finding) -> str:
+def what_text(found: Finding, max_title_length: int | None = None) -> str:
     """Return what changed and by how much: `p99 publish latency 4.1 ms -> 61 ms (x15)`."""
     change = change_text(found)
-    return change if found.kind == "outage" else f"{title(found.series)} {change}"
+    if found.kind == "outage":
+        return change
+    name = title(found.series)
+    return f"{name if max_title_length is None else shortened(name, max_title_length)} {change}"
 
 
 def _messages_text(failed: int | None, late: int | None, due: int | None) -> str:

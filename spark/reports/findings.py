@@ -24,7 +24,7 @@ _MOST_SERIES = 12
 
 
 def render(page: Page) -> Markup:
-    found = [_finding(page, one) for one in page.told]
+    found = [_finding(page, one) for one in page.shown]
     if not found:
         found = [tag("p", "No outage and no rise in latency was found.")]
     return joined([*found, *([_improvements(page)] if page.improvements else [])])

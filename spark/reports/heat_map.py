@@ -42,7 +42,7 @@ def render(page: Page) -> Markup:
                 text = _extent(thresholds[band], thresholds[band + 1])
                 cells.append(tag("path", tag("title", text), d=path, class_=f"heat{shade}"))
     plot._below += cells  # noqa: SLF001  # cells lie below the axes, as bands do
-    for one in page.told:
+    for one in page.shown:
         plot.mark(one.finding.onset_k, "onset", f"{page.moment(one.finding.onset_k)}")
     keys = ((1, "below 1 %"), (2, "1-3 %"), (3, "3-10 %"), (4, "10-30 %"), (5, "30 % and more"))
     legend = [tag("span", joined([tag("i", class_=f"swatch heat{n}"), text])) for n, text in keys]

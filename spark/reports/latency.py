@@ -98,7 +98,7 @@ def _steps(plot: Plot, metric: str) -> None:
     """Write what counts beside its onset, and draw its two levels where they were measured."""
     page = plot.page
     begin_k, soak_end_k = page.timeline.soak
-    counted = [one.finding for one in page.told if one.finding.is_about_cluster]
+    counted = [one.finding for one in page.shown if one.finding.is_about_cluster]
     for line, found in enumerate(counted):
         name = parse_series(found.series)
         plot.label(found.onset_k, f"{page.moment(found.onset_k)} {found.cause}", line % _LINES)

@@ -148,8 +148,8 @@ def measure_kinds(run: Run) -> list[Measurement]:
     sources = max(1, run.size.series // 10)
     jobs = [(noise, source, run.size.hour_rows) for noise in NOISES for source in range(sources)]
     totals: dict[str, Counter[str]] = {noise: Counter() for noise in NOISES}
-    for (noise, *_), told in zip(jobs, run.map(_kinds, jobs), strict=True):
-        totals[noise] += Counter(told)
+    for (noise, *_), kinds in zip(jobs, run.map(_kinds, jobs), strict=True):
+        totals[noise] += Counter(kinds)
     return [
         Measurement(
             figure=f"one an hour, {noise}: {kind} alarms / allowed",

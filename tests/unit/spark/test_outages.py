@@ -57,10 +57,14 @@ def test_an_outage_is_found_in_warm_up_and_soak(run: Path, first: int) -> None:
     assert (change.resolved_k, change.failed_messages) == (first + 12, 4800)
     assert change.due_messages == 94_000
     assert report.write(found, [], None) == 3
-    (told,) = summary(found.folder)["findings"]
-    assert told["what"] == ("nothing was acknowledged for 12 s; 4,800 of 94,000 messages failed")
-    assert (told["kind"], told["found"], told["state"]) == ("outage", "offline", "gone")
-    assert told["messages"] == {"failed": 4800, "late": 0, "due": 94_000}
+    (one,) = summary(found.folder)["findings"]
+    assert one["what"] == ("nothing was acknowledged for 12 s; 4,800 of 94,000 messages failed")
+    assert (one["kind"], one["found"], one["state"]) == (
+        "outage",
+        "offline",
+        "gone",
+    )
+    assert one["messages"] == {"failed": 4800, "late": 0, "due": 94_000}
 
 
 def test_four_seconds_are_none(run: Path) -> None:
@@ -75,8 +79,8 @@ def test_what_the_stream_saw_is_one_incident_with_what_the_report_sees(run: Path
 
     report.write(found, [_online(*outages(found))], None)
 
-    (told,) = summary(found.folder)["findings"]
-    assert (told["key"], told["found"]) == ("synthetic-1-104", "both")
+    (one,) = summary(found.folder)["findings"]
+    assert (one["key"], one["found"]) == ("synthetic-1-104", "both")
 
 
 def test_messages_that_fail_while_the_schedule_lags_have_failed(run: Path) -> None:

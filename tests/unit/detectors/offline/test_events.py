@@ -32,7 +32,7 @@ def missing(series: Series, first: int, stop: int) -> Series:
     return Series(series.name, series.k[here], series.values[here])
 
 
-def told(found: list[tuple[Change, ...]]) -> list[tuple[int, set[str]]]:
+def steps_of(found: list[tuple[Change, ...]]) -> list[tuple[int, set[str]]]:
     return [(step[0].onset_k, {one.series for one in step}) for step in found]
 
 
@@ -51,7 +51,7 @@ def test_what_is_one_event_in_both_latencies_and_what_one_does_alone_are_two_ste
     publish = latency("publish", 4, (200, 12.0))
     end_to_end = latency("end_to_end", 5, (200, 9.0), (420, 15.0))
 
-    assert told(detect_together([end_to_end, publish], ANY_STEP)) == [
+    assert steps_of(detect_together([end_to_end, publish], ANY_STEP)) == [
         (200, {"publish", "end_to_end"}),
         (420, {"end_to_end"}),
     ]
@@ -68,7 +68,7 @@ def test_each_series_keeps_the_onset_that_it_has_alone() -> None:
 def test_steps_a_minute_apart_are_two() -> None:
     many = [latency("first", 1, (200, 20.0)), latency("later", 2, (260, 20.0))]
 
-    assert told(detect_together(many, ANY_STEP)) == [(200, {"first"}), (260, {"later"})]
+    assert steps_of(detect_together(many, ANY_STEP)) == [(200, {"first"}), (260, {"later"})]
 
 
 def test_a_rise_and_a_fall_at_one_time_are_two_steps() -> None:
@@ -80,7 +80,7 @@ def test_a_rise_and_a_fall_at_one_time_are_two_steps() -> None:
 
 
 def test_two_steps_of_a_series_are_never_one() -> None:
-    """The level of a minute lies within the doubt about the other's onset."""
+    """The level of a minute lies within the interval of the other's onset."""
     twice = latency("twice", 1, (300, 20.0), (330, 20.0))
     vague = latency("vague", 2, (315, 2.0))
     found = detect_together([twice, vague], ANY_STEP)
@@ -129,7 +129,7 @@ def test_a_step_in_a_gap_of_its_series_may_have_been_anywhere_in_it() -> None:
 def test_series_that_end_early_do_not_stop_the_others() -> None:
     short = missing(latency("short", 1), 100, ROWS)
 
-    assert told(detect_together([short, latency("long", 2, (400, 20.0))], ANY_STEP)) == [
+    assert steps_of(detect_together([short, latency("long", 2, (400, 20.0))], ANY_STEP)) == [
         (400, {"long"})
     ]
 
