@@ -27,12 +27,12 @@ AGES = np.concatenate([_ROW_AGES, ROWS + CELL // 2 + CELL * _CELL_EDGES]).astype
 _FEWEST_BEFORE, _LESS_BEFORE = 100.0, 250.0  # a burst is compared with its neighbourhood only
 _FAR_ROWS = 1200.0  # that the level before the cells remembers
 
-_reach = AGES + np.maximum(_FEWEST_BEFORE, CONSTANTS.before_ratio * AGES - _LESS_BEFORE)
-_cells = np.ceil((_reach - ROWS - CELL / 2) / CELL).astype(np.int64)
-OLDEST_CELL = np.clip(_cells, 1, CELLS)
-"""Cells, newest first, that each onset is compared with, at most."""
-USES_FAR = _cells > CELLS
-"""Which onsets are compared with the forgetting mean as well."""
+
+def reach() -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return how many cells each onset is compared with, and which with the forgetting mean as well."""
+    rows = AGES + np.maximum(_FEWEST_BEFORE, CONSTANTS.before_ratio * AGES - _LESS_BEFORE)
+    cells = np.ceil((rows - ROWS - CELL / 2) / CELL).astype(np.int64)
+    return np.clip(cells, 1, CELLS), cells > CELLS
 
 
 @dataclass(slots=True)
@@ -44,12 +44,14 @@ class Sums:
     cells: Floats  # (CELLS + 1, n), newest cell first
     cell_counts: Floats
     far: Floats  # (n,)
+    oldest_cell: NDArray[np.int64]  # (onsets,), what `reach` returns
+    uses_far: NDArray[np.bool_]
 
     @classmethod
     def empty(cls, n: int) -> Sums:
         rows, row_counts = np.zeros((2, SLOTS + 1, n), np.float32)
         cells, cell_counts = np.zeros((2, CELLS + 1, n), np.float32)
-        return cls(rows, row_counts, cells, cell_counts, np.zeros(n, np.float32))
+        return cls(rows, row_counts, cells, cell_counts, np.zeros(n, np.float32), *reach())
 
 
 def scores(
@@ -94,10 +96,10 @@ def contrasts(sums: Sums, far_rows: Floats, used: int) -> tuple[Floats, NDArray[
     whole, number = sums.rows[used], sums.row_counts[used]
     after = np.concatenate([whole - sums.rows[starts], whole + sums.cells[_CELL_EDGES]])
     m = np.concatenate([number - sums.row_counts[starts], number + sums.cell_counts[_CELL_EDGES]])
-    before = whole + sums.cells[OLDEST_CELL] - after
-    n = number + sums.cell_counts[OLDEST_CELL] - m
-    before[USES_FAR] += sums.far
-    n[USES_FAR] += far_rows
+    before = whole + sums.cells[sums.oldest_cell] - after
+    n = number + sums.cell_counts[sums.oldest_cell] - m
+    before[sums.uses_far] += sums.far
+    n[sums.uses_far] += far_rows
     return _squared(after, m, before, n)
 
 
@@ -116,10 +118,10 @@ def contrasts_of_one(
         [number - sums.row_counts[used - rows, i], number + sums.cell_counts[edges, i]]
     )
     group = np.minimum(np.searchsorted(AGES, age), AGES.size - 1)
-    before = whole + sums.cells[OLDEST_CELL[group], i] - after
-    n = number + sums.cell_counts[OLDEST_CELL[group], i] - m
-    before += USES_FAR[group] * sums.far[i]
-    n += USES_FAR[group] * np.float32(far_rows)
+    before = whole + sums.cells[sums.oldest_cell[group], i] - after
+    n = number + sums.cell_counts[sums.oldest_cell[group], i] - m
+    before += sums.uses_far[group] * sums.far[i]
+    n += sums.uses_far[group] * np.float32(far_rows)
     return age, m, *_squared(after, m, before, n)
 
 

@@ -24,6 +24,7 @@ from tests.bench.detect import (
     steps,
     traces,
 )
+from tests.bench.detect.feed import Constants
 from tests.bench.detect.parts import FULL, OURS, QUICK, Measurement, Part, Run, Size
 
 SHARED = Path("../shared/data")
@@ -85,7 +86,7 @@ class Timed:
 
 
 def run_parts(
-    names: Sequence[str], options: argparse.Namespace, constants: object | None = None
+    names: Sequence[str], options: argparse.Namespace, constants: Constants | None = None
 ) -> Iterator[Timed]:
     """Yield each part when it is done, with these constants of the online detector."""
     with parts.processes(options.jobs, constants) as pool:
@@ -107,18 +108,10 @@ def _size(options: argparse.Namespace) -> Size:
     return size if options.series is None else replace(size, series=options.series)
 
 
-def variants(constants: object) -> Iterator[tuple[str, object, object]]:
-    """Yield the name of each number among the constants, and the constants with it halved and doubled.
-
-    A whole number stays one, and at least one apart from what it was.
-    """
-    if not dataclasses.is_dataclass(constants) or isinstance(constants, type):
-        raise TypeError("the constants must be a frozen dataclass")
+def variants(constants: Constants) -> Iterator[tuple[str, Constants, Constants]]:
+    """Yield the name of each of the constants, and the constants with it halved and doubled."""
     for field in dataclasses.fields(constants):
-        value = getattr(constants, field.name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        low, high = (_scaled(value, factor) for factor in _FACTORS)
+        low, high = (factor * getattr(constants, field.name) for factor in _FACTORS)
         yield (
             field.name,
             replace(constants, **{field.name: low}),
@@ -126,18 +119,9 @@ def variants(constants: object) -> Iterator[tuple[str, object, object]]:
         )
 
 
-def _scaled(value: float, factor: float) -> float:
-    if isinstance(value, int):
-        return max(1, round(value * factor)) if value > 0 else value
-    return value * factor
-
-
 def sensitivity(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     """Halve and double each constant of the online detector, print what changes, and return every figure."""
     constants = feed.constants()
-    if constants is None:
-        console.print("sensitivity: the online detector has no table of constants")
-        return []
     names = options.part or ONLINE
     base = [one for part in run_parts(names, options) for one in part.found]
     body = [{"constant": "", "factor": 1.0, "measurements": parts.to_json(base)}]

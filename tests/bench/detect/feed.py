@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from time import process_time
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from detectors import panel as kinds_panel
 from detectors.level_shift import Config
 from detectors.offline import steps
+from detectors.online import constants as online
 from detectors.online.panel import Panel
 from soak.app.analysis.detect import detect_offline, detect_online
 from soak.app.analysis.omb import LatencyRise, latency_rises
@@ -34,6 +34,8 @@ _ANY_STEP = 1.000001  # ratio: nothing but the threshold holds an alarm back
 _LEVEL = 0.004  # seconds, of a series that is given on log10
 _OFFLINE_RATIO = 1.005  # as `soak detect` has it
 
+Constants = online.Constants
+"""The table of constants of the online detector."""
 Table = NDArray[np.float64]
 """Rows x series."""
 
@@ -69,23 +71,19 @@ class Cut:
 # ---- online
 
 
-_CONSTANTS: Any = None
-"""The online detector's own table of constants, a frozen dataclass; None where it has none."""
+def constants() -> Constants:
+    """Return a copy of the online detector's constants."""
+    return replace(online.CONSTANTS)
 
 
-def constants() -> Any:
-    """Return a copy of the online detector's constants, None where it has no table of them."""
-    return None if _CONSTANTS is None else replace(_CONSTANTS)
-
-
-def use(changed: Any) -> None:
+def use(changed: Constants | None) -> None:
     """Let the online detector of this process have other constants; None leaves them as they are.
 
     They are changed in place, frozen or not, since every module of the detector holds the table itself.
     """
     if changed is not None:
-        for field in fields(_CONSTANTS):
-            object.__setattr__(_CONSTANTS, field.name, getattr(changed, field.name))
+        for field in fields(online.CONSTANTS):
+            object.__setattr__(online.CONSTANTS, field.name, getattr(changed, field.name))
 
 
 def config(false_alarms_seconds: float, panel_size: int = 1) -> Config:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from rich.table import Table
 
 from tests.bench.detect import feed
+from tests.bench.detect.feed import Constants
 
 OURS = "ours"
 """The detectors of this project, as a method among the others."""
@@ -130,7 +131,7 @@ Part = Callable[[Run], list[Measurement]]
 
 
 @contextmanager
-def processes(jobs: int, constants: object | None) -> Iterator[ProcessPoolExecutor | None]:
+def processes(jobs: int, constants: Constants | None) -> Iterator[ProcessPoolExecutor | None]:
     """Give a pool of so many processes whose online detector has these constants; None for one process."""
     feed.use(constants)
     if jobs < 2:

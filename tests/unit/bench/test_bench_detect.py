@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -284,18 +285,32 @@ def test_results_are_json_without_infinity(tmp_path: Path) -> None:
     assert (line["figure"], line["value"], line["holds"]) == ("rows", None, None)
 
 
-@dataclass(frozen=True)
-class Constants:
-    rows: int = 5
-    share: float = 0.5
-    is_used: bool = True
+def test_each_of_the_constants_is_halved_and_doubled() -> None:
+    constants = feed.constants()
+    found = {name: (low, high) for name, low, high in bench.variants(constants)}
+
+    assert list(found) == [field.name for field in dataclasses.fields(constants)]
+    for name, (low, high) in found.items():
+        value = getattr(constants, name)
+        assert low == replace(constants, **{name: value / 2})
+        assert high == replace(constants, **{name: 2 * value})
 
 
-def test_each_number_among_the_constants_is_halved_and_doubled() -> None:
-    assert list(bench.variants(Constants())) == [
-        ("rows", Constants(rows=2), Constants(rows=10)),
-        ("share", Constants(share=0.25), Constants(share=1.0)),
-    ]
+def test_the_detector_of_this_process_takes_other_constants() -> None:
+    """A level that no ratio exceeds keeps every threshold above it."""
+    constants = feed.constants()
+    values = (
+        feed.FAR
+        + np.repeat([[0.0], [9.0]], 200, axis=0)
+        + noises.independent(np.random.default_rng(1), 400, 1)
+    )
+    before = feed.alarms(values, "", 3600.0)
+    feed.use(replace(constants, level=1e9))
+    changed = feed.alarms(values, "", 3600.0)
+    feed.use(constants)
+
+    assert changed == []
+    assert before == feed.alarms(values, "", 3600.0) != []
 
 
 def test_a_sensitivity_table_shows_the_figures_that_change() -> None:

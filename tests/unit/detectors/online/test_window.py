@@ -56,10 +56,10 @@ def test_contrasts_are_differences_of_two_means(seed: int, used: int, missing: f
     for g, age in enumerate(window.AGES):
         onset = int(age) if age < ROWS else used + int(age) - ROWS - CELL // 2
         kept = items(arrays, 1, used)
-        oldest = used + CELL * int(window.OLDEST_CELL[g])
+        oldest = used + CELL * int(sums.oldest_cell[g])
         since = [(z, n) for at, z, n in kept if at <= onset]
         before = [(z, n) for at, z, n in kept if onset < at <= oldest]
-        if window.USES_FAR[g]:
+        if sums.uses_far[g]:
             before.append((0.0, 700.0))  # its level is the centre
         m, n = sum(one[1] for one in since), sum(one[1] for one in before)
         if not known[g, 1]:
