@@ -15,10 +15,8 @@ class Constants:
     tail_rows: float = 36_000.0  # of the tail: some hundred clusters at ten an hour
     # what is assumed before it is known
     prior_samples: float = 150.0  # that s and the AR(1) curve count for, an octave of window length
-    young_growth: float = (
-        0.38  # of ln v(m) an octave in a young series: 1 in 20 quiet pieces alarms
-    )
-    young_rows: float = 300.0  # rows at which half of that growth is left: quiet recorded pieces
+    # the same where more than that was seen: a random walk must be learnt within an hour
+    upward_samples: float = 30.0
     tail_samples: float = 30.0  # clusters that the expected mean excess counts for
     # robustness
     least_clip: float = 1.8  # least bound of a score: Huber's k for 6 % of outliers

@@ -7,8 +7,9 @@ Clip:      Huber's minimax k for the share of outliers among the differences (Hu
 Variance:  v(m) of a contrast of m rows, times m n / (m + n), learnt by averaging the squared contrasts
            themselves (as Allan 1966 does of neighbouring means). Any autocorrelation, random walk,
            daily wave or heavy tail is in it. Long windows have few independent samples: their v is shrunk
-           towards that of an AR(1) with the v of the next shorter window. The degrees of freedom count these
-           samples.
+           towards that of an AR(1) with the v of the next shorter window, less so where it was seen to be
+           larger by more than its error: to take a random walk for an AR(1) costs alarms, the reverse only
+           delay. The degrees of freedom count these samples.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Noise:
     expected: Floats  # (ages, n), v(m) as learnt and shrunk
     variance: Floats  # (ages, n), the same, at least that of the minimum effect
     freedom: Floats  # (ages, n)
+    spread: Floats  # (ages, n), variance times freedom
 
 
 def judge(arrays: SeriesArrays, effect: NDArray[np.float64]) -> Noise:
@@ -68,8 +70,6 @@ def judge(arrays: SeriesArrays, effect: NDArray[np.float64]) -> Noise:
     unit = np.maximum(arrays.scale, least_sd)
     least = np.maximum((least_sd / unit) ** 2, _LEAST_VARIANCE)
     taught = np.minimum(arrays.taught, CONSTANTS.noise_rows)
-    half = CONSTANTS.young_rows**2
-    growth = CONSTANTS.young_growth * half / (half + np.maximum(taught, 1.0) ** 2)
     expected, freedom = np.empty((2, *arrays.variance.shape), np.float32)
     shorter, shorter_freedom = (
         (arrays.scale / unit) ** 2,
@@ -79,21 +79,27 @@ def judge(arrays: SeriesArrays, effect: NDArray[np.float64]) -> Noise:
         implied = shorter
         if g:
             implied = np.interp(shorter, _CURVES[g - 1], _CURVES[g]) * np.minimum(shorter, 1.0)
-            implied = implied * np.exp(growth * octaves)
-        prior = CONSTANTS.prior_samples / octaves
         samples = np.maximum(taught - 2.0 * AGES[g], 0.0) / AGES[g]
+        error = np.sqrt(2.0 / np.maximum(samples, 1.0))  # standard error of a variance
+        is_more = arrays.variance[g] > implied * (1.0 + error)
+        prior = np.where(is_more, CONSTANTS.upward_samples, CONSTANTS.prior_samples) / octaves
         shorter = (samples * arrays.variance[g] + prior * implied) / (samples + prior)
-        shorter_freedom = samples + 1.0 / (1.0 / prior + 1.0 / shorter_freedom)
+        known = CONSTANTS.prior_samples / octaves
+        shorter_freedom = samples + 1.0 / (1.0 / known + 1.0 / shorter_freedom)
         expected[g], freedom[g] = shorter, shorter_freedom
     variance = np.maximum(expected, least).astype(np.float32)
-    return Noise(unit.astype(np.float32), expected, variance, freedom)
+    return Noise(unit.astype(np.float32), expected, variance, freedom, variance * freedom)
 
 
 def log_ratio(
-    squared: Floats, variance: NDArray[np.floating], freedom: NDArray[np.floating]
+    squared: Floats, spread: NDArray[np.floating], freedom: NDArray[np.floating]
 ) -> NDArray[np.floating]:
-    """Return the log likelihood ratio of squared contrasts, by Student's t."""
-    ratio: NDArray[np.floating] = 0.5 * freedom * np.log1p(squared / (variance * freedom))
+    """Return the log likelihood ratio of squared contrasts by Student's t; `spread` is v(m) times freedom."""
+    ratio: NDArray[np.floating] = squared / spread
+    ratio += 1.0  # log1p is several times slower, and only large ratios matter
+    np.log(ratio, out=ratio)
+    ratio *= freedom
+    ratio *= 0.5
     return ratio
 
 

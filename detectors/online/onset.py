@@ -55,7 +55,7 @@ def locate(
     variance, freedom = (
         np.interp(np.log(age), ages, one[:, i]) for one in (judged.variance, judged.freedom)
     )
-    ratio = np.where(known, noise.log_ratio(squared, variance, freedom), 0.0)
+    ratio = np.where(known, noise.log_ratio(squared, variance * freedom, freedom), 0.0)
     best = int(np.argmax(ratio))
     if ratio[best] <= 0.0:
         return None

