@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,11 +14,14 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from soak.core import plugins
+from soak.core.clock import SystemClock
 from soak.core.errors import FindingsError, RunFolderError
 from soak.core.model import Change, Finding
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
 from soak.service.files import write_atomically
 from soak.store.findings.store import FindingsStore
-from soak.store.run_folder import RunFolder
+from soak.store.run_folder import RunFolder, read_plan, read_run
 from spark.coverage import Gap, coverage
 from spark.drives import drives
 from spark.offline_analysis import improvements_of, look_back
@@ -28,6 +32,10 @@ from spark.summary import EXIT_CODE, summary, verdict
 from spark.timeline import Timeline, read_timeline
 
 TEMPLATES = Path(__file__).parent / "reports"
+NEWS_NS = 86_400 * SECOND_NS
+"""The end of a run that lies further back is not news."""
+
+_LOG = logging.getLogger(__name__)
 
 
 def run(run_dir: Path) -> int:
@@ -44,7 +52,25 @@ def run(run_dir: Path) -> int:
         finally:
             session.stop()
     online, changes, unread = seen_online(folder, timeline.run.id)
-    return write(timeline, online, drill_of, changes, unread)
+    code = write(timeline, online, drill_of, changes, unread)
+    queue_end(folder, SystemClock())
+    return code
+
+
+def queue_end(folder: RunFolder, clock: Clock) -> None:
+    """Queue the message about the end of a run, once; it says what the report says.
+
+    A run that was interrupted was ended by somebody, and the mail server of a lab ended with it.
+    """
+    run, plan, now_ns = read_run(folder), read_plan(folder), clock.wall_ns()
+    has_ended = run.state == "ended" and now_ns - folder.run_json.stat().st_mtime_ns < NEWS_NS
+    if not has_ended or not plan.sinks or (plan.lab is not None and plan.lab.mailbox):
+        return
+    try:
+        with FindingsStore(folder.findings) as store:
+            store.queue_end(run.id, list(plan.sinks), now_ns)
+    except FindingsError as error:
+        _LOG.warning("notification_not_queued kind=ended error=%s", error)
 
 
 def write(

@@ -259,8 +259,8 @@ class AlertDaemon:
         return settled
 
     def _is_over_limit(self, row: Notification) -> bool:
-        """True when the sink got its share of messages in the last hour; a digest is not counted."""
-        if row.kind == "digest":
+        """True when the sink got its share of messages in the last hour; summaries are not counted."""
+        if row.kind in {"digest", "ended"}:
             return False
         now_ns = self._clock.wall_ns()
         with FindingsStore(self._folder.findings) as store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from soak.alerting import heartbeat_message
 from soak.alerting.chart import draw_chart, drawn, read_window, window_bounds
-from soak.alerting.digest import compose_digest, wants_digests
+from soak.alerting.digest import compose_digest, compose_end, wants_digests
 from soak.alerting.heartbeat import Notice, read_notices
 from soak.alerting.message import MessageContext, compose
 from soak.core import plugins
@@ -122,10 +123,12 @@ class Delivery:
             return Outcome("never", f"the plan has no sink {row.sink!r}")
         if row.kind == "digest" and not (self._plan.alerts.digest and wants_digests(sink)):
             return Outcome("never", f"the plan has no digest for {row.sink!r}")
+        if row.kind == "ended" and not wants_digests(sink):
+            return Outcome("never", f"{row.sink!r} takes messages about single incidents only")
         draw = partial(self._with_chart, row)
         message = self._message(row, content, self._run_context(), draw)
         if message is None:
-            return Outcome("never", "the finding is not stored")
+            return Outcome("never", "what it is about is not stored")
         return sink.send(replace(message, progress=row.progress))
 
     def _run_context(self) -> _RunContext:
@@ -147,6 +150,8 @@ class Delivery:
     ) -> Message | None:
         if row.kind == "digest":
             return self._digest(row)
+        if row.kind == "ended":
+            return self._end(row)
         with FindingsStore(self._folder.findings) as store:
             body = store.notice(row.subject)
         if body is not None:
@@ -178,6 +183,16 @@ class Delivery:
             since_ns = store.last_digest_ns(row.sink) or self._run.start_wall_ns
         missing = [one for one in read_notices(self._folder) if one.is_open]
         return compose_digest(self._run, findings, missing, unsent, since_ns, row.created_wall_ns)
+
+    def _end(self, row: Notification) -> Message | None:
+        """Return what the report says; None when there is no report any more."""
+        try:
+            summary = json.loads(self._folder.summary.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            LOG.warning("summary_unreadable file=%s error=%s", self._folder.summary, error)
+            return None
+        report = report_command(self._folder, self._run.host, self._plan.name)
+        return compose_end(self._run, summary, report, row.created_wall_ns)
 
     def _with_chart(self, row: Notification, context: MessageContext) -> Message:
         """Return the message with its chart, or without one when there is nothing to draw."""

@@ -1,8 +1,9 @@
-"""The digest: a periodic message that lists all findings of a run, also when there are none."""
+"""Messages that list all findings of a run, also when there are none: the digest, and that at its end."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from soak.alerting.calendar import Calendar
 from soak.alerting.heartbeat import Notice
@@ -96,6 +97,48 @@ def compose_digest(
         begin_wall_ns=due_wall_ns,
         end_wall_ns=due_wall_ns + RESOLVE_AFTER_NS,
     )
+
+
+def compose_end(run: Run, summary: Mapping[str, Any], report: str, queued_wall_ns: int) -> Message:
+    """Return the message about the end of a run; `summary` is what its `summary.json` holds."""
+    shown = [one for one in summary["findings"] if one["is_about_cluster"]]
+    later = sum(one["found"] == "offline" for one in shown)
+    verdict, audit = summary["verdict"], summary["audit"]
+    lost = audit.get("lost")
+    covered = summary["coverage"]
+    lines = [
+        f"The run has ended. {summary['headline']}",
+        "",
+        f"run       {run.id} of plan {run.name}",
+        f"verdict   {verdict}",
+        f"incidents {len(shown)}"
+        + (f", {later} of them only in the offline analysis of the whole run" if later else ""),
+        "lost      " + ("not known" if lost is None else wording.counted(lost, "message")),
+        f"covered   {wording.share_down(covered['ratio'], 2)} of {wording.span(covered['seconds'])}",
+        f"report    {report}",
+        "",
+        *(line for one in shown[:MAX_FINDINGS] for line in _summary_lines(one)),
+        *([f"  and {len(shown) - MAX_FINDINGS} more"] if len(shown) > MAX_FINDINGS else []),
+    ]
+    count = wording.counted(len(shown), "incident") if shown else "no incident"
+    return Message(
+        key=f"{run.id}.end",
+        subject=f"[soakd] {run.name}: run ended: {verdict}, {count}",
+        text="\n".join(map(wording.printable, lines)).rstrip() + "\n",
+        at_wall_ns=queued_wall_ns,
+        labels={"finding": "end", "plan": run.name, "run": run.id, "severity": "none"},
+        begin_wall_ns=queued_wall_ns,
+        end_wall_ns=queued_wall_ns + RESOLVE_AFTER_NS,
+    )
+
+
+def _summary_lines(finding: Mapping[str, Any]) -> list[str]:
+    state = "open at the end" if finding["state"] == "confirmed" else "resolved"
+    seen = ", only in the offline analysis" if finding["found"] == "offline" else ""
+    return [
+        f"  {finding['at']}, cause {finding['cause']}, {state}{seen}",
+        f"      {finding['what']}",
+    ]
 
 
 def _finding_lines(run: Run, finding: Finding) -> list[str]:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from soak.alerting.daemon import AlertDaemon, build_sinks
 from soak.alerting.heartbeat import queue_run_aborted
 from soak.app import host, preflight, topics
 from soak.app.lifecycle import check_run_drives, new_run, prepare_cluster, resolve_plan
@@ -43,6 +44,7 @@ from soak.store.run_folder import (
     Run,
     RunFolder,
     read_created_topics,
+    read_plan,
     read_plan_file,
     read_run,
     write_plan,
@@ -389,9 +391,21 @@ def _conclude(
     view.note("creating the report")
     stop.clear()  # the first interrupt ended the load, the next one ends the report
     code = _run_report_process(folder, stop)
+    _send_pending(folder, stop)
     if failure is not None:
         raise failure
     return FinishedRun(EXIT_INTERRUPTED if state == "interrupted" else code, folder)
+
+
+def _send_pending(folder: RunFolder, stop: threading.Event) -> None:
+    """Send what is due now that the report is there, such as the message about the end of the run."""
+    plan = read_plan(folder)
+    if not plan.sinks or not folder.findings.exists():
+        return
+    with file_lock(folder.path / "alert.lock", "the outbox"):
+        AlertDaemon(folder, plan, read_run(folder), build_sinks(plan), SystemClock()).deliver(
+            stop.is_set
+        )
 
 
 def _run_report_process(folder: RunFolder, stop: threading.Event) -> int:

@@ -1,4 +1,4 @@
-"""The outbox: which notifications a finding, a notice and a digest call for, in SQL of `findings.db`.
+"""The outbox: which notifications findings, notices, digests and the end of a run call for, in `findings.db`.
 
 A notification is pending until its first try, sending during a try, deferred after a try that is to be
 repeated, and ends as sent or refused. A sink gets each kind of an occurrence once and in order: opened,
@@ -34,7 +34,7 @@ DUE = f"""SELECT * FROM notifications AS n WHERE {_IS_OPEN}
 """Up to one instant, or beyond another one; a notification waits for the earlier ones of its subject."""
 OPEN = f"SELECT * FROM notifications WHERE {_IS_OPEN} ORDER BY created_wall_ns, subject, sink"  # noqa: S608  # as above
 UNRESOLVED = """SELECT * FROM notifications AS n
-    WHERE sink = ? AND step < 2 AND kind <> 'digest' AND state = 'sent'
+    WHERE sink = ? AND step < 2 AND kind NOT IN ('digest', 'ended') AND state = 'sent'
     AND NOT EXISTS (SELECT 1 FROM notifications AS later
         WHERE later.subject = n.subject AND later.sink = n.sink
         AND (later.occurrence, later.step) > (n.occurrence, n.step)
@@ -42,7 +42,7 @@ UNRESOLVED = """SELECT * FROM notifications AS n
     ORDER BY created_wall_ns, subject"""
 OF_RUN = """SELECT n.* FROM notifications AS n JOIN findings AS f ON f.key = n.subject WHERE run = ?
     ORDER BY created_wall_ns, subject, sink, occurrence, step"""
-SENT_BETWEEN = """SELECT count(*) FROM notifications WHERE sink = ? AND kind <> 'digest'
+SENT_BETWEEN = """SELECT count(*) FROM notifications WHERE sink = ? AND kind NOT IN ('digest', 'ended')
     AND state = 'sent' AND done_wall_ns > ? AND done_wall_ns <= ?"""
 LAST_DIGEST = f"""SELECT max(created_wall_ns) AS at FROM notifications
     WHERE sink = ? AND kind = 'digest' AND NOT {_IS_OPEN}"""  # noqa: S608  # as above
@@ -152,6 +152,12 @@ def forget_digests_after(connection: Connection, sink: str, wall_ns: int) -> Non
     """Forget the digests of later instants; if one was sent, it counts as the digest of `wall_ns`."""
     connection.execute(_FORGET_DIGESTS, (sink, wall_ns))
     connection.execute(_MOVE_DIGESTS, (_digest_subject(wall_ns), wall_ns, sink, wall_ns))
+
+
+def queue_end(connection: Connection, run: str, sinks: Sequence[str], now_wall_ns: int) -> None:
+    """Queue the message about the end of a run, once."""
+    for sink in sinks:
+        _insert(connection, run, sink, "ended", now_wall_ns)
 
 
 def _digest_subject(due_wall_ns: int) -> str:

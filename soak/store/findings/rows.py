@@ -12,7 +12,7 @@ from typing import Literal
 from soak.core.model import Evidence, Explanation, Finding
 
 NotificationKind = Literal[
-    "opened", "corrected", "resolved", "missing", "returned", "aborted", "digest"
+    "opened", "corrected", "resolved", "missing", "returned", "aborted", "digest", "ended"
 ]
 NotificationState = Literal["pending", "sending", "deferred", "sent", "refused"]
 STEPS: dict[NotificationKind, int] = {
@@ -20,6 +20,7 @@ STEPS: dict[NotificationKind, int] = {
     "missing": 0,
     "aborted": 0,
     "digest": 0,
+    "ended": 0,
     "corrected": 1,
     "resolved": 2,
     "returned": 2,
@@ -33,7 +34,7 @@ RANK = {"warning": 0, "confirmed": 1, "gone": 2}
 class Notification:
     """One message to one sink; (subject, sink, occurrence, kind) is its identity."""
 
-    subject: str  # the key of a finding, a notice or a digest
+    subject: str  # the key of a finding, a notice or a digest, or the run
     sink: str
     kind: NotificationKind
     occurrence: int  # from 1; one more each time that the finding comes back

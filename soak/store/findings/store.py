@@ -181,7 +181,7 @@ class FindingsStore:
         return self._notifications(outbox.OF_RUN, (run,))
 
     def sent_between(self, sink: str, after_wall_ns: int, wall_ns: int) -> int:
-        """Return how many messages other than digests a sink took after one instant and up to another.
+        """Return how many messages a sink took after one instant and up to another; summaries do not count.
 
         Messages that lie ahead of the second instant were sent before the clock stepped back.
         """
@@ -266,6 +266,11 @@ class FindingsStore:
         """Queue the digest of an instant; it replaces an earlier one that was not sent."""
         with self._transaction() as connection:
             outbox.queue_digest(connection, sink, due_wall_ns)
+
+    def queue_end(self, run: str, sinks: Sequence[str], now_wall_ns: int) -> None:
+        """Queue the message about the end of a run, which says what its report says, once."""
+        with self._transaction() as connection:
+            outbox.queue_end(connection, run, sinks, now_wall_ns)
 
     def last_digest_ns(self, sink: str) -> int | None:
         """Return the instant of the last digest that was sent or refused."""

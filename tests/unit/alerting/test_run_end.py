@@ -1,0 +1,104 @@
+"""The message about the end of a run: sent once, with what the report says."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+from soak.alerting.message import COLUMNS
+from soak.store.findings.store import FindingsStore
+from spark.report import queue_end
+from tests.support.alerting.daemon import DELIVERED, AlertWorld, FakeSink
+
+SINKS = "sinks: {mail: {to: [a@example.org], host: mail.example.org}}"
+
+
+class SinkWithoutDigests(FakeSink):
+    wants_digests = False
+
+
+def incident(found: str) -> dict[str, object]:
+    return {
+        "is_about_cluster": True,
+        "found": found,
+        "at": "2026-11-27T03:12:41Z",
+        "cause": "drive_gc",
+        "state": "gone",
+        "what": "publish latency p99 stepped from 4 ms to 60 ms",
+    }
+
+
+def ended_world(path: Path) -> AlertWorld:
+    """Return a run that has ended, with its report and nothing pending."""
+    world = AlertWorld(path, DELIVERED, state="gone").without_charts()
+    world.change_plan(SINKS)
+    for _ in range(3):
+        world.daemon().poll()
+    world.sink.messages.clear()
+    world.end_run()
+    world.folder.summary.parent.mkdir(exist_ok=True)
+    body = {
+        "verdict": "regressed",
+        "headline": "Regressed: publish latency p99 stepped.",
+        "findings": [incident("both"), incident("offline")],
+        "audit": {"lost": 0},
+        "coverage": {"seconds": 129_600, "ratio": 0.9999},
+    }
+    world.folder.summary.write_text(json.dumps(body))
+    return world
+
+
+def test_it_lists_what_only_the_offline_analysis_found_and_is_sent_once(tmp_path: Path) -> None:
+    """Though the report is made twice."""
+    world = ended_world(tmp_path)
+    for _ in range(2):
+        queue_end(world.folder, world.clock)
+        world.daemon().deliver()
+
+    (message,) = world.sink.messages
+    assert message.subject == "[soakd] synthetic: run ended: regressed, 2 incidents"
+    assert "incidents 2, 1 of them only in the offline analysis of the whole run" in message.text
+    assert "resolved, only in the offline analysis\n" in message.text
+    assert "lost      0 messages" in message.text
+    assert "covered   99.99% of 36 h" in message.text
+    lines = [one for one in message.text.splitlines() if not one.startswith("report")]
+    assert max(map(len, lines)) <= COLUMNS
+
+
+def test_a_run_that_goes_on_or_was_interrupted_or_ended_long_ago_has_none(tmp_path: Path) -> None:
+    world = ended_world(tmp_path)
+    text = world.folder.run_json.read_text()
+    for state in ("running", "interrupted", "failed"):
+        world.folder.run_json.write_text(text.replace('"ended"', f'"{state}"'))
+        os.utime(world.folder.run_json, ns=(world.clock.wall_ns(), world.clock.wall_ns()))
+        queue_end(world.folder, world.clock)
+    world.end_run()
+    world.clock.advance(2 * 86_400)
+    queue_end(world.folder, world.clock)
+
+    with FindingsStore(world.folder.findings) as store:
+        assert store.open_notifications() == []
+
+
+def test_a_sink_for_single_alerts_and_a_lost_report_are_no_reason_to_try_again(
+    tmp_path: Path,
+) -> None:
+    world = ended_world(tmp_path)
+    world.sink = SinkWithoutDigests(world.clock, DELIVERED)
+    queue_end(world.folder, world.clock)
+    world.daemon().deliver()
+    with FindingsStore(world.folder.findings) as store:
+        is_open_after_first = bool(store.open_notifications())
+
+    other = ended_world(tmp_path / "other")
+    queue_end(other.folder, other.clock)
+    other.folder.summary.unlink()
+    with ExitStack() as stack:
+        other.after_run(other.sink, stack).poll()
+    with FindingsStore(other.folder.findings) as store:
+        is_open_after_second = bool(store.open_notifications())
+
+    assert (world.sink.messages, other.sink.messages) == ([], [])
+    assert (is_open_after_first, is_open_after_second) == (False, False)
