@@ -19,16 +19,19 @@ from soak.core.errors import FindingsError, RunFolderError
 from soak.core.model import Change, Finding
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
+from soak.runtime.incident_size import incident_size
 from soak.service.files import write_atomically
 from soak.store.findings.store import FindingsStore
+from soak.store.journal.history import History
 from soak.store.run_folder import RunFolder, read_plan, read_run
+from spark.attribute import step_config
 from spark.coverage import Gap, coverage
 from spark.drives import drives
 from spark.offline_analysis import improvements_of, look_back
 from spark.page import Page, headline
 from spark.retention_outcome import forecast_of, retention
 from spark.session import build_session
-from spark.summary import EXIT_CODE, summary, verdict
+from spark.summary import EXIT_CODE, Judged, summary, verdict
 from spark.timeline import Timeline, read_timeline
 
 TEMPLATES = Path(__file__).parent / "reports"
@@ -87,7 +90,8 @@ def write(
     Raises:
         RunFolderError: the drive, or who owns the folder, does not let us.
     """
-    judged, covered = look_back(timeline, online, changes), coverage(timeline, unread)
+    judged = [_sized(timeline, one) for one in look_back(timeline, online, changes)]
+    covered = coverage(timeline, unread)
     durability, forecast = durability_of(timeline.folder), forecast_of(timeline.folder)
     found = verdict(timeline, judged, covered)
     better = improvements_of(timeline, changes)
@@ -107,6 +111,13 @@ def write(
     except OSError as error:
         raise RunFolderError(f"cannot write {error.filename}: {error.strerror}") from error
     return EXIT_CODE[page.verdict]
+
+
+def _sized(timeline: Timeline, one: Judged) -> Judged:
+    effect = step_config(timeline.plan).minimum_effect
+    history = History(timeline.folder.journal)
+    size = incident_size(history, one.finding, timeline.end_k, effect)
+    return replace(one, size=size)
 
 
 def html(page: Page) -> str:

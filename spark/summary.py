@@ -11,6 +11,7 @@ from soak.core import wording
 from soak.core.model import Change, Finding
 from soak.core.series import parse_series
 from soak.core.units import format_rate
+from soak.runtime.incident_size import IncidentSize
 from spark.coverage import Coverage, gap_json
 from spark.timeline import Timeline
 
@@ -31,6 +32,7 @@ class Judged:
     finding: Finding
     found: Found
     step: tuple[Change, ...] = ()
+    size: IncidentSize | None = None  # of a latency incident
 
 
 def verdict(timeline: Timeline, judged: Sequence[Judged], covered: Coverage) -> Verdict:
@@ -116,6 +118,7 @@ def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:
         ],
         "also": list(found.changes),
         "messages": _messages(found),
+        "size": None if one.size is None else one.size.to_json(),
         "step": _step(timeline, one.step) if one.step else None,
     }
 

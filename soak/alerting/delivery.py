@@ -10,25 +10,30 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from detectors import level_shift
 from soak.alerting import heartbeat_message
 from soak.alerting.chart import draw_chart, drawn, read_window, window_bounds
 from soak.alerting.digest import compose_digest, compose_end, wants_digests
 from soak.alerting.heartbeat import Notice, read_notices
 from soak.alerting.message import MessageContext, compose
 from soak.core import plugins
-from soak.core.errors import FindingsError, PlanError
+from soak.core.errors import FindingsError, JournalError, PlanError
 from soak.core.model import Change, Finding
-from soak.core.plan.plan import Plan
+from soak.core.plan.plan import STREAM_DETECTOR, Plan
 from soak.core.ports import Clock, Message, Outcome, RepeatingSink, Sink
 from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
+from soak.runtime.incident_size import incident_size
 from soak.store.findings.rows import Notification, NotificationContent
 from soak.store.findings.store import MAX_RETRY_WAIT_NS, FindingsStore
+from soak.store.journal.history import MAX_WINDOW_SECONDS, History
 from soak.store.plan_home import is_service_run
 from soak.store.run_folder import Run, RunFolder
 
 LOG = logging.getLogger("soak.alerting")
 RETRY_BACKOFF = Backoff(5 * SECOND_NS, MAX_RETRY_WAIT_NS)
+MAX_SIZED_SECONDS = MAX_WINDOW_SECONDS
+"""Incidents that lasted longer have their size in the report: reading them would delay other messages."""
 RESEND_PERIOD_NS = 120 * SECOND_NS
 
 
@@ -173,8 +178,25 @@ class Delivery:
                 changes=context.changes,
                 other_findings=[one for one in context.open_findings if one.key != row.subject],
                 advice=_advice(content.finding.cause),
+                size=self._size(content.finding, row),
             )
         )
+
+    def _size(self, finding: Finding, row: Notification) -> list[str]:
+        """Return the size of the incident at the time of a message; of a long one the report has it."""
+        end_k = (row.created_wall_ns - self._run.start_wall_ns) // SECOND_NS
+        last_k = end_k if finding.resolved_k is None else finding.resolved_k
+        if row.kind == "corrected" or not 0 <= last_k - finding.onset_k <= MAX_SIZED_SECONDS:
+            return []
+        detector: level_shift.Config = self._plan.detection.detectors[STREAM_DETECTOR]
+        try:
+            size = incident_size(
+                History(self._folder.journal), finding, last_k, detector.minimum_effect
+            )
+        except (JournalError, OSError, ValueError) as error:
+            LOG.warning("size_unknown finding=%s error=%r", finding.key, error)
+            return []
+        return [] if size is None else size.lines()
 
     def _digest(self, row: Notification) -> Message:
         with FindingsStore(self._folder.findings) as store:

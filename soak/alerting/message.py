@@ -52,6 +52,7 @@ class MessageContext:
     previous_cause: str = ""
     advice: str = ""  # the next step for this cause
     other_findings: Sequence[Finding] = ()  # open ones about the cluster
+    size: Sequence[str] = ()  # how large the incident was or is so far, line by line
 
     def moment(self, k: int) -> str:
         return wording.moment(self.start_wall_ns + k * SECOND_NS)
@@ -203,6 +204,7 @@ def _facts(context: MessageContext) -> list[str]:
         lasted = wording.span(finding.resolved_k - finding.onset_k)
         end = f"by {context.moment_with_day(finding.resolved_k)}, after {lasted}"
         facts.append(("resolved", f"{end}{_current_level(context, '; now ')}"))
+    facts += [("size" if at == 0 else "", line) for at, line in enumerate(context.size)]
     source = wording.shortened(parse_series(finding.series).source, _MAX_SOURCE_LENGTH)
     facts.append(("source", f"{source}, confidence {finding.confidence:.2%}"))
     if context.other_findings:

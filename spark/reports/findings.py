@@ -68,6 +68,7 @@ def _finding(page: Page, one: Judged) -> Markup:
     parts = [
         tag("h3", title),
         tag("p", text),
+        tag("ul", joined([tag("li", line) for line in one.size.lines()])) if one.size else "",
         _step(page, one.step) if one.step else "",
         joined([_cause(cause) for cause in found.causes]),
         tag("p", f"Changed with it: {shown}{more}.") if others else "",

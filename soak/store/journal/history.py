@@ -32,7 +32,7 @@ MAX_WINDOW_SECONDS = 7200
 
 _BLOCK_BYTES = 131_072  # some twenty lines: bisection ends here, and the lines are decoded
 _EVENTS = b'"e":['
-_SKIPPED = "_above_messages"  # counts of a histogram, for the report and not for detectors
+_COUNTS = "_above_messages"  # counts of a histogram, for the report and not for detectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,11 @@ class History:
         found = last_record(self.journal, source)
         return None if found is None else found[0].k
 
-    def window(self, k0: int, k1: int) -> Window:
-        """Return the intervals k0 <= k < k1.
+    def window(self, k0: int, k1: int, *, with_counts: bool = False) -> Window:
+        """Return the intervals k0 <= k < k1, with the counts above each threshold where asked for.
 
         Raises:
-            ValueError: the window is longer than `MOST_SECONDS`.
+            ValueError: the window is longer than `MAX_WINDOW_SECONDS`.
         """
         if k1 - k0 > MAX_WINDOW_SECONDS:
             raise ValueError(f"a window of {k1 - k0} s; at most {MAX_WINDOW_SECONDS}")
@@ -110,7 +110,7 @@ class History:
             taken = dict(self._records(source, k0, k1))
             if taken:
                 ordered = [taken[k] for k in sorted(taken)]
-                found[source] = _source_seconds(ordered)
+                found[source] = _source_seconds(ordered, with_counts=with_counts)
                 events += [(one.k, source, event) for one, _ in ordered for event in one.events]
         events.sort(key=lambda item: item[0])
         return Window(k0, k1, found, tuple(events))
@@ -175,12 +175,18 @@ class History:
         return first[1], last
 
 
-def _source_seconds(found: list[tuple[Record, tuple[Column, ...]]]) -> SourceSeconds:
+def _source_seconds(
+    found: list[tuple[Record, tuple[Column, ...]]], *, with_counts: bool
+) -> SourceSeconds:
     index: dict[Column, int] = {}
     kept: dict[tuple[Column, ...], tuple[list[int], list[int]]] = {}
     for _, columns in found:
         if columns not in kept:
-            at = [i for i, one in enumerate(columns) if not one.metric.endswith(_SKIPPED)]
+            at = [
+                i
+                for i, one in enumerate(columns)
+                if with_counts or not one.metric.endswith(_COUNTS)
+            ]
             kept[columns] = (at, [index.setdefault(columns[i], len(index)) for i in at])
     values = np.full((len(found), len(index)), np.nan)
     for row, (record, columns) in enumerate(found):

@@ -1,0 +1,180 @@
+"""How large an incident was: its latencies before, at the worst and after, and how many messages it slowed.
+
+Read from the journals: the source of the worst change for its quantiles, every source for the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from detectors.minimum_effect import Config as MinimumEffect
+from soak.core import wording
+from soak.core.histogram import THRESHOLDS_SECONDS
+from soak.core.model import Column, Finding
+from soak.core.series import SeriesId, parse_series
+from soak.store.journal.history import MAX_WINDOW_SECONDS, History, SourceSeconds
+
+AROUND_SECONDS = 60
+"""The levels before and after are medians of so many seconds on either side."""
+WORST_SECONDS = 10
+"""The worst level is that of the ten seconds with the highest median; of maxima it is the highest."""
+_QUANTILES: Mapping[str, str] = {"0.5": "p50", "0.99": "p99", "0.999": "p99.9", "max": "max"}
+_LATENCY, _ABOVE = "_latency_seconds", "_latency_above_messages"
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A latency in seconds before, at the worst and after an incident; NaN where it is not known."""
+
+    before: float
+    worst: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentSize:
+    """The size of an incident. `levels` are by `p50`, `p99`, `p99.9` and `max`, those that were measured."""
+
+    levels: Mapping[str, Level]
+    limit: float  # seconds; a message above it was slow
+    slow_messages: int  # of all sources that measure this latency
+    seconds: int  # that the incident lasted, so far where it is open
+
+    def lines(self) -> list[str]:
+        """Return a line for each latency, and one for the messages."""
+        found = []
+        for name, level in self.levels.items():
+            before, worst, after = (
+                wording.amount(one, "seconds") for one in (level.before, level.worst, level.after)
+            )
+            end = "" if np.isnan(level.after) else f", now {after}"
+            found.append(f"{name} {before} before, {worst} at worst{end}")
+        slow = wording.counted(self.slow_messages, "message")
+        limit, lasted = wording.amount(self.limit, "seconds"), wording.span(self.seconds)
+        return [*found, f"{slow} above {limit} in {lasted}"]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "seconds": self.seconds,
+            "limit_seconds": self.limit,
+            "slow_messages": self.slow_messages,
+            "levels": {
+                name: {
+                    part: None if np.isnan(value) else value
+                    for part, value in (
+                        ("before", level.before),
+                        ("worst", level.worst),
+                        ("after", level.after),
+                    )
+                }
+                for name, level in self.levels.items()
+            },
+        }
+
+
+def incident_size(
+    history: History, finding: Finding, end_k: int, effect: MinimumEffect
+) -> IncidentSize | None:
+    """Return the size of a latency incident that was resolved, or lasted until second `end_k`.
+
+    Slow is a message above the level before by the minimum effect, to the next threshold of the journals.
+    None where its latency is no histogram, or nothing of it was recorded. Reads some 2 s an hour.
+    """
+    name = parse_series(finding.series)
+    if finding.kind == "outage" or not name.metric.endswith(_LATENCY):
+        return None
+    last_k = end_k if finding.resolved_k is None else min(finding.resolved_k, end_k)
+    limit = _limit(finding.before, effect)
+    rows: dict[str, list[tuple[NDArray[np.int64], Floats]]] = {one: [] for one in _QUANTILES}
+    slow = 0
+    for first, last in _spans(
+        max(0, finding.onset_k - AROUND_SECONDS), last_k + AROUND_SECONDS, MAX_WINDOW_SECONDS
+    ):
+        for source, seconds in history.window(first, last, with_counts=True).sources.items():
+            slow += _slow(seconds, name, limit, finding.onset_k, last_k)
+            if source == name.source:
+                for quantile, found in rows.items():
+                    at = _place(seconds.columns, name, quantile)
+                    if at is not None:
+                        found.append((seconds.k, seconds.values[:, at]))
+    levels = {
+        _QUANTILES[quantile]: _level(
+            np.concatenate([k for k, _ in many]),
+            np.concatenate([values for _, values in many]),
+            finding.onset_k,
+            last_k,
+            seconds=1 if quantile == "max" else WORST_SECONDS,
+            is_resolved=finding.resolved_k is not None,
+        )
+        for quantile, many in rows.items()
+        if many
+    }
+    if not levels:
+        return None
+    return IncidentSize(levels, limit, slow, max(0, last_k - finding.onset_k))
+
+
+def _spans(first: int, last: int, most: int) -> Iterator[tuple[int, int]]:
+    return pairwise([*range(first, last, most), last])
+
+
+def _limit(before: float, effect: MinimumEffect) -> float:
+    """Return the lowest threshold that lies above a level by the minimum effect."""
+    above = (one for one in THRESHOLDS_SECONDS if one > before and effect.is_worth(before, one))
+    return next(above, THRESHOLDS_SECONDS[-1])
+
+
+def _slow(seconds: SourceSeconds, name: SeriesId, limit: float, first_k: int, last_k: int) -> int:
+    metric = name.metric.removesuffix(_LATENCY) + _ABOVE
+    own = {key: value for key, value in name.labels if key != "quantile"}
+    wanted = {**own, "threshold": f"{limit:g}"}
+    at = [
+        i
+        for i, column in enumerate(seconds.columns)
+        if column.metric == metric and dict(column.labels) == wanted
+    ]
+    within = (seconds.k >= first_k) & (seconds.k < last_k)
+    return int(np.nansum(seconds.values[within][:, at]))
+
+
+def _place(columns: tuple[Column, ...], name: SeriesId, quantile: str) -> int | None:
+    wanted = {**dict(name.labels), "quantile": quantile}
+    return next(
+        (
+            i
+            for i, column in enumerate(columns)
+            if column.metric == name.metric and dict(column.labels) == wanted
+        ),
+        None,
+    )
+
+
+def _level(
+    k: NDArray[np.int64],
+    values: Floats,
+    first_k: int,
+    last_k: int,
+    *,
+    seconds: int,
+    is_resolved: bool,
+) -> Level:
+    during = values[(k >= first_k) & (k < last_k) & np.isfinite(values)]
+    length = min(seconds, during.size)
+    parts = sliding_window_view(during, length) if length else np.full((1, 1), np.nan)
+    worst = float(np.median(parts, axis=1).max())
+    before = _median(values[(k < first_k) & (k >= first_k - AROUND_SECONDS)])
+    after = _median(values[(k >= last_k) & (k < last_k + AROUND_SECONDS)])
+    return Level(before, worst, after if is_resolved else np.nan)
+
+
+def _median(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else np.nan

@@ -1,0 +1,91 @@
+"""The size of an incident: levels before, at the worst and after, and the messages that were slow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detectors.minimum_effect import Config as MinimumEffect
+from soak.core.journal_format import Columns, decode
+from soak.core.model import Record
+from soak.runtime.incident_size import IncidentSize, incident_size
+from soak.store.journal.history import History
+from soak.store.journal.reader import segments
+from tests.support.alerting.findings import finding
+from tests.support.spark.synthetic_run import CONSUMER, Shape, write_synthetic_run
+
+P99 = f'{CONSUMER}|end_to_end_latency_seconds{{quantile="0.99"}}'
+ONSET_K, END_K = 130, 190
+
+
+def size_of(path: Path, resolved_k: int | None, before: float = 0.004) -> IncidentSize | None:
+    folder = write_synthetic_run(
+        path / "run", Shape(seconds=300, fault_k=ONSET_K, lifted_k=END_K)
+    ).journal
+    found = finding(
+        "gone" if resolved_k else "confirmed",
+        series=P99,
+        onset_k=ONSET_K,
+        before=before,
+        resolved_k=resolved_k,
+    )
+    return incident_size(History(folder), found, 250, MinimumEffect())
+
+
+def test_levels_are_those_around_and_the_worst_in_it(tmp_path: Path) -> None:
+    size = size_of(tmp_path, END_K)
+
+    assert size is not None
+    p99 = size.levels["p99"]
+    assert size.seconds == END_K - ONSET_K
+    assert p99.before == pytest.approx(p99.after, rel=0.3)
+    assert 10 < p99.worst / p99.before < 20
+    assert size.levels["max"].worst >= size.levels["p99.9"].worst
+    assert len(size.lines()) == 5
+
+
+def test_the_messages_above_the_level_before_are_counted_in_the_incident_alone(
+    tmp_path: Path,
+) -> None:
+    size = size_of(tmp_path, END_K)
+    assert size is not None
+    (path,) = segments(tmp_path / "run" / "journal" / CONSUMER)
+    lines = path.read_bytes().splitlines()
+    names = next(found for found in map(decode, lines) if isinstance(found, Columns)).columns
+    at = [
+        i
+        for i, one in enumerate(names)
+        if one.metric == "end_to_end_latency_above_messages"
+        and float(dict(one.labels)["threshold"]) == size.limit
+    ]
+    records = [found for found in map(decode, lines) if isinstance(found, Record)]
+    expected = sum(
+        np.nansum(np.array(one.values)[at]) for one in records if ONSET_K <= one.k < END_K
+    )
+
+    assert size.slow_messages == expected > 0
+    assert 0.006 <= size.limit <= 0.008
+
+
+def test_an_open_incident_has_no_level_after(tmp_path: Path) -> None:
+    size = size_of(tmp_path, None)
+
+    assert size is not None
+    assert np.isnan(size.levels["p99"].after)
+    assert all("now" not in line for line in size.lines())
+    assert size.to_json()["levels"]["p99"]["after"] is None  # type: ignore[index]
+
+
+def test_what_has_no_histogram_or_no_records_has_no_size(tmp_path: Path) -> None:
+    journal = write_synthetic_run(tmp_path / "run", Shape(seconds=130)).journal
+    stopped = finding("confirmed", series=P99, kind="outage", onset_k=10)
+    other = finding("confirmed", series="fsync@h|fsync_seconds", onset_k=10)
+    later = finding("confirmed", series=P99, onset_k=5000)
+
+    sizes = [
+        incident_size(History(journal), one, 6000, MinimumEffect())
+        for one in (stopped, other, later)
+    ]
+    assert sizes == [None, None, None]
