@@ -107,7 +107,9 @@ class Steps:
         third = max(_LEAST_PART, found.since.size // 3)
         change = found.y_after - found.y_before
         return change != 0.0 and all(
-            (np.median(part) - found.y_before) / change >= CONSTANTS.stays
+            CONSTANTS.stays
+            <= (np.median(part) - found.y_before) / change
+            <= 1.0 / CONSTANTS.stays
             for part in (found.since[:third], found.since[-third:])
         )
 
