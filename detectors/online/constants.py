@@ -17,7 +17,7 @@ class Constants:
     prior_samples: float = 150.0  # that s and the AR(1) curve count for, an octave of window length
     # the same where more than that was seen: a random walk must be learnt within an hour
     upward_samples: float = 30.0
-    tail_samples: float = 30.0  # clusters that the expected mean excess counts for
+    tail_samples: float = 30.0  # clusters that a mean excess of 1 counts for
     # robustness
     least_clip: float = 1.8  # least bound of a score: Huber's k for 6 % of outliers
     outlier_sd: float = 4.0  # a difference beyond it is an outlier: 1 of 16,000 normal ones
@@ -30,7 +30,7 @@ class Constants:
     # threshold, measured with independent normal noise
     level: float = 5.0  # ratio whose exceedances are counted: some ten clusters an hour
     clusters_an_hour: float = 9.0  # of exceedances of that level
-    mean_excess: float = 1.1  # over it; 1 in theory, 1.25 measured near the level
+    offset: float = 0.3  # of the threshold: one false alarm an hour in independent noise
 
 
 CONSTANTS = Constants()

@@ -5,8 +5,8 @@ Exceedances of `level` come in clusters. The excess of the peak of a cluster is 
 
     h = level + mean excess * (ln clusters a row + ln rows between two false alarms) + a constant.
 
-Both the rate and the mean excess start at their values in independent noise; in theory the mean excess is 1
-(Siegmund and Venkatraman 1995). Clusters that raised an alarm do not count: they may be a change.
+The rate starts at its value in independent noise, the mean excess at 1, which it has there in theory (Siegmund
+and Venkatraman 1995). Clusters that raised an alarm do not count: they may be a change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ APART_ROWS = 60
 PRIOR_ROWS = 3600
 """Rows that the rate of independent noise counts for."""
 _MOST_EXCESS = 6.0  # of one cluster, so that a single one does not decide
-_OFFSET = 0.6  # measured: one false alarm an hour in independent noise
 
 
 def learn(arrays: SeriesArrays, best: Floats, can_alarm: NDArray[np.bool_]) -> None:
@@ -51,6 +50,6 @@ def set_thresholds(arrays: SeriesArrays, log_rows: float) -> None:
     expected = CONSTANTS.clusters_an_hour * PRIOR_ROWS / 3600.0
     rate = (arrays.clusters + expected) / (arrays.rows + PRIOR_ROWS)
     prior = CONSTANTS.tail_samples
-    slope = (arrays.excess / CONSTANTS.mean_excess + prior) / (arrays.clusters + prior)
+    slope = (arrays.excess + prior) / (arrays.clusters + prior)
     beyond = np.maximum(np.log(rate) + log_rows, 1.0)
-    arrays.threshold[:] = CONSTANTS.level + beyond * slope + _OFFSET
+    arrays.threshold[:] = CONSTANTS.level + beyond * slope + CONSTANTS.offset
