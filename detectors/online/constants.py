@@ -21,9 +21,9 @@ class Constants:
     # robustness
     least_clip: float = 1.8  # least bound of a score: Huber's k for 6 % of outliers
     outlier_sd: float = 4.0  # a difference beyond it is an outlier: 1 of 16,000 normal ones
-    stays: float = (
-        1.0 / 3.0
-    )  # share of a change left in the oldest and newest third since its onset
+    # of a change, least share that the oldest and the newest third since its onset show; its inverse at most:
+    # a burst in one of them is no level
+    stays: float = 1.0 / 3.0
     # windows
     least_before: float = 16.0  # rows before an onset: fewer estimate no level
     before_ratio: float = 16.0  # rows compared before an onset, over rows since: variance + 1/16

@@ -6,8 +6,8 @@ Method:  at each of 23 candidate onsets from 4 to some 360 rows ago the mean of 
          by Student's t, as the variance is itself estimated. The largest ratio of a series raises a
          candidate when it exceeds the threshold of the series (`threshold`). The candidate is confirmed
          when its onset lies `confirm` rows back and both the oldest and the newest third of the rows since
-         keep a third of the change, so that a burst is not taken for a level. Then the rows before the onset
-         are forgotten, the noise and the threshold are not.
+         show between a third and three times of the change, so that a burst is not taken for a level. Then
+         the rows before the onset are forgotten, the noise and the threshold are not.
 Assumes: the noise changes more slowly than the level. A slow drift is followed, not reported; a step that
          takes longer than six minutes to show is not seen.
 """

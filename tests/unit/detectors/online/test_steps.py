@@ -165,6 +165,17 @@ def test_a_stall_of_six_rows_is_confirmed_in_at_most_three_percent() -> None:
     assert len(found) <= 12
 
 
+@pytest.mark.long
+def test_two_slow_seconds_after_a_slight_rise_rarely_make_it_a_step() -> None:
+    """Eight rows 1.5 standard deviations high, then two far off: most of 400 are not confirmed."""
+    values = np.random.default_rng(5).standard_normal((700, 400))
+    values[592:600] += 1.5
+    values[600:602] += 30.0
+    found = confirmed(run_beside_each_other(1000.0 + values, AT_ONCE_A_MONTH, unit=""))
+
+    assert len({change.series for _, change in found}) <= 80
+
+
 def test_a_step_below_the_smallest_is_not_reported() -> None:
     values = 10.0 ** (np.log10(0.004) + np.random.default_rng(2).normal(0.0, 0.02, 600))
     values[300:] *= 1.3
