@@ -25,7 +25,6 @@ from detectors.online.constants import CONSTANTS
 from detectors.online.state import CELL, ROWS, SeriesArrays
 from detectors.online.window import AGES, Floats
 
-_FAR_CLIPS = 2.0
 _TYPICAL = int(np.searchsorted(AGES, 22))
 _LEAST_ROWS = 8  # for a level
 _FEW_ROWS = 16  # up to which differences are not trusted to set a scale that is known
@@ -104,37 +103,19 @@ def log_ratio(
 
 
 def learn_variance(
-    arrays: SeriesArrays, squared: Floats, known: NDArray[np.bool_], best: Floats, noise: Noise
+    arrays: SeriesArrays, squared: Floats, known: NDArray[np.bool_], noise: Noise
 ) -> None:
-    """Take the squared contrasts of a row, whose largest ratio is `best`; one row in `CELL` teaches for all.
-
-    They teach nothing while the newest rows are beyond what noise explains: that is a change, or an outlier.
-    """
+    """Take the squared contrasts of a row; one row in `CELL` teaches for all."""
     is_old = arrays.seen >= _TEACHING_ROWS
     rows = arrays.taught + CELL - 2.0 * AGES[:, np.newaxis]
     rows = np.clip(rows, _TEACHING_ROWS, CONSTANTS.noise_rows)
     is_first = is_old & (arrays.taught == 0)
     arrays.variance[:] = np.where(is_first, noise.expected, arrays.variance)
-    np.copyto(arrays.settled, arrays.variance, where=is_first | (best <= CONSTANTS.level))
     expected = np.maximum(np.maximum(noise.expected, arrays.variance), _LEAST_VARIANCE)
     bounded = np.minimum(squared, _MOST_SQUARED * expected)
-    newest, _ = _medians(np.sort(arrays.y[ROWS:], axis=0))
-    is_change = is_beyond(arrays, noise, newest - arrays.center)
-    weight = np.where(known & is_old & ~is_change, CELL / rows, 0.0)
+    weight = np.where(known & is_old, CELL / rows, 0.0)
     arrays.variance += weight * (bounded / _KEPT - arrays.variance)
     arrays.taught += CELL * is_old
-
-
-def unlearn_variance(arrays: SeriesArrays, i: int, shift: float, noise: Noise) -> None:
-    """Take back what series `i` was taught by a step, if noise does not explain a shift so large."""
-    if is_beyond(arrays, noise, np.full(arrays.clip.size, shift))[i]:
-        arrays.variance[:, i] = arrays.settled[:, i]
-
-
-def is_beyond(arrays: SeriesArrays, noise: Noise, shift: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Return which shifts exceed twice the bound of a score; unlike means of scores, they are not bounded."""
-    beyond: NDArray[np.bool_] = np.abs(shift) > _FAR_CLIPS * arrays.clip * noise.unit
-    return beyond
 
 
 def learn_outliers(arrays: SeriesArrays, unit: Floats) -> None:

@@ -24,7 +24,7 @@ SLOTS = ROWS + CELL
 WINDOWS = 23
 """Candidate onsets of a series."""
 
-VERSION = 12
+VERSION = 13
 """Version of the state; it grows with every change of what is kept."""
 _MAGIC = b"SKST"
 
@@ -47,7 +47,6 @@ _FIELDS: Mapping[str, tuple[tuple[int, ...], np.dtype[Any], float]] = {
     "outliers": ((), _f4, _OUTLIER_PRIOR),
     "outlier_rows": ((), _f4, _OUTLIER_PRIOR_ROWS),
     "variance": ((WINDOWS,), _f4, 1.0),
-    "settled": ((WINDOWS,), _f4, 1.0),
     "taught": ((), _f4, 0.0),
     "threshold": ((), _f4, 0.0),
     "clusters": ((), _f4, 0.0),
@@ -78,7 +77,6 @@ class SeriesArrays:
     outliers: NDArray[np.float32]  # share of differences that are outliers
     outlier_rows: NDArray[np.float32]  # rows that the share is made of
     variance: NDArray[np.float32]  # (WINDOWS, n), of contrasts, as learnt
-    settled: NDArray[np.float32]  # (WINDOWS, n), the same before the ratio exceeded the level
     taught: NDArray[np.float32]  # rows that taught it
     threshold: NDArray[np.float32]
     clusters: NDArray[np.float32]  # of exceedances

@@ -69,7 +69,7 @@ class Steps:
         self._can_alarm = here & (arrays.seen >= self._baseline)
         threshold.learn(arrays, self._best, self._can_alarm)
         if state.used == SLOTS:
-            noise.learn_variance(arrays, squared, known, self._best, self._noise)
+            noise.learn_variance(arrays, squared, known, self._noise)
 
     def exceeding(self) -> NDArray[np.int64]:
         """Return the series that may raise a candidate in this row."""
@@ -107,9 +107,7 @@ class Steps:
         third = max(_LEAST_PART, found.since.size // 3)
         change = found.y_after - found.y_before
         return change != 0.0 and all(
-            CONSTANTS.stays
-            <= (np.median(part) - found.y_before) / change
-            <= 1.0 / CONSTANTS.stays
+            CONSTANTS.stays <= (np.median(part) - found.y_before) / change <= 1.0 / CONSTANTS.stays
             for part in (found.since[:third], found.since[-third:])
         )
 
@@ -120,7 +118,6 @@ class Steps:
     def restart(self, i: int, found: Onset) -> None:
         """Forget the rows of series `i` before an onset: its level begins there."""
         state, arrays = self.state, self.state.arrays
-        noise.unlearn_variance(arrays, i, found.y_after - found.y_before, self._noise)
         window.forget_before(arrays, i, found.age, state.used)
         arrays.peak[i] = arrays.below[i] = 0
         self._best[i] = 0.0

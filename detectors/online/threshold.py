@@ -5,7 +5,7 @@ Exceedances of `level` come in clusters. The excess of the peak of a cluster is 
 
     h = level + mean excess * (ln clusters a row + ln rows between two false alarms) + a constant.
 
-The rate starts at its value in independent noise, the mean excess at 1, which it has there in theory (Siegmund
+The rate starts at its value in independent noise, the mean excess at 1, as theory has it (Siegmund
 and Venkatraman 1995). Clusters that raised an alarm do not count: they may be a change.
 """
 
