@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from detectors import affected_brokers, cause_scores
 from detectors.incidents import Incident
+from detectors.kinds.spikes import words_of
 from detectors.nearby import Nearby
-from detectors.spikes import words_of
 from soak.core import plugins, wording
 from soak.core.audit import SEND_FAILED_EVENT
 from soak.core.model import Change, Evidence, Explanation

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import drift, minimum_effect, outage, spikes, tail
-from detectors._recent import Recent
+from detectors import minimum_effect, outage
 from detectors.channels import is_headline, latency_of
+from detectors.kinds import drift, spikes, tail
+from detectors.kinds.recent_rows import Recent
+from detectors.kinds.tail import NearSteps
 from detectors.level_shift import Config
 from detectors.online import panel as online_panel
 from detectors.online import state as online_state
 from detectors.online.panel import Gate
-from detectors.tail import NearSteps
 from soak.core.model import Change, Column
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS

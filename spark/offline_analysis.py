@@ -39,7 +39,7 @@ def changes_together(many: Sequence[Series], plan: level_shift.Config) -> list[t
         smallest_step_seconds=plan.smallest_step_seconds,
     )
     steps = detect_together(many, config)
-    return kinds.told_together([(series, plan.minimum_effect) for series in many], steps)
+    return kinds.changes_of_many([(series, plan.minimum_effect) for series in many], steps)
 
 
 # --- Looks back at a whole run: which online findings the offline detector sees too, and what it sees alone.

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from detectors.calibration import LEAST_ROWS
+from detectors.calibration.quiet_rows import Quiet, quiet
 from detectors.channels import is_headline
 from detectors.level_shift import Config
 from detectors.offline.steps import Config as Steps
 from detectors.offline.steps import detect
-from detectors.quiet_rows import Quiet, quiet
 from soak.core.model import Column, Series
 from soak.core.series import source_of
 from soak.store.journal.history import History, Window

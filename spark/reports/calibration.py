@@ -5,8 +5,8 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from detectors import calibration
+from detectors.calibration.quiet_rows import Quiet
 from detectors.level_shift import Config
-from detectors.quiet_rows import Quiet
 from soak.core import wording
 from soak.core.plan.plan import STREAM_DETECTOR
 from soak.core.units import format_per_duration

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from detectors import calibration
+from detectors.calibration.quiet_rows import Quiet, quiet
 from detectors.level_shift import Config
 from detectors.offline.steps import Config as Steps
 from detectors.offline.steps import detect
 from detectors.online import threshold
-from detectors.quiet_rows import Quiet, quiet
 from soak.app.analysis import series_files
 from soak.core import wording
 from soak.core.errors import NotAvailableError, PlanError

@@ -145,7 +145,7 @@ def detect_offline(many: Sequence[CsvSeries]) -> list[tuple[Change, ...]]:
         )
         worths.append(_minimum_effect(series))
     steps = detect_mixed(list(zip(whole, configs, strict=True)))
-    found = kinds.told_together(list(zip(whole, worths, strict=True)), steps)
+    found = kinds.changes_of_many(list(zip(whole, worths, strict=True)), steps)
     by_name = {series.name: series for series in many}
     return [tuple(_in_file_unit(by_name[one.series], one) for one in changes) for changes in found]
 

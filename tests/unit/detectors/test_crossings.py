@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.spikes import HEIGHTS, Crossings
+from detectors.kinds.spikes import HEIGHTS, Crossings
 
 
 def taken(steps: list[float], first_k: int = 0) -> Crossings:

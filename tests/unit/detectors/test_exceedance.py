@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detectors.tail import ROWS, Exceedance
+from detectors.kinds.tail import ROWS, Exceedance
 
 SECONDS = 0.004 * np.random.default_rng(2).lognormal(0.0, 0.5, 100_000)
 COARSE = ("0.001", "0.01", "0.0125", "0.016", "0.02", "0.025")

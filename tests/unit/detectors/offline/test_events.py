@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from detectors.kinds import told_together
+from detectors.kinds import changes_of_many
 from detectors.minimum_effect import Config as MinimumEffect
 from detectors.offline.steps import Config, detect, detect_mixed, detect_together
 from soak.core.model import Change, Series
@@ -171,7 +171,7 @@ def test_a_series_whose_step_is_a_drift_leaves_the_step_to_the_others() -> None:
     many = [Series("a", np.arange(7200), stepping), Series("b", np.arange(7200), rising)]
     least = MinimumEffect(smallest_step_ratio=1.05, smallest_step_seconds=0.0)
     steps = detect_together(many, Config(smallest_step_ratio=1.05, smallest_step_seconds=0.0))
-    found = told_together([(series, least) for series in many], steps)
+    found = changes_of_many([(series, least) for series in many], steps)
 
     assert [[(one.kind, one.series) for one in event] for event in found] == [
         [("drift", "b")],

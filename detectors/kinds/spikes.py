@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors._recent import MINUTE, Recent
+from detectors.kinds.recent_rows import MINUTE, Recent
 from detectors.minimum_effect import Config
 from soak.core.model import Change, Series
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detectors import drift, spikes
-from detectors._recent import Recent
+from detectors.kinds import drift, spikes
+from detectors.kinds.recent_rows import Recent
 from detectors.level_shift import Config
 from detectors.online import panel as online_panel
 from detectors.online.panel import Gate

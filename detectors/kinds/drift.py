@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors._recent import COARSE, MINUTE, Block, Recent
+from detectors.kinds.recent_rows import COARSE, MINUTE, Block, Recent
 from detectors.minimum_effect import Config
 from soak.core.model import Change, Series
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from detectors import calibration
-from detectors.extrapolation import Ratio, Rung, extended, size_seen
+from detectors.calibration.extrapolation import Ratio, Rung, extended, size_seen
+from detectors.calibration.quiet_rows import BLOCK_ROWS, Quiet, drawn, quiet
 from detectors.level_shift import Config
 from detectors.offline.steps import Config as Cuts
 from detectors.offline.steps import detect
-from detectors.quiet_rows import BLOCK_ROWS, Quiet, drawn, quiet
 from soak.app.analysis import calibrate
 from soak.app.analysis.calibrate import Calibrated
 from soak.cli.main import build

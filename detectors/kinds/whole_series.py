@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import drift, spikes, tail
+from detectors.kinds import drift, spikes, tail
 from detectors.minimum_effect import Config
 from soak.core.model import Change, Series
 
@@ -24,7 +24,7 @@ _ANY = 1.0 + 1e-9  # a ratio that hardly says anything
 _LATE = 3  # rows from a tick to the edge of its burst
 
 
-def told(series: Series, steps: Sequence[Change], config: Config) -> list[Change]:
+def changes_of_series(series: Series, steps: Sequence[Change], config: Config) -> list[Change]:
     """Return steps, drifts, spikes and tails of one series, in order of their onset."""
     y = config.scaled(series.values)
     places = [int(np.searchsorted(series.k, step.onset_k)) for step in steps]
@@ -51,17 +51,17 @@ def told(series: Series, steps: Sequence[Change], config: Config) -> list[Change
     return sorted([*kept, *drifts, *combs, *tails], key=lambda change: change.onset_k)
 
 
-def told_together(
+def changes_of_many(
     many: Sequence[tuple[Series, Config]], steps: Sequence[tuple[Change, ...]]
 ) -> list[tuple[Change, ...]]:
     """Return the same of series that were cut together, in order of onset.
 
-    A step keeps the series of which no other kind tells it better; each of the other kinds is told alone.
+    A step keeps the series in which no other kind describes it better; each of the other kinds stands alone.
     """
     said = []
     for series, config in many:
         own = [change for step in steps for change in step if change.series == series.name]
-        said += told(series, own, config)
+        said += changes_of_series(series, own, config)
     known = set(said)
     kept = [tuple(change for change in step if change in known) for step in steps]
     others = [(change,) for change in said if change.kind != "step"]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from detectors._recent import Recent
-from detectors.drift import Config, Watch, detect
+from detectors.kinds.drift import Config, Watch, detect
+from detectors.kinds.recent_rows import Recent
 from soak.core.model import Change, Series
 
 HOUR = 3600

@@ -17,10 +17,10 @@ from math import log10
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.extrapolation import Ratio, Rung, extended, size_seen
+from detectors.calibration.extrapolation import Ratio, Rung, extended, size_seen
+from detectors.calibration.quiet_rows import BLOCK_ROWS, Quiet, drawn
 from detectors.level_shift import Config
 from detectors.online.panel import Panel
-from detectors.quiet_rows import BLOCK_ROWS, Quiet, drawn
 from detectors.scale import FLOOR_SECONDS, Step, least
 from soak.core.model import Change, Column
 from soak.core.series import series_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors._recent import Recent
+from detectors.kinds.recent_rows import Recent
 
 
 def taken(minutes: list[int]) -> Recent:

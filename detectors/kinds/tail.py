@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import level_shift
-from detectors._recent import MINUTE, Recent
 from detectors.channels import latency_of
+from detectors.kinds.recent_rows import MINUTE, Recent
 from detectors.minimum_effect import Config
 from detectors.online import panel as online_panel
 from detectors.online.onset import interval

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from detectors import minimum_effect
-from detectors._recent import Recent
+from detectors.kinds.recent_rows import Recent
+from detectors.kinds.tail import NearSteps, Second, Tails
 from detectors.level_shift import Config
-from detectors.tail import NearSteps, Second, Tails
 from soak.core.model import Change
 from soak.core.series import series_name
 from tests.support.detection import tail_world

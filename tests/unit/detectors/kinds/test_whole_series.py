@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from detectors import level_shift
-from detectors.kinds import told
+from detectors.kinds import changes_of_series
+from detectors.kinds.tail import Config, detect
 from detectors.offline import steps as offline_steps
 from detectors.panel import Panel
-from detectors.tail import Config, detect
 from soak.core.model import Change, Column, Series
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
@@ -32,7 +32,7 @@ def noise(rows: int, seed: int = 5, sd: float = 0.03) -> NDArray[np.float64]:
 
 def all_of(y: NDArray[np.float64]) -> list[Change]:
     series = series_of(y)
-    return told(series, offline_steps.detect(series, STEPS), ANY)
+    return changes_of_series(series, offline_steps.detect(series, STEPS), ANY)
 
 
 def test_a_drift_is_no_staircase() -> None:
@@ -41,7 +41,7 @@ def test_a_drift_is_no_staircase() -> None:
     assert [change.kind for change in all_of(y)] == ["drift"]
 
 
-def test_a_step_upon_a_drift_is_told_beside_it() -> None:
+def test_a_step_upon_a_drift_is_a_change_of_its_own() -> None:
     y = noise(7200) + np.linspace(0.0, 0.4, 7200)
     y[4000:] += 0.5
     found = all_of(y)
@@ -57,7 +57,7 @@ def test_a_drift_after_a_step_has_the_levels_of_the_file() -> None:
     y[1000:] += 1.0
     series = series_of(y)
     steps = offline_steps.detect(series, STEPS)
-    (drift,) = [one for one in told(series, steps, ANY) if one.kind == "drift"]
+    (drift,) = [one for one in changes_of_series(series, steps, ANY) if one.kind == "drift"]
     apart = drift.after - drift.before
     least = [
         Config(smallest_step_ratio=1.05, smallest_step_seconds=times * apart)
@@ -65,7 +65,9 @@ def test_a_drift_after_a_step_has_the_levels_of_the_file() -> None:
     ]
 
     assert (drift.before, drift.after) == pytest.approx((0.1, 0.2), rel=0.1)
-    assert ["drift" in {one.kind for one in told(series, steps, each)} for each in least] == [
+    assert [
+        "drift" in {one.kind for one in changes_of_series(series, steps, each)} for each in least
+    ] == [
         True,
         False,
     ]
@@ -81,7 +83,7 @@ def test_a_drift_down_after_a_fall_of_a_count_is_judged_at_its_own_level() -> No
     cut = offline_steps.Config(scale="linear", smallest_step_seconds=0.0)
     judged = Config(scale="linear", smallest_step_seconds=0.0)
     steps = offline_steps.detect(series, cut)
-    (drift,) = [one for one in told(series, steps, judged) if one.kind == "drift"]
+    (drift,) = [one for one in changes_of_series(series, steps, judged) if one.kind == "drift"]
 
     assert (drift.before, drift.after) == pytest.approx((200.0, 100.0), rel=0.1)
 
@@ -95,7 +97,10 @@ def test_a_tail_below_the_smallest_step_is_none_beside_a_step_and_alone(jump: fl
     series = series_of(y)
     steps = offline_steps.detect(series, STEPS)
     kinds = [
-        {one.kind for one in told(series, steps, replace(ANY, smallest_step_ratio=ratio))}
+        {
+            one.kind
+            for one in changes_of_series(series, steps, replace(ANY, smallest_step_ratio=ratio))
+        }
         for ratio in (1.05, 2.0)
     ]
 
@@ -110,7 +115,7 @@ def test_a_step_of_other_series_behind_the_last_row_is_none_of_this_one() -> Non
     (step,) = offline_steps.detect(series, STEPS)
     late = replace(step, onset_k=400, interval=(399, 400), before=step.after, after=2 * step.after)
 
-    assert late in told(series, [step, late], ANY)
+    assert late in changes_of_series(series, [step, late], ANY)
 
 
 def test_a_row_of_true_steps_is_no_drift() -> None:

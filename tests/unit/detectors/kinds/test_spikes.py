@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detectors._recent import Recent
-from detectors.spikes import Config, Watch, detect, judged, words_of
+from detectors.kinds.recent_rows import Recent
+from detectors.kinds.spikes import Config, Watch, detect, judged, words_of
 from soak.core.model import Change, Series
 
 
