@@ -68,7 +68,7 @@ test: check packages-in-ci ## everything CI runs: check, then the tests on a rea
 
 .PHONY: test-drills
 test-drills: $(STAMP) packages-in-ci ## two short drills on an injected drive: found, notified and resolved (four minutes)
-	@$(BIN)/pytest -m slow tests/integration/linux/test_short_drills.py -rs --durations=2
+	@$(BIN)/pytest -m drills -rs --durations=2
 
 .PHONY: test-restarts
 test-restarts: $(STAMP) ## ten kills of a Kafka at full load, without one false loss (four minutes)

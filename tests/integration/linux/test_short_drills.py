@@ -20,7 +20,7 @@ LIMIT_SECONDS = 400
 EARLIER, LATER = "tiny_drive_gc", "tiny_drive_delay"
 LOAD_IS_OVER = "the load has ended"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * LIMIT_SECONDS)]
+pytestmark = [pytest.mark.drills, pytest.mark.timeout(4 * LIMIT_SECONDS)]
 
 Ended = subprocess.CompletedProcess[bytes]
 
