@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from detectors.scale import FLOOR_SECONDS, Step, is_step, unscaled
 
-_OFFSET = 1.14  # measured with the statistic of steps: docs/detection-bench.md
+_OFFSET = 1.14  # measured with the statistic of steps: docs/evidence/detection-bench.md
 
 
 def threshold_of(rows: float, panel_size: int) -> float:

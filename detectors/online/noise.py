@@ -31,7 +31,6 @@ _FEW_ROWS = 16  # up to which differences are not trusted to set a scale that is
 _TEACHING_ROWS = 40  # of a series, before its contrasts teach; also the shortest memory of them
 _MIDMEAN = 0.9806  # of absolute differences of independent rows, over their standard deviation
 _LEAST_VARIANCE = 0.1
-_OUTLIER_PRIOR = 0.0067  # share, in a series of which nothing is known
 _OUTLIER_ROWS = 3600.0
 _LEAST_VALUES = 3  # distinct, that make a grid
 

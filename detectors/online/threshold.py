@@ -22,7 +22,6 @@ APART_ROWS = 60
 """Rows below the level that end a cluster: the typical age of an onset that exceeds it."""
 PRIOR_ROWS = 3600
 """Rows that the rate of independent noise counts for."""
-_MOST_EXCESS = 6.0  # of one cluster, so that a single one does not decide
 
 
 def learn(arrays: SeriesArrays, best: Floats, can_alarm: NDArray[np.bool_]) -> None:
@@ -35,9 +34,7 @@ def learn(arrays: SeriesArrays, best: Floats, can_alarm: NDArray[np.bool_]) -> N
     over = (arrays.peak > 0) & (arrays.below >= APART_ROWS)
     if over.any():
         arrays.clusters += over
-        arrays.excess += np.where(
-            over, np.minimum(arrays.peak - np.float32(CONSTANTS.level), _MOST_EXCESS), 0
-        )
+        arrays.excess += np.where(over, arrays.peak - np.float32(CONSTANTS.level), 0)
         arrays.peak[over] = 0
     arrays.rows += can_alarm
 
