@@ -11,7 +11,8 @@ class Constants:
 
     # memory
     scale_rows: float = 150.0  # of s: doubling noise is followed in minutes; flat from 80 to 300
-    noise_rows: float = 10_000.0  # of v(m): a daily wave is followed, an AR(1) of .95 averaged
+    # of v(m) and the share of outliers: a daily wave is followed, an AR(1) of .95 averaged
+    noise_rows: float = 10_000.0
     tail_rows: float = 36_000.0  # of the tail: some hundred clusters at ten an hour
     # what is assumed before it is known
     prior_samples: float = 150.0  # that s and the AR(1) curve count for, an octave of window length
@@ -19,7 +20,7 @@ class Constants:
     upward_samples: float = 30.0
     tail_samples: float = 30.0  # clusters that a mean excess of 1 counts for
     # robustness
-    least_clip: float = 1.8  # least bound of a score: Huber's k for 6 % of outliers
+    least_clip: float = 1.8  # least bound of a score: Huber's k for 1.6 % of outliers
     outlier_sd: float = 4.0  # a difference beyond it is an outlier: 1 of 16,000 normal ones
     # of a change, least share that the oldest and the newest third since its onset show; its inverse at most:
     # a burst in one of them is no level

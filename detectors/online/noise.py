@@ -25,14 +25,11 @@ from detectors.online.constants import CONSTANTS
 from detectors.online.state import CELL, ROWS, SeriesArrays
 from detectors.online.window import AGES, Floats
 
-_TYPICAL = int(np.searchsorted(AGES, 22))
-_LEAST_ROWS = 8  # for a level
-_FEW_ROWS = 16  # up to which differences are not trusted to set a scale that is known
-_TEACHING_ROWS = 40  # of a series, before its contrasts teach; also the shortest memory of them
+_TYPICAL = int(np.searchsorted(AGES, 22))  # by then most steps of 1.5 sd are seen
+_LEAST_ROWS = CELL  # for a level
+_TEACHING_ROWS = 40  # before contrasts teach: s is known to 10 %; also their least memory
 _MIDMEAN = 0.9806  # of absolute differences of independent rows, over their standard deviation
-_LEAST_VARIANCE = 0.1
-_OUTLIER_ROWS = 3600.0
-_LEAST_VALUES = 3  # distinct, that make a grid
+_LEAST_VALUES = 3  # distinct, that make a grid: the distance of two may be a step
 
 # A squared contrast teaches at most nine times (3 sd) what is expected; of a normal one that is so much:
 _MOST_SQUARED = 9.0
@@ -66,7 +63,7 @@ def judge(arrays: SeriesArrays, effect: NDArray[np.float64]) -> Noise:
     """Return the noise of each series; `effect` is the minimum effect at its level, shape (n,)."""
     least_sd = np.maximum(effect, 0.5 * arrays.grid)  # two neighbouring values of a grid
     unit = np.maximum(arrays.scale, least_sd)
-    least = np.maximum((least_sd / unit) ** 2, _LEAST_VARIANCE)
+    least = (least_sd / unit) ** 2
     taught = np.minimum(arrays.taught, CONSTANTS.noise_rows)
     expected, freedom = np.empty((2, *arrays.variance.shape), np.float32)
     shorter, shorter_freedom = (
@@ -110,8 +107,7 @@ def learn_variance(
     rows = np.clip(rows, _TEACHING_ROWS, CONSTANTS.noise_rows)
     is_first = is_old & (arrays.taught == 0)
     arrays.variance[:] = np.where(is_first, noise.expected, arrays.variance)
-    expected = np.maximum(np.maximum(noise.expected, arrays.variance), _LEAST_VARIANCE)
-    bounded = np.minimum(squared, _MOST_SQUARED * expected)
+    bounded = np.minimum(squared, _MOST_SQUARED * np.maximum(noise.expected, arrays.variance))
     weight = np.where(known & is_old, CELL / rows, 0.0)
     arrays.variance += weight * (bounded / _KEPT - arrays.variance)
     arrays.taught += CELL * is_old
@@ -123,7 +119,7 @@ def learn_outliers(arrays: SeriesArrays, unit: Floats) -> None:
     known = np.isfinite(apart) & (arrays.seen > 0)
     far = known & (apart > CONSTANTS.outlier_sd * sqrt(2.0) * unit)
     number = known.sum(axis=0)
-    arrays.outlier_rows[:] = np.minimum(arrays.outlier_rows + number, _OUTLIER_ROWS)
+    arrays.outlier_rows[:] = np.minimum(arrays.outlier_rows + number, CONSTANTS.noise_rows)
     arrays.outliers += (far.sum(axis=0) - number * arrays.outliers) / arrays.outlier_rows
 
 
@@ -134,9 +130,7 @@ def learn_scale(arrays: SeriesArrays) -> None:
     apart = _midmean(np.abs(np.diff(arrays.y[:ROWS], axis=0))) / _MIDMEAN
     enough, seen = number >= _LEAST_ROWS, arrays.seen
     arrays.center[:] = np.where(enough, level, arrays.center)
-    slow = CELL / CONSTANTS.scale_rows
-    weight = np.maximum(slow, np.minimum(1.0, CELL / np.maximum(seen, 1.0)))
-    weight = np.where(number < _FEW_ROWS, slow, weight)
+    weight = np.maximum(CELL / CONSTANTS.scale_rows, np.minimum(1.0, CELL / np.maximum(seen, 1.0)))
     weight = np.where(seen == 0, 1.0, weight)
     arrays.scale += np.where(enough, weight * (apart - arrays.scale), 0.0).astype(np.float32)
     arrays.seen += np.where(enough, np.where(seen == 0, number, CELL), 0)
