@@ -1,10 +1,13 @@
 """How busy, slow and worn the drive behind a directory is, which the broker's own metrics cannot show.
 
-Source:   /proc/diskstats of the device that holds `directory`; flushes and drive writes of each drive below
-          it.
+Source:   /proc/diskstats of the devices that hold `directory`; flushes and drive writes of each drive below
+          them, and all else that the kernel does not count for the devices themselves.
 Overhead: one read of /proc a second, no IO on the drive.
-Caveats:  Kernels before 4.18 have no discards, before 5.5 no flushes. IO time is sampled at timer ticks
-          since 5.0, so a drive with many parallel queues shows 100 % busy long before it is saturated.
+Caveats:  Kernels before 4.18 have no discards, before 5.5 no flushes; md arrays have no times before 5.10,
+          and NVMe drives with several paths are counted by path before 6.11. A counter that never moved
+          although its device had requests is not kept: its samples are missing, not zero. IO time is sampled
+          at timer ticks since 5.0, so a drive with many parallel queues shows 100 % busy long before it is
+          saturated, and several paths that are busy at once show more than 100 %.
           Drive writes (in multiples of the capacity) count from the start of the probe, and once more from
           when the kernel first saw the drive; they include the writes of other programs. Throttling above
           the block layer is not seen.
@@ -12,18 +15,20 @@ Caveats:  Kernels before 4.18 have no discards, before 5.5 no flushes. IO time i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from probes.common.block_device import (
     SECTOR_BYTES,
-    BlockDevice,
+    BlockDevices,
     DeviceNumber,
     Drive,
     SystemPaths,
-    find_device,
+    device_name,
+    find_devices,
+    is_counting,
     read_kernel_file,
 )
 from probes.common.counters import Deltas, Growth
@@ -43,7 +48,7 @@ _FORMATS = (11, 15, 17)
 _MILLISECONDS = 1000.0
 _SECTORS = 1 / SECTOR_BYTES
 
-READS, READ_TIME, WRITES, WRITTEN, WRITE_TIME, WEIGHTED = 0, 3, 4, 6, 7, 10
+READS, READ_TIME, WRITES, WRITTEN, WRITE_TIME, BUSY_TIME, WEIGHTED = 0, 3, 4, 6, 7, 9, 10
 DISCARDS, DISCARD_TIME, FLUSHES, FLUSH_TIME = 11, 14, 15, 16
 
 FIND_SECONDS = 0.2  # the first reading waits this long for a drive that hangs
@@ -54,6 +59,18 @@ _AWAITS = (
     ("disk_write_await_seconds", WRITE_TIME, WRITES),
     ("disk_discard_await_seconds", DISCARD_TIME, DISCARDS),
 )
+
+_NEEDED = frozenset({WRITES, WRITE_TIME, BUSY_TIME})
+"""Without these a device says too little about its drives, whose own counters are then shown, too."""
+
+_REQUESTS_OF = {  # the requests that a time adds up; without them it says nothing
+    READ_TIME: (READS,),
+    WRITE_TIME: (WRITES,),
+    BUSY_TIME: (READS, WRITES),
+    WEIGHTED: (READS, WRITES),
+    DISCARD_TIME: (DISCARDS,),
+    FLUSH_TIME: (FLUSHES,),
+}
 
 Samples = list[tuple[Column, float]]
 
@@ -77,7 +94,7 @@ DEVICE_COUNTERS = (
     Counter(5, "node_disk_writes_merged", "requests"),
     Counter(WRITTEN, "node_disk_written_bytes", "bytes", _SECTORS),
     Counter(WRITE_TIME, "node_disk_write_time_seconds", "ratio", _MILLISECONDS),
-    Counter(9, "node_disk_io_time_seconds", "ratio", _MILLISECONDS),
+    Counter(BUSY_TIME, "node_disk_io_time_seconds", "ratio", _MILLISECONDS),
     Counter(WEIGHTED, "node_disk_io_time_weighted_seconds", "ratio", _MILLISECONDS),
     Counter(DISCARDS, "node_disk_discards_completed", "requests"),
     Counter(12, "node_disk_discards_merged", "requests"),
@@ -101,27 +118,56 @@ class DiskstatsLine:
     fields: Mapping[int, int]
 
 
-def find_line(text: str, number: DeviceNumber) -> DiskstatsLine:
-    """Return the line of one device.
+def find_line(text: str, device: DeviceNumber | str) -> DiskstatsLine:
+    """Return the line of one device, by its number or its name.
 
     Raises:
         NotAvailableError: the kernel keeps no statistics for it.
-        ProbeError: its line is damaged or has an unknown format.
+        ProbeError: its line is damaged.
     """
+    wanted = [device] if isinstance(device, str) else [str(device[0]), str(device[1])]
+    place = slice(2, _HEAD) if isinstance(device, str) else slice(0, 2)
     for raw in text.splitlines(keepends=True):
         words = raw.split()
-        if words[:2] == [str(number[0]), str(number[1])]:
+        if words[place] == wanted:
             return _parse_line(raw, words)
-    raise NotAvailableError(f"no line in diskstats for device {number[0]}:{number[1]}")
+    name = device if isinstance(device, str) else f"{device[0]}:{device[1]}"
+    raise NotAvailableError(f"no line in diskstats for device {name}")
 
 
 def _parse_line(raw: str, words: list[str]) -> DiskstatsLine:
     values = words[_HEAD:]
-    is_known = len(values) in _FORMATS or len(values) > _FORMATS[-1]  # newer kernels append fields
-    if not (raw.endswith("\n") and is_known and all(_is_number(value) for value in values)):
+    is_whole = raw.endswith("\n") and len(values) >= _FORMATS[0]
+    if not (is_whole and all(_is_number(value) for value in values)):
         raise ProbeError(f"cannot read this line of diskstats: {raw!r}")
+    # Newer kernels append fields; lxcfs writes a number of fields that is no kernel's.
+    known = len(values) if len(values) in _FORMATS else _FORMATS[0]
+    if len(values) > _FORMATS[-1]:
+        known = _FORMATS[-1]
+    return DiskstatsLine(words[2], {at: int(value) for at, value in enumerate(values[:known])})
+
+
+def kept_counters(line: DiskstatsLine) -> DiskstatsLine:
+    """Return a line without the counters that the kernel does not keep for this device.
+
+    A device that holds a filesystem has had requests, so one without any is not counted at all.
+    """
+    fields = line.fields
+    if not any(fields.get(at) for at in (READS, WRITES)):
+        return DiskstatsLine(line.device, {})
+    dropped = {
+        time
+        for time, requests in _REQUESTS_OF.items()
+        if not fields.get(time) and any(fields.get(at) for at in requests)
+    }
+    if not any(fields.get(at) for at in (READ_TIME, WRITE_TIME, BUSY_TIME, WEIGHTED)):
+        dropped |= _REQUESTS_OF.keys()
+    if WEIGHTED in dropped:
+        dropped.add(IO_NOW)
+    if not fields.get(FLUSHES):  # the kernel counts no flushes of a partition or volume
+        dropped |= {FLUSHES, FLUSH_TIME}
     return DiskstatsLine(
-        words[2], {at: int(value) for at, value in enumerate(values[: _FORMATS[-1]])}
+        line.device, {at: value for at, value in fields.items() if at not in dropped}
     )
 
 
@@ -149,54 +195,97 @@ class DiskIo:
         self._config = config
         self._clock = clock
         self._places = paths
-        self._device: BlockDevice | None = None
+        self._devices: BlockDevices | None = None
+        self._switched_off: frozenset[DeviceNumber] = frozenset()
         self._finder = Worker("disk_io", self._find)
         self._next_look_ns = 0
-        self._own: dict[DeviceNumber, Deltas[int]] = {}
-        self._drives: dict[DeviceNumber, Deltas[int]] = {}
+        self._counters: dict[DeviceNumber, Deltas[int]] = {}
         self._written_sectors: dict[DeviceNumber, float] = {}
 
     def read(self) -> Reading:
-        """Return the rates since the previous reading; the first reading has only levels."""
+        """Return the rates since the previous reading; the first reading has only levels.
+
+        Raises:
+            NotAvailableError: there is no such device, or the kernel keeps no statistics of it.
+            ProbeError: the statistics cannot be read.
+        """
         begin_ns = self._clock.mono_ns()
-        device = self._found()
-        if device is None:
+        devices = self._found()
+        if devices is None:
             return Reading(())
         text = read_kernel_file(self._places.proc / "diskstats")
         at_ns = self._clock.mono_ns()
-        own = find_line(text, device.number)
-        deltas = self._own.setdefault(device.number, Deltas())
-        samples = _own_samples(own, deltas.take(own.fields, at_ns))
-        for drive in device.drives:
-            samples += self._drive_samples(drive, find_line(text, drive.number), at_ns)
+        drives = {drive.number: drive for drive in devices.drives}
+        counted = {
+            number: self._counted(text, number, drives.get(number), at_ns)
+            for number in (*devices.holders, *(one for one in drives if one not in devices.holders))
+        }
+        if not any(one.line.fields for one in counted.values()):
+            raise NotAvailableError(f"the kernel keeps no statistics of {self._names(counted)}")
+        samples: Samples = []
+        lacking: set[int] = set()
+        for number in devices.holders:
+            samples += _device_samples(counted[number])
+            lacking |= _NEEDED - counted[number].line.fields.keys()
+        for drive in devices.drives:
+            one = counted[drive.number]
+            if drive.number not in devices.holders and not lacking.isdisjoint(one.line.fields):
+                samples += _device_samples(one)
+            samples += self._drive_samples(drive, one)
         return Reading(tuple(samples), (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
 
     def close(self) -> None:
         self._finder.close(0.0)
 
-    def _found(self) -> BlockDevice | None:
+    def _found(self) -> BlockDevices | None:
         now_ns = self._clock.mono_ns()
-        is_first = self._device is None
+        is_first = self._devices is None
         if (is_first or now_ns >= self._next_look_ns) and self._finder.check():
             self._next_look_ns = now_ns + RECHECK_NS
             if is_first:
                 self._finder.wait(FIND_SECONDS)
-        if is_first and self._device is None:
+        if is_first and self._devices is None:
             self._finder.check()
-        return self._device
+        return self._devices
 
     def _find(self, _stop: Stop) -> None:
         if not self._config.directory:
             raise NotAvailableError("disk_io.directory is not set: name a folder on the drive")
-        found: BlockDevice | None = None
+        found: BlockDevices | None = None
         try:
-            found = find_device(self._config.directory, self._places)
+            found = find_devices(self._config.directory, self._places)
+            numbers = {*found.holders, *(drive.number for drive in found.drives)}
+            self._switched_off = frozenset(
+                number for number in numbers if not is_counting(number, self._places.sys)
+            )
         finally:
-            self._device = found
+            self._devices = found
 
-    def _drive_samples(self, drive: Drive, line: DiskstatsLine, at_ns: int) -> Samples:
+    def _counted(
+        self, text: str, number: DeviceNumber, drive: Drive | None, at_ns: int
+    ) -> _Counted:
+        """Return what the kernel counts of a device, and its growth since the last reading."""
+        line = kept_counters(find_line(text, number))
+        if not line.fields and drive is not None:
+            line = _sum_of_paths(text, line.device, drive)
+        grown = self._counters.setdefault(number, Deltas()).take(line.fields, at_ns)
+        if number in self._switched_off:
+            if any(grown.by.get(at) for at in (READS, WRITES)):  # its driver counts nevertheless
+                self._switched_off -= {number}
+            else:
+                return _Counted(DiskstatsLine(line.device, {}), Growth())
+        return _Counted(line, grown)
+
+    def _names(self, numbers: Iterable[DeviceNumber]) -> str:
+        words = []
+        for number in sorted(numbers):
+            reason = " (queue/iostats is 0)" if number in self._switched_off else ""
+            words.append(device_name(number, self._places.sys) + reason)
+        return ", ".join(words)
+
+    def _drive_samples(self, drive: Drive, counted: _Counted) -> Samples:
+        line, grown = counted.line, counted.grown
         labels = (("device", line.device),)
-        grown = self._drives.setdefault(drive.number, Deltas()).take(line.fields, at_ns)
         samples = _rates(DRIVE_COUNTERS, grown, labels)
         flush_await = grown.ratio(FLUSH_TIME, FLUSHES, 1000.0)
         if flush_await is not None:
@@ -205,19 +294,44 @@ class DiskIo:
         self._written_sectors[drive.number] = before + grown.by.get(WRITTEN, 0.0)
         capacity_sectors = drive.capacity_bytes / SECTOR_BYTES
         if capacity_sectors:
-            turned = self._written_sectors[drive.number] / capacity_sectors
-            ever = line.fields[WRITTEN] / capacity_sectors
             capacity = float(drive.capacity_bytes)
             samples.append((Column("disk_capacity_bytes", labels, "bytes"), capacity))
+        if capacity_sectors and WRITTEN in line.fields:
+            turned = self._written_sectors[drive.number] / capacity_sectors
+            ever = line.fields[WRITTEN] / capacity_sectors
             samples.append((Column("disk_turnover_ratio", labels, "turns"), turned))
             samples.append((Column("disk_device_turnover_ratio", labels, "turns"), ever))
         return samples
 
 
-def _own_samples(line: DiskstatsLine, grown: Growth[int]) -> Samples:
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What the kernel counts of a device, and the growth since the last reading."""
+
+    line: DiskstatsLine
+    grown: Growth[int]
+
+
+def _sum_of_paths(text: str, device: str, drive: Drive) -> DiskstatsLine:
+    """Return the counters of an NVMe drive that is counted by path, added up; none if no path is counted."""
+    fields: dict[int, int] = {}
+    for path in drive.paths:
+        try:
+            counted = kept_counters(find_line(text, path))
+        except NotAvailableError:  # this kernel does not list paths
+            continue
+        for at, value in counted.fields.items():
+            fields[at] = fields.get(at, 0) + value
+    return DiskstatsLine(device, fields)
+
+
+def _device_samples(counted: _Counted) -> Samples:
+    line, grown = counted.line, counted.grown
     labels = (("device", line.device),)
-    in_flight = float(line.fields[IO_NOW])
-    samples: Samples = [(Column("node_disk_io_now", labels, "requests"), in_flight)]
+    samples: Samples = []
+    if IO_NOW in line.fields:
+        in_flight = float(line.fields[IO_NOW])
+        samples.append((Column("node_disk_io_now", labels, "requests"), in_flight))
     samples += _rates(DEVICE_COUNTERS, grown, labels)
     queue = grown.per_second(WEIGHTED, 1000.0)
     if queue is not None:

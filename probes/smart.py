@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from probes.common.block_device import SystemPaths, device_name, find_device
+from probes.common.block_device import SystemPaths, device_name, find_devices
 from probes.common.polling import Stop, Worker
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Event, Reading
@@ -267,7 +267,7 @@ class Smart:
 
     def poll(self, tool: Tool) -> None:
         """Query every drive that is below the folder now; tests call it themselves."""
-        drives = find_device(self._config.directory, self._places).drives
+        drives = find_devices(self._config.directory, self._places).drives
         self._query_all(tool, [device_name(drive.number, self._places.sys) for drive in drives])
 
     def _query_all(self, tool: Tool, names: list[str]) -> None:

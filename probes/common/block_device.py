@@ -25,9 +25,9 @@ DeviceNumber = tuple[int, int]
 
 _LAYERS = 8  # LVM on crypt on RAID on a partition has four
 
-_LINE = re.compile(
-    r"\d+ \d+ \d+:\d+ \S+ (?P<point>/\S*) (?P<own>\S+)(?: \S+)*"
-    r" - (?P<kind>\S+) (?P<source>\S*) (?P<options>\S*)"
+_MOUNT = re.compile(r"\d+ \d+ \d+:\d+ \S+ (?P<point>/\S*) (?P<own>\S+)(?P<more>(?: .*)?)")
+_FILESYSTEM = re.compile(  # some drivers do not escape the blanks in their options
+    r"(?: \S+)*? - (?P<kind>\S+) (?P<source>\S*) (?P<options>.*)"
 )
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
@@ -35,32 +35,39 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 @dataclass(frozen=True, slots=True)
 class Mount:
     point: str
-    kind: str
-    source: str
-    options: str  # of the superblock
+    kind: str  # empty if the rest of the line cannot be read
+    source: str = ""
+    options: str = ""  # of the superblock, as the kernel escapes them
     own_options: str = ""  # of this mount
 
     def option(self, name: str) -> str:
         """Return the value of `name=value`, or ""."""
         pairs = (item.partition("=") for item in self.options.split(","))
-        return next((value for key, _, value in pairs if key == name), "")
+        return next((_unescaped(value) for key, _, value in pairs if key == name), "")
 
 
 def parse_mounts(text: str) -> list[Mount]:
     """Return the mounts in the kernel's order: a later one hides an earlier one on the same point.
 
+    A mount whose filesystem cannot be read has no `kind`; what does not begin as a mount does is the rest of
+    an option that holds a line break.
+
     Raises:
-        ProbeError: a line is not in the kernel's format.
+        ProbeError: the text was cut.
     """
     if not text.endswith("\n"):
         raise ProbeError("the last line of mountinfo is incomplete")
     found = []
-    for line in text.splitlines():
-        match = _LINE.fullmatch(line)
-        if match is None:
-            raise ProbeError(f"cannot read this line of mountinfo: {line!r}")
-        parts = ("point", "kind", "source", "options", "own")
-        found.append(Mount(*(_unescaped(match[name]) for name in parts)))
+    for line in text.split("\n"):
+        head = _MOUNT.fullmatch(line)
+        if head is not None:
+            point, own = _unescaped(head["point"]), head["own"]
+            rest = _FILESYSTEM.fullmatch(head["more"])
+            found.append(
+                Mount(point, "", own_options=own)
+                if rest is None
+                else Mount(point, rest["kind"], _unescaped(rest["source"]), rest["options"], own)
+            )
     return found
 
 
@@ -68,13 +75,16 @@ def mount_of(path: str, mounts: list[Mount]) -> Mount:
     """Return the mount of an absolute path without symbolic links.
 
     Raises:
-        ProbeError: no mount contains it.
+        ProbeError: no mount contains it, or the line of the one that does cannot be read.
     """
     holding = [mount for mount in mounts if _holds(mount.point, path)]
     if not holding:
         raise ProbeError(f"no mount contains {path}")
     longest = max(len(mount.point) for mount in holding)
-    return [mount for mount in holding if len(mount.point) == longest][-1]
+    found = [mount for mount in holding if len(mount.point) == longest][-1]
+    if not found.kind:
+        raise ProbeError(f"cannot read the line of {found.point} in mountinfo")
+    return found
 
 
 def find_mount(directory: str, proc: Path) -> Mount:
@@ -105,16 +115,23 @@ def stat_numbers(path: str) -> PathNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """A whole drive, or a device below which the kernel shows none."""
+    """A whole drive, or a device below which the kernel shows none.
+
+    `paths` are the kernel's names of the ways to an NVMe drive with several ports, which is where older
+    kernels count its requests.
+    """
 
     number: DeviceNumber
     capacity_bytes: int
+    paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class BlockDevice:
-    number: DeviceNumber
-    drives: tuple[Drive, ...]  # by number; several below an array or a striped volume
+class BlockDevices:
+    """What holds a directory, and the drives below; each by number."""
+
+    holders: tuple[DeviceNumber, ...]  # several if the filesystem spreads over devices by itself
+    drives: tuple[Drive, ...]  # several below an array or a striped volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +143,42 @@ class SystemPaths:
     numbers: Callable[[str], PathNumbers] = stat_numbers
 
 
-def find_device(directory: str, paths: SystemPaths) -> BlockDevice:
-    """Return the device behind a directory; may block if the filesystem hangs.
+def find_devices(directory: str, paths: SystemPaths) -> BlockDevices:
+    """Return the devices behind a directory; may block if the filesystem hangs.
 
     Raises:
         NotAvailableError: there is no block device behind it, or no such directory.
         ProbeError: a file of the kernel cannot be read.
     """
     try:
-        number = _holder(directory, paths)
+        holders = sorted(_holders(directory, paths, _LAYERS))
     except OSError as error:
         raise NotAvailableError(f"cannot stat {directory}: {error.strerror}") from error
-    below = sorted(_drives_below(number, paths, _LAYERS))
-    drives = [Drive(drive, _capacity_bytes(drive, paths.sys)) for drive in below]
-    return BlockDevice(number, tuple(drives))
+    below = {drive for holder in holders for drive in _drives_below(holder, paths, _LAYERS)}
+    drives = [
+        Drive(drive, _capacity_bytes(drive, paths.sys), nvme_paths(drive, paths.sys))
+        for drive in sorted(below)
+    ]
+    return BlockDevices(tuple(holders), tuple(drives))
+
+
+def nvme_paths(number: DeviceNumber, sys: Path) -> tuple[str, ...]:
+    """Return the names of the paths to an NVMe drive, such as `nvme3c33n1` of `nvme3n1`."""
+    head = re.fullmatch(r"(nvme\d+)(n\d+)", device_name(number, sys))
+    if head is None:
+        return ()
+    return tuple(sorted(path.name for path in (sys / "block").glob(f"{head[1]}c*{head[2]}")))
+
+
+def is_counting(number: DeviceNumber, sys: Path) -> bool:
+    """Return False if the statistics of a device are switched off; some drivers count nevertheless."""
+    folder = _folder(number, sys).resolve()
+    if (folder / "partition").exists():
+        folder = folder.parent
+    try:
+        return read_kernel_file(folder / "queue/iostats").strip() != "0"
+    except ProbeError:  # an old kernel, or a container that hides it
+        return True
 
 
 def device_name(number: DeviceNumber, sys: Path) -> str:
@@ -147,29 +186,48 @@ def device_name(number: DeviceNumber, sys: Path) -> str:
     return _folder(number, sys).resolve().name
 
 
-def _holder(path: str, paths: SystemPaths) -> DeviceNumber:
+def _holders(path: str, paths: SystemPaths, layers: int) -> set[DeviceNumber]:
     holder = paths.numbers(path).holder
     number = (os.major(holder), os.minor(holder))
-    if number[0] == 0:  # btrfs, overlay and others without a single device of their own
-        number = _behind_virtual(path, paths)
-    return number
+    if number[0]:
+        return {number}
+    return _behind_virtual(path, paths, layers)  # btrfs, overlay and others without a number
 
 
-def _behind_virtual(directory: str, paths: SystemPaths) -> DeviceNumber:
-    mount = find_mount(directory, paths.proc)
+def _behind_virtual(path: str, paths: SystemPaths, layers: int) -> set[DeviceNumber]:
+    """Return the devices behind a path whose filesystem has none in its own name.
+
+    Raises:
+        NotAvailableError: there is none, or none that can be seen from here.
+    """
+    mount = find_mount(path, paths.proc)
     upper = mount.option("upperdir") if mount.kind == "overlay" else ""
     try:
-        if upper:  # where an overlay writes; often not visible in a container
-            holder = paths.numbers(upper).holder
-            number = (os.major(holder), os.minor(holder))
-        else:
-            device = paths.numbers(mount.source).device if mount.source.startswith("/") else 0
-            number = (os.major(device), os.minor(device))
+        if upper and layers:
+            return _holders(upper, paths, layers - 1)
+        found = _sources(mount, paths)
     except OSError:
-        number = (0, 0)
-    if number[0] == 0:
-        raise NotAvailableError(f"there is no block device behind {directory} ({mount.kind})")
-    return number
+        found = set()
+    if not found:
+        hidden = f"; {upper}, where it writes, is not visible from here" if upper else ""
+        raise NotAvailableError(f"there is no block device behind {path} ({mount.kind}){hidden}")
+    return found
+
+
+def _sources(mount: Mount, paths: SystemPaths) -> set[DeviceNumber]:
+    """Return the devices that a mount names: btrfs names one of its own, bcachefs all with colons."""
+    names = mount.source.split(":") if mount.source.startswith("/") else []
+    numbers = [paths.numbers(name).device for name in names if name.startswith("/")]
+    found = {(os.major(number), os.minor(number)) for number in numbers if os.major(number)}
+    if mount.kind == "btrfs":
+        for volume in (paths.sys / "fs/btrfs").glob("*/devices"):
+            members = {
+                _parse_number(read_kernel_file(device.resolve() / "dev"))
+                for device in volume.iterdir()
+            }
+            if not members.isdisjoint(found):
+                return members
+    return found
 
 
 def _drives_below(number: DeviceNumber, paths: SystemPaths, layers: int) -> set[DeviceNumber]:
@@ -182,6 +240,8 @@ def _drives_below(number: DeviceNumber, paths: SystemPaths, layers: int) -> set[
 def _below(number: DeviceNumber, paths: SystemPaths) -> list[DeviceNumber]:
     """Return the devices below: parts of a volume or array, a partition's disk, what holds a loop's file."""
     folder = _folder(number, paths.sys)
+    if _is_multipath(folder):  # its parts are ways to one drive
+        return []
     slaves = sorted((folder / "slaves").glob("*"))
     if slaves:
         return [_parse_number(read_kernel_file(slave.resolve() / "dev")) for slave in slaves]
@@ -191,9 +251,14 @@ def _below(number: DeviceNumber, paths: SystemPaths) -> list[DeviceNumber]:
     if not backing.exists():
         return []
     try:
-        return [_holder(read_kernel_file(backing).removesuffix("\n"), paths)]
+        return sorted(_holders(read_kernel_file(backing).removesuffix("\n"), paths, _LAYERS))
     except (OSError, NotAvailableError):  # the file lies in memory, or was deleted
         return []
+
+
+def _is_multipath(folder: Path) -> bool:
+    uuid = folder / "dm/uuid"
+    return uuid.exists() and read_kernel_file(uuid).startswith("mpath-")
 
 
 def _capacity_bytes(drive: DeviceNumber, sys: Path) -> int:

@@ -20,10 +20,10 @@ import numpy as np
 
 from probes.common.block_device import (
     MEMORY_FILESYSTEMS,
-    BlockDevice,
+    BlockDevices,
     SystemPaths,
     device_name,
-    find_device,
+    find_devices,
     find_mount,
     read_kernel_file,
 )
@@ -57,7 +57,7 @@ def read_drive_state(directory: str, paths: SystemPaths, root: Path = Path("/"))
     mount = find_mount(directory, paths.proc)
     space = os.statvfs(directory)
     try:
-        device: BlockDevice | None = find_device(directory, paths)
+        device: BlockDevices | None = find_devices(directory, paths)
     except (NotAvailableError, ProbeError):
         device = None
     drives = device.drives if device else ()

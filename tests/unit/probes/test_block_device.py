@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.common import block_device
-from probes.common.block_device import BlockDevice, Drive, PathNumbers, SystemPaths
+from probes.common.block_device import BlockDevices, Drive, PathNumbers, SystemPaths
 from soak.core.errors import NotAvailableError, ProbeError
 from tests.support.paths import RECORDED
 from tests.support.probes.sys_tree import on, sys_tree
@@ -21,7 +22,7 @@ MOUNTS = (RECORDED / "mountinfo").read_text()
 
 def mounted(
     tmp_path: Path, directory: str, devices: dict[str, PathNumbers], tree: str = "lvm"
-) -> BlockDevice:
+) -> BlockDevices:
     proc = tmp_path / "proc"
     (proc / "self").mkdir(parents=True)
     (proc / "self/mountinfo").write_text((RECORDED / "mountinfo").read_text())
@@ -31,7 +32,7 @@ def mounted(
             raise FileNotFoundError(2, "No such file or directory")
         return devices[path]
 
-    return block_device.find_device(
+    return block_device.find_devices(
         directory, SystemPaths(proc, sys_tree(tmp_path / "sys", tree), numbers)
     )
 
@@ -43,7 +44,7 @@ def test_btrfs_is_found_by_the_source_of_its_mount(tmp_path: Path) -> None:
 
     found = mounted(tmp_path, directory, {directory: on(0, 41), "/dev/mapper/vg-data": volume})
 
-    assert found == BlockDevice((254, 0), (Drive((8, 0), CAPACITY_SECTORS * 512),))
+    assert found == BlockDevices(((254, 0),), (Drive((8, 0), CAPACITY_SECTORS * 512),))
 
 
 def test_overlay_is_found_by_its_upper_folder(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_overlay_is_found_by_its_upper_folder(tmp_path: Path) -> None:
 
     found = mounted(tmp_path, merged, {merged: on(0, 47), upper: on(8, 2)})
 
-    assert found.number == (8, 2)
+    assert found.holders == ((8, 2),)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,8 @@ def test_overlay_is_found_by_its_upper_folder(tmp_path: Path) -> None:
         ("crypt-on-lvm", (253, 1), [(259, 0)]),
         ("md-raid1", (9, 127), [(259, 0), (259, 3)]),  # of partitions of two drives
         ("virtio", (254, 0), [(254, 0)]),
+        ("dm-multipath", (253, 1), [(253, 0)]),  # two ways to one drive, and a partition of it
+        ("nvme-multipath", (259, 14), [(259, 13)]),
         ("loop", (7, 0), [(254, 0)]),  # an image on a partition of that drive
         ("loop", (7, 1), [(7, 1)]),  # an image that was deleted
     ],
@@ -77,9 +80,115 @@ def test_drives_are_the_devices_at_the_bottom(
 
     found = mounted(tmp_path, "/data", devices, tree)
 
-    assert found.number == number
+    assert found.holders == (number,)
     assert [drive.number for drive in found.drives] == drives
     assert all(drive.capacity_bytes > 0 for drive in found.drives)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "holders"),
+    [
+        ("btrfs", "/dev/sda", [(8, 0), (8, 16)]),  # of raid1, of which the mount names one
+        ("btrfs", "/dev/sdb", [(8, 0), (8, 16)]),
+        ("btrfs", "/dev/sdc", [(8, 32)]),
+        ("bcachefs", "/dev/sdb:/dev/sdc", [(8, 16), (8, 32)]),
+        ("ext4", "/dev/sda", [(8, 0)]),
+    ],
+)
+def test_a_filesystem_that_spreads_over_drives_by_itself_has_them_all(
+    tmp_path: Path, kind: str, source: str, holders: list[tuple[int, int]]
+) -> None:
+    """Its mount names one of them, or all with colons; /sys knows the members of each volume."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mountinfo").write_text(f"29 1 0:34 / / rw shared:1 - {kind} {source} rw\n")
+    named = {f"/dev/sd{letter}": os.makedev(8, 16 * at) for at, letter in enumerate("abc")}
+
+    found = block_device.find_devices(
+        "/data",
+        SystemPaths(
+            tmp_path,
+            sys_tree(tmp_path / "sys", "btrfs-raid1"),
+            lambda path: PathNumbers(os.makedev(0, 34), named.get(path, 0)),
+        ),
+    )
+
+    assert list(found.holders) == holders
+    assert [drive.number for drive in found.drives] == holders
+
+
+def test_an_overlay_on_btrfs_is_found_by_the_mount_of_its_upper_folder(tmp_path: Path) -> None:
+    """Neither has a device number of its own."""
+    merged = "/var/lib/docker/overlay2/a1/merged"
+    upper = "/srv/kafka logs/topic-0"
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(
+        MOUNTS.replace(
+            "upperdir=/var/lib/docker/overlay2/a1/diff", r"upperdir=/srv/kafka\040logs/topic-0"
+        )
+    )
+    numbers = {
+        merged: on(0, 47),
+        upper: on(0, 41),
+        "/dev/mapper/vg-data": PathNumbers(5, os.makedev(254, 0)),
+    }
+
+    found = block_device.find_devices(
+        merged,
+        SystemPaths(tmp_path / "proc", sys_tree(tmp_path / "sys", "lvm"), numbers.__getitem__),
+    )
+
+    assert found.holders == ((254, 0),)
+
+
+def test_an_overlay_whose_upper_folder_is_hidden_says_so(tmp_path: Path) -> None:
+    """As in a container without a volume: the message names the folder of the host."""
+    merged = "/var/lib/docker/overlay2/a1/merged"
+
+    with pytest.raises(
+        NotAvailableError, match="/var/lib/docker/overlay2/a1/diff, where it writes, is not visible"
+    ):
+        mounted(tmp_path, merged, {merged: on(0, 47)})
+
+
+def test_an_nvme_drive_has_the_paths_of_its_own_subsystem(tmp_path: Path) -> None:
+    """nvme30n1 is no path of nvme3n1; a drive with one port has none."""
+    sys = sys_tree(tmp_path / "sys", "nvme-multipath")
+
+    assert block_device.nvme_paths((259, 13), sys) == ("nvme3c33n1", "nvme3c34n1")
+    assert block_device.nvme_paths((259, 20), sys) == ()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        # WSL 2 with Docker Desktop
+        r"560 80 0:138 / /Docker/host rw,noatime - 9p drvfs rw,path=C:\Program Files\Docker;root=/mnt/",
+        "561 80 0:139 / /mnt/share rw - cifs //server/my share rw,username=j doe",
+        "562 80 0:140 / /mnt/odd rw - fuse.sshfs host: rw,fsname=a - b - c",
+        "563 80 0:141 / /mnt/broken rw - fuse.x src rw,note=one\ntwo lines",
+        "564 80 0:142 / /mnt/short rw",
+    ],
+)
+def test_a_line_of_another_mount_costs_nobody_else(other: str) -> None:
+    """Drivers of filesystems put blanks and line breaks into the fields that are theirs."""
+    mounts = block_device.parse_mounts(
+        "80 0 8:32 / / rw,relatime - ext4 /dev/sdc rw,discard\n"
+        f"{other}\n"
+        "90 80 8:33 /data /data rw,relatime - ext4 /dev/sdd rw,discard\n"
+    )
+
+    assert block_device.mount_of("/data/kafka", mounts).source == "/dev/sdd"
+    assert block_device.mount_of("/srv", mounts).source == "/dev/sdc"
+
+
+def test_a_mount_whose_own_line_cannot_be_read_is_not_taken_for_the_one_above() -> None:
+    """The root's drive is not the folder's."""
+    mounts = block_device.parse_mounts(
+        "80 0 8:32 / / rw,relatime - ext4 /dev/sdc rw\n81 80 0:50 / /data rw,relatime\n"
+    )
+
+    with pytest.raises(ProbeError, match="line of /data in mountinfo"):
+        block_device.mount_of("/data/kafka", mounts)
 
 
 def test_an_image_on_a_filesystem_without_a_device_is_its_own_drive(tmp_path: Path) -> None:
@@ -112,13 +221,15 @@ def test_without_a_block_device_the_message_names_the_filesystem(
 @settings(max_examples=300)
 @given(at=st.integers(0, len(MOUNTS) - 1), junk=st.text(max_size=8))
 def test_a_damaged_mount_table_is_parsed_or_an_error(at: int, junk: str) -> None:
-    """A line that the kernel would not write is an error."""
+    """What is read has a point; what is answered has a filesystem, too."""
     try:
         found = block_device.parse_mounts(MOUNTS[:at] + junk + MOUNTS[at + len(junk) :])
     except ProbeError:
         return
 
-    assert all(mount.point.startswith("/") and mount.kind for mount in found)
+    assert all(mount.point.startswith("/") for mount in found)
+    with suppress(ProbeError):
+        assert block_device.mount_of("/srv/kafka logs/x", found).kind
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +247,7 @@ def test_a_damaged_device_folder_is_an_error_or_no_device(
     (sda / "size").write_bytes(size.encode(errors="replace"))
     (sda / "sda2/dev").write_bytes(number.encode(errors="replace"))
     try:
-        found = block_device.find_device(
+        found = block_device.find_devices(
             "/data", SystemPaths(sys=volume, numbers=lambda _: on(254, 0))
         )
     except (ProbeError, NotAvailableError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes import disk_io
-from probes.common.block_device import SystemPaths
+from probes.common.block_device import PathNumbers, SystemPaths
 from probes.common.counters import Deltas
 from probes.disk_io import Config, DiskIo
 from soak.core.errors import NotAvailableError, ProbeError, SoakError
@@ -242,6 +243,178 @@ def test_an_array_has_flushes_and_writes_of_each_drive(tmp_path: Path) -> None:
     assert found['disk_flush_await_seconds{device="nvme1n1"}'] == pytest.approx(0.004)
     assert found['disk_turnover_ratio{device="nvme1n1"}'] == 2000 / 1_875_385_008
     assert found['disk_device_turnover_ratio{device="nvme1n1"}'] == 3000 / 1_875_385_008
+
+
+NVME_PATHS = (  # 1,000 writes of 128 KiB by the first path, 500 by the second, in one second
+    (
+        "   0       0 nvme3c33n1 1000 0 80000 500 67000 100 17000000 58000 0 584 36052 0 0 0 0 900 1800\n"
+        " 259      13 nvme3n1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+        "   0       0 nvme3c34n1 10 0 800 5 670 1 170000 580 0 84 636 0 0 0 0 90 180\n"
+    ),
+    (
+        "   0       0 nvme3c33n1 1000 0 80000 500 68000 100 17256000 66000 2 1580 44052 0 0 0 0 950 5800\n"
+        " 259      13 nvme3n1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+        "   0       0 nvme3c34n1 10 0 800 5 1170 1 298000 8580 0 94 8636 0 0 0 0 140 1180\n"
+    ),
+)
+MD_WITHOUT_TIMES = (  # a kernel before 5.10: 2,000 writes of 20 ms below an array
+    (
+        "   9     127 md127 5000 0 400000 0 900000 0 72000000 0 0 0 0 0 0 0 0\n"
+        " 259       0 nvme0n1 2500 0 200000 1250 450000 0 36000000 900000 0 800000 901250 0 0 0 0\n"
+        " 259       3 nvme1n1 2500 0 200000 1250 450000 0 36000000 900000 0 800000 901250 0 0 0 0\n"
+    ),
+    (
+        "   9     127 md127 5000 0 400000 0 902000 0 72256000 0 0 0 0 0 0 0 0\n"
+        " 259       0 nvme0n1 2500 0 200000 1250 451000 0 36128000 920000 0 801000 921250 0 0 0 0\n"
+        " 259       3 nvme1n1 2500 0 200000 1250 451000 0 36128000 920000 0 801000 921250 0 0 0 0\n"
+    ),
+)
+LXCFS = (  # writes fourteen values, and no weighted time
+    "8       0 sda 0 0 0 0 46 0 977 34 0 2 0 0 0 0\n8       2 sda2 0 0 0 0 46 0 977 34 0 2 0 0 0 0\n",
+    "8       0 sda 0 0 0 0 146 0 9770 340 0 20 0 0 0 0\n8       2 sda2 0 0 0 0 146 0 9770 340 0 20 0 0 0 0\n",
+)
+
+
+def second_of(machine: Machine, texts: tuple[str, str]) -> dict[str, float]:
+    machine.show(texts[0])
+    machine.probe.read()
+    machine.clock.advance(1)
+    machine.show(texts[1])
+    return {column.name: value for column, value in machine.probe.read().samples}
+
+
+def test_a_drive_that_is_counted_by_path_has_the_sum_of_its_paths(tmp_path: Path) -> None:
+    """The multipath head of an NVMe drive has a line of zeros; they are not a drive at rest."""
+    machine = Machine(tmp_path, "linux-6.18", (259, 13), "nvme-multipath")
+
+    found = second_of(machine, NVME_PATHS)
+
+    assert found['node_disk_writes_completed{device="nvme3n1"}'] == 1500
+    assert found['node_disk_written_bytes{device="nvme3n1"}'] == (256_000 + 128_000) * 512
+    assert found['disk_write_await_seconds{device="nvme3n1"}'] == pytest.approx(16 / 1500)
+    assert found['disk_flush_await_seconds{device="nvme3n1"}'] == pytest.approx(0.05)
+    assert found['disk_device_turnover_ratio{device="nvme3n1"}'] == 17_554_000 / 2_000_000_000
+
+
+def test_a_partition_of_a_drive_that_is_counted_by_path_has_the_numbers_of_the_drive(
+    tmp_path: Path,
+) -> None:
+    """The kernel counts nothing for the partition, and says so with zeros."""
+    machine = Machine(tmp_path, "linux-6.18", (259, 14), "nvme-multipath")
+    partition = " 259      14 nvme3n1p1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+
+    found = second_of(machine, (NVME_PATHS[0] + partition, NVME_PATHS[1] + partition))
+
+    assert found['node_disk_writes_completed{device="nvme3n1"}'] == 1500
+    assert not any("nvme3n1p1" in name for name in found)
+
+
+def test_paths_that_the_kernel_does_not_list_are_no_drive_at_rest(tmp_path: Path) -> None:
+    """Without any counter the probe is not available, and names the drive."""
+    machine = Machine(tmp_path, "linux-6.18", (259, 13), "nvme-multipath")
+    machine.show(" 259      13 nvme3n1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n")
+
+    with pytest.raises(NotAvailableError, match="keeps no statistics of nvme3n1"):
+        machine.read()
+
+
+def test_an_array_without_times_has_those_of_its_drives(tmp_path: Path) -> None:
+    """The driver counts no times before Linux 5.10: a wait of zero would look instant."""
+    machine = Machine(tmp_path, "linux-6.18", (9, 127), "md-raid1")
+
+    found = second_of(machine, MD_WITHOUT_TIMES)
+
+    assert found['node_disk_writes_completed{device="md127"}'] == 2000
+    assert {
+        name for name in found if "md127" in name and ("time" in name or "await" in name)
+    } == set()
+    assert 'disk_queue_length{device="md127"}' not in found
+    assert 'node_disk_io_now{device="md127"}' not in found
+    assert found['disk_write_await_seconds{device="nvme0n1"}'] == 0.02
+    assert found['node_disk_io_time_seconds{device="nvme1n1"}'] == 1.0
+
+
+@pytest.mark.parametrize("values", [12, 13, 14, 16])
+def test_values_that_no_kernel_writes_are_ignored(tmp_path: Path, values: int) -> None:
+    """A container under lxcfs sees other numbers than the host, with zeros for what it does not know."""
+    machine = Machine(tmp_path, "linux-6.18")
+    texts = tuple(
+        "".join(
+            " ".join([*line.split(), "0", "0"][: 3 + values]) + "\n" for line in text.splitlines()
+        )
+        for text in LXCFS
+    )
+
+    found = second_of(machine, (texts[0], texts[1]))
+
+    assert found['node_disk_writes_completed{device="sda2"}'] == 100
+    assert found['disk_write_await_seconds{device="sda2"}'] == pytest.approx(0.00306)
+    assert 'disk_queue_length{device="sda2"}' not in found
+
+
+def test_cgroup_counters_without_times_are_numbers_without_times(tmp_path: Path) -> None:
+    """On cgroup v2 lxcfs knows requests and bytes only."""
+    machine = Machine(tmp_path, "linux-6.18")
+    texts = [text.replace(" 34 0 2 ", " 0 0 0 ").replace(" 340 0 20 ", " 0 0 0 ") for text in LXCFS]
+
+    found = second_of(machine, (texts[0], texts[1]))
+
+    assert found['node_disk_writes_completed{device="sda2"}'] == 100
+    assert not any("await" in name or "time" in name or "queue" in name for name in found)
+
+
+def test_statistics_that_are_switched_off_are_not_a_drive_at_rest(tmp_path: Path) -> None:
+    """With queue/iostats at 0 the counters stand still at their old values."""
+    machine = Machine(tmp_path, "linux-6.18", (8, 2), "iostats-off")
+
+    with pytest.raises(
+        NotAvailableError, match=r"sda \(queue/iostats is 0\), sda2 \(queue/iostats is 0\)"
+    ):
+        machine.read()
+
+
+def test_a_driver_that_counts_although_statistics_are_switched_off_is_measured(
+    tmp_path: Path,
+) -> None:
+    """Some device-mapper targets do."""
+    machine = Machine(tmp_path, "linux-6.18", (8, 2), "iostats-off")
+    with pytest.raises(NotAvailableError):
+        machine.read()
+    machine.clock.advance(2)
+    machine.boot("after")
+
+    assert machine.read()["node_disk_writes_completed"] == 50.0
+
+
+def test_a_filesystem_of_two_drives_shows_both(tmp_path: Path) -> None:
+    """With btrfs as raid1 the mount names one, and the slow one may be the other."""
+    machine = Machine(tmp_path, "linux-6.18", (0, 34), "btrfs-raid1")
+    (machine.proc / "self").mkdir()
+    (machine.proc / "self/mountinfo").write_text(
+        "29 1 0:34 / / rw - btrfs /dev/sda rw,space_cache=v2\n"
+    )
+    paths = SystemPaths(
+        machine.proc,
+        machine.paths.sys,
+        lambda path: PathNumbers(os.makedev(0, 34), os.makedev(8, 0) if path == "/dev/sda" else 0),
+    )
+    machine.probe = DiskIo(Config(directory="/data"), machine.clock, paths=paths)
+    line = "   8  {minor} {name} 0 0 0 0 {writes} 0 {sectors} {ms} 0 {busy} {ms} 0 0 0 0 0 0\n"
+
+    found = second_of(
+        machine,
+        (
+            line.format(minor=0, name="sda", writes=1000, sectors=80_000, ms=500, busy=500)
+            + line.format(minor=16, name="sdb", writes=1000, sectors=80_000, ms=500, busy=500),
+            line.format(minor=0, name="sda", writes=1100, sectors=88_000, ms=600, busy=600)
+            + line.format(minor=16, name="sdb", writes=1100, sectors=88_000, ms=5600, busy=1500),
+        ),
+    )
+
+    assert found['disk_write_await_seconds{device="sda"}'] == 0.001
+    assert found['disk_write_await_seconds{device="sdb"}'] == 0.051
+    assert sum(value for name, value in found.items() if "written_bytes" in name) == 8_192_000
+    assert found['disk_capacity_bytes{device="sdb"}'] == 1_024_000_000_000
 
 
 def test_a_device_without_a_line_is_not_available() -> None:
