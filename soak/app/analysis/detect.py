@@ -150,17 +150,22 @@ def detect_offline(many: Sequence[CsvSeries]) -> list[tuple[Change, ...]]:
     return [tuple(_in_file_unit(by_name[one.series], one) for one in changes) for changes in found]
 
 
-def detect_online(series: CsvSeries, panel_size: int = 1) -> list[tuple[Change, int | None]]:
-    """Return the confirmed changes, each with the row that confirmed it."""
+def online_config(series: CsvSeries, panel_size: int = 1) -> level_shift.Config:
+    """Return the configuration of steps online, in which a row counts as one second."""
     confirm_rows = min(60.0, max(_CONFIRM_ROWS, _CONFIRM_SECONDS / series.spacing_seconds))
-    config = level_shift.Config(
+    return level_shift.Config(
         false_alarms=int(_rows_between(series) * SECOND_NS),
         panel_size=panel_size,
         smallest_step_ratio=_MIN_STEP_RATIO_ONLINE,
         smallest_step_seconds=0.0,
         confirm=int(confirm_rows * SECOND_NS),
     )
+
+
+def detect_online(series: CsvSeries, panel_size: int = 1) -> list[tuple[Change, int | None]]:
+    """Return the confirmed changes, each with the row that confirmed it."""
     columns = [Column(series.name, unit="seconds" if series.is_latency else "")]
+    config = online_config(series, panel_size)
     panel = Panel(config, watched=lambda _: True, worth=_minimum_effect(series, panel_size))
     found: dict[tuple[Kind, int], tuple[Change, int | None]] = {}
     values = series.unit_seconds * series.values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ SHARED = Path("../shared/data")
 RESULT = Path("build/bench/detect.json")
 _TABLE_WIDTH = 160
 _FACTORS = (0.5, 2.0)
+_SENSITIVITY = replace(QUICK, series=20, delays=30)  # all figures in less than a minute
 _SEEDS = 50  # panels of a cause
 _QUICK_SEEDS = 2
 
@@ -65,8 +66,13 @@ PARTS: Mapping[str, Part] = {
     "cost": cost.measure,
     "attribution": _attribution,
 }
-ONLINE = ("traces", "steps", "delay", "noise")
-"""Parts that the constants of the online detector are tried on."""
+ONLINE: Mapping[str, Part] = {
+    "traces": traces.measure_online,
+    "steps": steps.measure_online,
+    "delay": steps.measure_delays,
+    "noise": false_alarms.measure_hourly,
+}
+"""Parts that the constants of the online detector are tried on: what needs no more than seconds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ class Timed:
 
 
 def run_parts(
-    names: Sequence[str], options: argparse.Namespace, constants: Constants | None = None
+    chosen: Mapping[str, Part], options: argparse.Namespace, constants: Constants | None = None
 ) -> Iterator[Timed]:
     """Yield each part when it is done, with these constants of the online detector."""
     with parts.processes(options.jobs, constants) as pool:
@@ -97,14 +103,18 @@ def run_parts(
             are_peers_shown=not options.alone,
             pool=pool,
         )
-        for name in names:
+        for name, part in chosen.items():
             begin = time.perf_counter()
-            found = PARTS[name](run)
+            found = part(run)
             yield Timed(name, found, time.perf_counter() - begin)
 
 
+def _chosen(some: Mapping[str, Part], options: argparse.Namespace) -> dict[str, Part]:
+    return {name: part for name, part in some.items() if name in (options.part or some)}
+
+
 def _size(options: argparse.Namespace) -> Size:
-    size = QUICK if options.quick else FULL
+    size = _SENSITIVITY if options.sensitivity else QUICK if options.quick else FULL
     return size if options.series is None else replace(size, series=options.series)
 
 
@@ -122,12 +132,12 @@ def variants(constants: Constants) -> Iterator[tuple[str, Constants, Constants]]
 def sensitivity(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     """Halve and double each constant of the online detector, print what changes, and return every figure."""
     constants = feed.constants()
-    names = options.part or ONLINE
-    base = [one for part in run_parts(names, options) for one in part.found]
+    chosen = _chosen(ONLINE, options)
+    base = [one for part in run_parts(chosen, options) for one in part.found]
     body = [{"constant": "", "factor": 1.0, "measurements": parts.to_json(base)}]
     for name, *changed in variants(constants):
         found = [
-            [one for part in run_parts(names, options, each) for one in part.found]
+            [one for part in run_parts(chosen, options, each) for one in part.found]
             for each in changed
         ]
         console.print(parts.sensitivity_table(name, base, *found))
@@ -150,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sensitivity",
         action="store_true",
-        help="halve and double each constant of the online detector; quick sizes, ours alone",
+        help="halve and double each constant of the online detector; small sizes, ours alone",
     )
     parser.add_argument("--json", type=Path, default=RESULT)
     return parser
@@ -162,13 +172,13 @@ def main() -> None:
         options.reference = None
     console = Console(width=max(Console().width, _TABLE_WIDTH))
     if options.sensitivity:
-        options.quick = options.alone = True
+        options.alone = True
         parts.write(options.json, sensitivity(options, console))
         return
     if not options.alone and not peers.has_otava():
         console.print(peers.ABSENT)
     done = []
-    for one in run_parts(options.part or list(PARTS), options):
+    for one in run_parts(_chosen(PARTS, options), options):
         title = f"{one.part} ({one.seconds:.0f} s)"
         console.print(parts.table(title, one.found) if one.found else f"{title}: no data")
         done.append(one.to_json())

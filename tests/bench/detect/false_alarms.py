@@ -22,6 +22,7 @@ FACTOR = 2.0
 """How far from the set rate counts as held."""
 _MOST_FACTOR = 3.0
 _MIN_HELD = 12  # of fourteen noises
+_MOST_VALUES = 20_000_000  # of a table
 _PLAN_HOURS = 12
 _PANEL_SERIES = 100
 _PANEL_NOISES = ("independent", "AR(1) 0.3", "AR(1) 0.6", "AR(1) 0.8")
@@ -59,12 +60,14 @@ class Count:
 
 
 def counted(
-    noise: str, method: str, values: tuple[Table, str], every: float, found: peers.Online
-) -> Count:
-    """Count the alarms of one method; allowed are those of the rows after the baseline of ours."""
-    rows, series = values[0].shape
-    allowed = series * (rows - feed.baseline_rows(every)) / every
-    return Count(noise, method, every, len(found(*values, every)), allowed)
+    tables: Mapping[str, Table], unit: str, method: str, every: float, found: peers.Online
+) -> Iterator[Count]:
+    """Yield the alarms of one method on each noise; allowed are those after the baseline of ours."""
+    alarms = peers.alarms_of_each(found, [*tables.values()], unit, every)
+    for (noise, table), raised in zip(tables.items(), alarms, strict=True):
+        rows, series = table.shape
+        allowed = series * (rows - feed.baseline_rows(every)) / every
+        yield Count(noise, method, every, len(raised), allowed)
 
 
 def measure(run: Run) -> list[Measurement]:
@@ -74,13 +77,31 @@ def measure(run: Run) -> list[Measurement]:
         (HOUR, run.size.hour_rows, "one an hour"),
         (DAY, run.size.day_rows, "one a day"),
     ):
-        jobs = [
-            (noise, rows, run.size.series, every, run.references, run.are_peers_shown)
-            for noise in NOISES
-        ]
-        counts = [one for many in run.map(_counts, jobs) for one in many]
-        found += rate_figures(name, counts)
+        found += rate_figures(name, _counts_at(run, every, rows))
     return [*found, *_at_a_plans_rate(run)]
+
+
+def measure_hourly(run: Run) -> list[Measurement]:
+    """Count at one an hour only."""
+    return rate_figures("one an hour", _counts_at(run, HOUR, run.size.hour_rows))
+
+
+def _counts_at(run: Run, every: float, rows: int) -> list[Count]:
+    size = run.size.series
+    jobs = [
+        (batch, rows, size, every, run.references, run.are_peers_shown)
+        for batch in _batches(rows * size)
+    ]
+    return [one for many in run.map(_counts, jobs) for one in many]
+
+
+def _batches(values: int) -> Iterator[tuple[str, ...]]:
+    """Yield names of noises of one unit that fit into a table, of `values` numbers each."""
+    most = max(1, _MOST_VALUES // values)
+    for is_other in (False, True):
+        names = [name for name in NOISES if (noises.unit_of(name) != "") == is_other]
+        for begin in range(0, len(names), most):
+            yield tuple(names[begin : begin + most])
 
 
 def rate_figures(name: str, counts: list[Count]) -> list[Measurement]:
@@ -162,33 +183,43 @@ def measure_kinds(run: Run) -> list[Measurement]:
     ]
 
 
-def _counts(job: tuple[str, int, int, float, Path | None, bool]) -> list[Count]:
-    noise, rows, series, every, references, with_peers = job
-    table = NOISES[noise](np.random.default_rng([3, int(every)]), rows, series)
-    values = noises.as_measured(noise, table)
+def _counts(job: tuple[tuple[str, ...], int, int, float, Path | None, bool]) -> list[Count]:
+    names, rows, series, every, references, with_peers = job
+    tables = {}
+    for name in names:
+        table = NOISES[name](np.random.default_rng([3, int(every)]), rows, series)
+        tables[name] = noises.as_measured(name, table)
+    unit = noises.unit_of(names[0])
     methods = peers.online_methods(references, with_peers=with_peers)
-    return [counted(noise, method, values, every, found) for method, found in methods.items()]
+    return [
+        count
+        for method, found in methods.items()
+        for count in counted(tables, unit, method, every, found)
+    ]
 
 
 def _at_a_plans_rate(run: Run) -> Iterator[Measurement]:
     """Yield the alarms in twelve hours of each noise, at one in thirty days over a hundred series."""
     rows = min(run.size.day_rows, int(_PLAN_HOURS * HOUR))
     methods = peers.online_methods(run.references, with_peers=run.are_peers_shown)
-    by_unit: dict[str, list[tuple[str, Table]]] = {}
-    for number, (noise, make) in enumerate(NOISES.items()):
-        values, unit = noises.as_measured(noise, make(np.random.default_rng([4, number]), rows, 1))
-        by_unit.setdefault(unit, []).append((noise, values))
+    every = MONTH * _PANEL_SERIES
+    tables = {
+        name: noises.as_measured(name, make(np.random.default_rng([4, number]), rows, 1))
+        for number, (name, make) in enumerate(NOISES.items())
+    }
     for method, found in methods.items():
         alarms: Counter[str] = Counter()
-        for unit, many in by_unit.items():
-            table = np.hstack([values for _, values in many])
-            alarms.update(many[one.series][0] for one in found(table, unit, MONTH * _PANEL_SERIES))
+        for batch in _batches(rows):
+            some, unit = {name: tables[name] for name in batch}, noises.unit_of(batch[0])
+            alarms.update(
+                {one.noise: one.alarms for one in counted(some, unit, method, every, found)}
+            )
         yield Measurement(
             figure=f"{rows / HOUR:g} h of each noise at one in 30 days over 100 series: alarms",
             method=method,
             value=alarms.total(),
             at_most=1.0,
-            note=", ".join(f"{noise} {count}" for noise, count in alarms.most_common(3)),
+            note=", ".join(f"{noise} {count}" for noise, count in alarms.most_common(3) if count),
         )
 
 

@@ -19,7 +19,7 @@ from detectors.level_shift import Config
 from detectors.offline import steps
 from detectors.online import constants as online
 from detectors.online.panel import Panel
-from soak.app.analysis.detect import detect_offline, detect_online
+from soak.app.analysis.detect import detect_offline, detect_online, online_config
 from soak.app.analysis.omb import LatencyRise, latency_rises
 from soak.app.analysis.series_files import CsvSeries
 from soak.core.model import Change, Column, Series
@@ -151,6 +151,24 @@ def kinds_confirmed(
 def trace_alarms(series: CsvSeries) -> list[int]:
     """Return the rows in which `soak detect --mode online` confirms a change."""
     return sorted(row for _, row in detect_online(series) if row is not None)
+
+
+def step_alarms(many: Sequence[CsvSeries]) -> list[list[int]]:
+    """Return the rows in which `soak detect` confirms a step, of each series; faster than one by one."""
+    alarms: list[list[int]] = [[] for _ in many]
+    kinds = {(online_config(series), series.is_latency) for series in many}
+    for chosen, is_latency in kinds:
+        at = [
+            i
+            for i, series in enumerate(many)
+            if (online_config(series), series.is_latency) == (chosen, is_latency)
+        ]
+        values = np.full((max(many[i].values.size for i in at), len(at)), np.nan)
+        for place, i in enumerate(at):
+            values[: many[i].values.size, place] = many[i].unit_seconds * many[i].values
+        for one in confirmed(feed(values, chosen, "seconds" if is_latency else "")):
+            alarms[at[one.series]].append(one.row)
+    return alarms
 
 
 def _feed(panel: Panel, values: Table, unit: str) -> list[Reported]:

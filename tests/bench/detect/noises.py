@@ -128,11 +128,14 @@ NOISES: Mapping[str, Make] = {
 }
 
 
-def as_measured(name: str, table: Table) -> tuple[Table, str]:
-    """Return a noise as an online detector gets it, and its unit: on a far level, milliseconds in seconds."""
-    if name == _MILLISECONDS:
-        return _MS / 1e3 * 10.0 ** (SD * table), "seconds"
-    return FAR + table, ""
+def as_measured(name: str, table: Table) -> Table:
+    """Return a noise as an online detector gets it: on a far level, or in its unit."""
+    return _MS / 1e3 * 10.0 ** (SD * table) if unit_of(name) else FAR + table
+
+
+def unit_of(name: str) -> str:
+    """Return the unit of a noise, "" of one without."""
+    return "seconds" if name == _MILLISECONDS else ""
 
 
 def on_log10(name: str, seed: Sequence[int], rows: int) -> Floats:

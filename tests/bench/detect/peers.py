@@ -16,7 +16,8 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from math import expm1, log
 from pathlib import Path
@@ -87,6 +88,18 @@ def offline_methods(references: Path | None, *, with_peers: bool = True) -> Mapp
             found[OTAVAS] = otava
         if references is not None and (references / "offline_detector.py").exists():
             found[REFERENCE] = partial(reference_cuts, references)
+    return found
+
+
+def alarms_of_each(
+    detect: Online, tables: Sequence[Table], unit: str, every_seconds: float
+) -> list[list[Alarm]]:
+    """Return the alarms of each table; one search of all costs little more than one of the smallest."""
+    edges = np.cumsum([0, *(table.shape[1] for table in tables)])
+    found: list[list[Alarm]] = [[] for _ in tables]
+    for alarm in detect(np.hstack(list(tables)), unit, every_seconds):
+        at = int(np.searchsorted(edges, alarm.series, side="right")) - 1
+        found[at].append(replace(alarm, series=alarm.series - int(edges[at])))
     return found
 
 

@@ -54,15 +54,29 @@ class Delay:
 
 def measure(run: Run) -> list[Measurement]:
     """Put steps and stalls into quiet pieces of recorded noise; nothing is put into them for false alarms."""
-    noise = noises.pieces(noises.sources(run.shared), run.size.pieces, ROWS, seed=1)
-    quiet = noise.chosen(noises.is_quiet(noise.values))
-    online = peers.online_methods(run.references, with_peers=run.are_peers_shown)
+    quiet = _quiet_pieces(run)
     offline = peers.offline_methods(run.references, with_peers=run.are_peers_shown)
-    with_peers = run.are_peers_shown
-    jobs = [(method, quiet, run.size.stalls, run.references, with_peers) for method in online]
-    later = [(method, quiet, run.references, with_peers) for method in offline]
-    found = [*run.map(_online_figures, jobs), *run.map(_offline_figures, later)]
-    return [one for many in found for one in many]
+    jobs = [(method, quiet, run.references, run.are_peers_shown) for method in offline]
+    later = [one for many in run.map(_offline_figures, jobs) for one in many]
+    return [*_measure_online(run, quiet), *later]
+
+
+def measure_online(run: Run) -> list[Measurement]:
+    """Measure what `measure` does, online only."""
+    return _measure_online(run, _quiet_pieces(run))
+
+
+def _quiet_pieces(run: Run) -> Pieces:
+    noise = noises.pieces(noises.sources(run.shared), run.size.pieces, ROWS, seed=1)
+    return noise.chosen(noises.is_quiet(noise.values))
+
+
+def _measure_online(run: Run, quiet: Pieces) -> list[Measurement]:
+    methods = peers.online_methods(run.references, with_peers=run.are_peers_shown)
+    jobs = [
+        (method, quiet, run.size.stalls, run.references, run.are_peers_shown) for method in methods
+    ]
+    return [one for many in run.map(_online_figures, jobs) for one in many]
 
 
 def stepped(table: Table, size: float) -> tuple[Table, NDArray[np.bool_]]:
@@ -95,9 +109,11 @@ def _online_figures(job: tuple[str, Pieces, int, Path | None, bool]) -> list[Mea
     table, many = quiet.values, quiet.values.shape[1]
     one = partial(Measurement, method=method)
     found = []
-    for size in SIZES:
-        values, is_up = stepped(table, size)
-        seen = found_in_time(detect(FAR + values, "", MONTH), is_up)
+    held = stalled(table[:, :stalls])
+    tables = [FAR + each for each in (*(stepped(table, size)[0] for size in SIZES), table, held)]
+    *of_steps, of_noise, of_stalls = peers.alarms_of_each(detect, tables, "", MONTH)
+    for size, alarms in zip(SIZES, of_steps, strict=True):
+        seen = found_in_time(alarms, stepped(table, size)[1])
         missed = Counter(quiet.sources[i] for i in range(many) if i not in seen)
         found.append(
             one(
@@ -107,13 +123,10 @@ def _online_figures(job: tuple[str, Pieces, int, Path | None, bool]) -> list[Mea
                 note=_worst_source(missed, quiet, "missed"),
             )
         )
-    alarming = {alarm.series for alarm in detect(FAR + table, "", MONTH)}
+    alarming = {alarm.series for alarm in of_noise}
     by_source = Counter(quiet.sources[i] for i in alarming)
-    held = stalled(table[:, :stalls])
     confirmed = {
-        alarm.series
-        for alarm in detect(FAR + held, "", MONTH)
-        if BEFORE <= alarm.row < BEFORE + STALL_ROWS + WITHIN
+        alarm.series for alarm in of_stalls if BEFORE <= alarm.row < BEFORE + STALL_ROWS + WITHIN
     }
     return [
         *found,
@@ -170,11 +183,8 @@ def _worst_source(counts: Counter[str], quiet: Pieces, what: str) -> str:
 
 def measure_delays(run: Run) -> list[Measurement]:
     """Step series of an AR(1) after an hour, at one false alarm in thirty days over a hundred series."""
-    jobs = [
-        (correlation, size, run.size.delays, run.references, run.are_peers_shown)
-        for correlation in _CORRELATIONS
-        for size in _DELAY_SIZES
-    ]
+    methods = peers.online_methods(run.references, with_peers=run.are_peers_shown)
+    jobs = [(method, run.size.delays, run.references, run.are_peers_shown) for method in methods]
     found = [one for many in run.map(_delay_figures, jobs) for one in many]
     return [*found, *_in_a_plan(run.size.delays)]
 
@@ -195,29 +205,37 @@ def delay(alarms: Sequence[Alarm], series: int, size: float, every_seconds: floa
     )
 
 
-def _delay_figures(job: tuple[float, float, int, Path | None, bool]) -> list[Measurement]:
-    correlation, size, series, references, with_peers = job
-    values = FAR + autocorrelated(correlation)(np.random.default_rng(2), _HISTORY + _LATEST, series)
-    values[_HISTORY:] += size * sqrt((1.0 + correlation) / (1.0 - correlation))
+def _delay_figures(job: tuple[str, int, Path | None, bool]) -> list[Measurement]:
+    method, series, references, with_peers = job
+    detect = peers.online_methods(references, with_peers=with_peers)[method]
+    kinds = [(correlation, size) for correlation in _CORRELATIONS for size in _DELAY_SIZES]
     every = MONTH * _PANEL_SIZE
+    tables = [_late_steps(correlation, size, series) for correlation, size in kinds]
+    one = partial(Measurement, method=method)
     found = []
-    for method, detect in peers.online_methods(references, with_peers=with_peers).items():
-        seen = delay(detect(values, "", every), series, size, every)
+    for (correlation, size), alarms in zip(
+        kinds, peers.alarms_of_each(detect, tables, "", every), strict=True
+    ):
+        seen = delay(alarms, series, size, every)
         name = f"AR(1) {correlation:g}, step of {size:g} long-run sd"
         found += [
-            Measurement(
+            one(
                 figure=f"{name}: rows / bound",
-                method=method,
                 value=seen.ratio,
                 at_most=_MAX_DELAY.get(size),
                 note=f"{seen.rows:.3g} / {seen.bound:.3g} rows",
             ),
-            Measurement(figure=f"{name}: missed", method=method, value=seen.missed),
-            Measurement(
-                figure=f"{name}: alarm in the hour before", method=method, value=seen.too_early
-            ),
+            one(figure=f"{name}: missed", value=seen.missed),
+            one(figure=f"{name}: alarm in the hour before", value=seen.too_early),
         ]
     return found
+
+
+def _late_steps(correlation: float, size: float, series: int) -> Table:
+    """Return series of an AR(1) with a step, in long-run sd, after an hour."""
+    values = FAR + autocorrelated(correlation)(np.random.default_rng(2), _HISTORY + _LATEST, series)
+    values[_HISTORY:] += size * sqrt((1.0 + correlation) / (1.0 - correlation))
+    return values
 
 
 def _in_a_plan(series: int) -> Iterator[Measurement]:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from soak.app.analysis.series_files import CsvSeries
 from tests.bench.detect import __main__ as bench
-from tests.bench.detect import false_alarms, feed, noises, parts, steps, traces
+from tests.bench.detect import false_alarms, feed, noises, parts, peers, steps, traces
 from tests.bench.detect.false_alarms import Count
 from tests.bench.detect.feed import Alarm
 from tests.bench.detect.parts import OURS, Measurement, Run, Size
@@ -121,9 +121,9 @@ def test_there_are_fourteen_noises() -> None:
 def test_whole_milliseconds_are_whole_online_and_offline() -> None:
     name = "whole milliseconds"
     table = noises.NOISES[name](np.random.default_rng(1), 100, 2)
-    values, unit = noises.as_measured(name, table)
+    values = noises.as_measured(name, table)
 
-    assert unit == "seconds"
+    assert noises.unit_of(name) == "seconds"
     assert 1e3 * values == pytest.approx(np.round(1e3 * values))
 
 
@@ -175,10 +175,22 @@ def test_an_hour_of_each_latency_was_recorded(broker: str) -> None:
 
 
 def test_what_is_allowed_is_counted_after_the_baseline() -> None:
-    values = np.zeros((420, 12))
-    found = false_alarms.counted("none", OURS, (values, ""), 3600.0, feed.alarms)
+    tables = {"none": np.zeros((420, 12)), "nothing": np.zeros((420, 6))}
+    found = list(false_alarms.counted(tables, "", OURS, 3600.0, feed.alarms))
 
-    assert (found.allowed, found.alarms) == (1.0, 0)
+    assert [(one.noise, one.allowed, one.alarms) for one in found] == [
+        ("none", 1.0, 0),
+        ("nothing", 0.5, 0),
+    ]
+
+
+def test_tables_searched_together_keep_their_alarms_apart() -> None:
+    tables = [np.zeros((600, 1)), np.zeros((600, 2)), np.zeros((600, 1))]
+    tables[1][400:, 1] = tables[2][400:, 0] = 1.0
+
+    found = peers.alarms_of_each(feed.alarms, tables, "", 3600.0)
+
+    assert [[one.series for one in alarms] for alarms in found] == [[], [1], [0]]
 
 
 def test_the_noise_furthest_from_the_rate_is_named() -> None:
