@@ -4,7 +4,7 @@ Source:   the broker's log on this host, and further logs such as that of the ga
           are events is defined in `log_patterns/`.
 Overhead: one stat a file and second, and a search of the appended text, about 8 ms a MB.
 Caveats:  Starts at the end of the log. Times are those of the log, to the millisecond, on this host's clock;
-          lines without a calendar timestamp get the time at which they were read, up to half a second later.
+          a line whose timestamp cannot be read gets the time at which it was read, up to half a second later.
           Text that a client may write into a log (topic, client id) may be part of an event, escaped. More
           than 1,000 events between two readings are counted but not recorded. If a log is rotated twice
           between two reads, the file in between is missed.

@@ -7,6 +7,7 @@ expression.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from pydantic.dataclasses import dataclass as config_dataclass
 
+from probes.broker_log import json_lines
 from probes.common import toml_tables
 from soak.core.plan.config import STRICT
 
@@ -26,13 +28,17 @@ _MAX_TEXT = 200
 _WORD = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 _WHOLE = re.compile(r"-?0*[0-9]{1,18}", re.ASCII)  # file names have leading zeros
 _DECIMAL = re.compile(r"-?[0-9]{1,18}\.[0-9]{1,18}", re.ASCII)
+_AMOUNT = re.compile(r"-?[0-9]{1,18}(?:[.,][0-9]{1,18})?", re.ASCII)  # some locales write a comma
 
 Value = str | int | float
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Pattern:
-    """The groups of `expression` are the fields of the event; text that looks like a number becomes one."""
+    """The groups of `expression` are the fields of the event; text that looks like a number becomes one.
+
+    A field with a factor may have a decimal comma.
+    """
 
     kind: str  # of the event
     words: str  # part of every such line, where the match of the expression ends or before
@@ -89,7 +95,10 @@ class Scanner:
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._patterns = [(one, re.compile(one.expression, re.ASCII)) for one in patterns]
-        words = sorted({one.words for one in patterns}, key=lambda text: (-len(text), text))
+        quoted = {json.dumps(one.words)[1:-1] for one in patterns}  # as in a JSON object
+        words = sorted(
+            {one.words for one in patterns} | quoted, key=lambda text: (-len(text), text)
+        )
         self._words = re.compile(b"|".join(re.escape(text.encode()) for text in words))
 
     def found(self, text: bytes) -> Iterator[Match]:
@@ -105,23 +114,27 @@ class Scanner:
                 yield event
 
     def _event(self, line: str) -> Match | None:
-        for pattern, expression in self._patterns:
-            match = expression.search(line) if pattern.words in line else None
-            if match is not None:
-                groups = {
-                    name: text for name, text in match.groupdict().items() if text is not None
-                }
-                fields = {
-                    name: _value(text, pattern.factors.get(name)) for name, text in groups.items()
-                }
-                return Match(pattern, line, fields)
+        for text in (*json_lines.messages(line), line):
+            for pattern, expression in self._patterns:
+                match = expression.search(text) if pattern.words in text else None
+                if match is not None:
+                    groups = {
+                        name: group
+                        for name, group in match.groupdict().items()
+                        if group is not None
+                    }
+                    fields = {
+                        name: _value(group, pattern.factors.get(name))
+                        for name, group in groups.items()
+                    }
+                    return Match(pattern, line, fields)
         return None
 
 
 def _value(text: str, factor: float | None) -> Value:
     """Return a number if it is one; else the text, bounded and without control characters."""
-    if factor is not None and (_WHOLE.fullmatch(text) or _DECIMAL.fullmatch(text)):
-        return float(text) * factor
+    if factor is not None and _AMOUNT.fullmatch(text):
+        return float(text.replace(",", ".")) * factor
     if _WHOLE.fullmatch(text):
         return int(text)
     if _DECIMAL.fullmatch(text):

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from probes.broker_log import patterns
 from probes.broker_log.patterns import Match, Pattern, Scanner, Value, printable
 from probes.broker_log.tail import LogTail
-from probes.broker_log.timestamps import TimestampReader
+from probes.broker_log.timestamps import TimestampReader, continues_previous
 from probes.common.polling import Prefetch, ReadingBuffer
 from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingError
 from soak.core.model import Column, Event, Reading
@@ -59,6 +59,7 @@ class _Log:
         self.labels: Labels = (("log", label),)
         self.read_ns: int | None = None  # wall clock
         self.is_at_end = False
+        self.metrics: set[str] = set()  # of the patterns that it has had lines of
 
 
 class BrokerLog:
@@ -143,21 +144,31 @@ class BrokerLog:
         for match in scanner.found(chunk.text):
             at_ns = log.timestamps.wall_ns(match.line, now_ns, is_fresh=is_fresh)
             if at_ns is not None:
-                found.append((match, at_ns))
+                found.append((match, at_ns, at_ns))
+            elif not continues_previous(match.line):
+                found.append((match, now_ns, since_ns))
         log.read_ns, log.is_at_end = now_ns, chunk.is_all
-        sums += self._zeros(log.labels)
-        for match, _ in found:
+        log.metrics |= {match.pattern.metric for match, _, _ in found}
+        sums += self._zeros(log)
+        for match, _, _ in found:
             sums += _amounts(match, log.labels)
-        events = [_event(match, at_ns, now_ns, log.labels) for match, at_ns in found]
+        events = [
+            Event(match.pattern.kind, at_ns, after_ns, _fields(match, now_ns, log.labels))
+            for match, at_ns, after_ns in found
+        ]
         if chunk.lost_bytes:
             fields: dict[str, Value] = {"log": log.labels[0][1], "bytes": chunk.lost_bytes}
             events.append(Event("log_skipped", now_ns, since_ns, fields))
         return events
 
-    def _zeros(self, labels: Labels) -> Samples:
-        """Return a zero for every kind of event, so that kinds without events are counted."""
-        columns = [_events_column(pattern, labels) for pattern in self._patterns]
-        columns += [_sum_column(pattern, labels) for pattern in self._patterns if pattern.metric]
+    def _zeros(self, log: _Log) -> Samples:
+        """Return a zero for every kind of event, and for each sum that the log is known to have."""
+        columns = [_events_column(pattern, log.labels) for pattern in self._patterns]
+        columns += [
+            _sum_column(pattern, log.labels)
+            for pattern in self._patterns
+            if pattern.metric and pattern.metric in log.metrics
+        ]
         return [(column, 0.0) for column in columns]
 
     def _failed(self, log: _Log, reason: str) -> list[Event]:
@@ -168,9 +179,8 @@ class BrokerLog:
         return [Event("log_failed", at_ns, at_ns - SECOND_NS, fields)]
 
 
-def _event(match: Match, at_ns: int, now_ns: int, labels: Labels) -> Event:
-    fields = {**match.fields, "log": printable(labels[0][1]), "seen_ns": now_ns}
-    return Event(match.pattern.kind, at_ns, at_ns, fields)
+def _fields(match: Match, now_ns: int, labels: Labels) -> dict[str, Value]:
+    return {**match.fields, "log": printable(labels[0][1]), "seen_ns": now_ns}
 
 
 def _amounts(match: Match, labels: Labels) -> Samples:

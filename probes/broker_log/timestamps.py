@@ -1,28 +1,75 @@
-"""Reads the timestamp of a log line: log4j, JVM and Redpanda formats, as wall clock of this host.
+"""Reads the timestamp of a log line, of whatever program, as wall clock of this host.
+
+Known are dates in the order of ISO 8601 and those with the name of the month (log4j, syslog, asctime,
+java.util.logging), klog, times without a date, seconds to nanoseconds since 1970, uptimes of a JVM, and all
+of these in the usual fields of a JSON object.
 
 A timestamp without a time zone is taken to be in this host's; a log whose fresh lines are off by whole
-quarters of an hour was written in another one. A timestamp that counts from the start of a JVM is placed by
-the line that was read soonest after it was written.
+quarters of an hour was written in another one. What a timestamp leaves out, the year or the date, is chosen
+so that it is nearest to now. A timestamp that counts from the start of a JVM is placed by the line that was
+read soonest after it was written.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 
+from probes.broker_log import json_lines
 from soak.core.units import SECOND_NS
 
 _QUARTER_NS = 900 * SECOND_NS
 _FRESH_NS = 120 * SECOND_NS  # a fresh line is at most this far in the past or the future
-_SEARCHED = 64  # characters
+_SEARCHED = 96  # characters: the header of syslog may come first
+_PLAUSIBLE_NS = 366 * 86_400 * SECOND_NS  # from now to a number that counts from 1970
+_SAME_NS = 2 * SECOND_NS  # between two timestamps of one line
 
-_CALENDAR = re.compile(
-    r"(?:\[|[A-Z]{4,5} +)?(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T ](?P<hour>\d\d):(?P<minute>\d\d):"
-    r"(?P<second>\d\d)[.,](?P<fraction>\d{1,9})(?P<zone>Z|[+-]\d\d:?\d\d)?",
+_TIME = r"(?P<hour>\d\d?):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,:](?P<fraction>\d{1,9}))?"
+_ZONE = r"(?P<zone>Z|[+-]\d\d(?::?\d\d)?| [+-]\d{4}| ?UTC| ?GMT)?"
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = f"(?P<month>{'|'.join(_MONTHS)})[a-z]*"
+_CALENDARS = tuple(
+    re.compile(text, re.ASCII | re.IGNORECASE)
+    for text in (
+        r"(?<!\d)(?P<year>\d{4})(?P<_>[-/.]?)(?P<month>\d\d)(?P=_)(?P<day>\d\d)[T _]"
+        + _TIME
+        + _ZONE,
+        r"(?<!\d)(?P<day>\d\d?)[ /-]" + _MONTH + r"[ /-](?P<year>\d{4})[ :T]" + _TIME + _ZONE,
+        r"\b"
+        + _MONTH
+        + r" +(?P<day>\d\d?)(?:,? (?P<year>\d{4}),?)? "
+        + _TIME
+        + r"(?P<half> [AP]M)?",
+    )
+)
+_AT_FIRST = tuple(
+    re.compile(text, re.ASCII)
+    for text in (
+        r"[IWEF](?P<month>\d\d)(?P<day>\d\d) +" + _TIME,  # klog
+        r"[\[(<]?(?:[A-Z]{4,5} +)?" + _TIME + r"(?![\d:])",
+    )
+)
+_EPOCH = re.compile(
+    r"(?:\[[^\]]{0,24}\])?[\[(<]?(?:ts=|time=)?(?P<number>\d{10}[.,]\d{1,9}|\d{19}|\d{16}|\d{13}|\d{10})"
+    r"(?:ms|us|ns|s)?(?![\w.,:/-])",
     re.ASCII,
 )
-_UPTIME = re.compile(r"\[(?P<whole>\d{1,9})(?:[.,](?P<fraction>\d{3}))?(?P<unit>s|ms)\]", re.ASCII)
+_UPTIME = re.compile(
+    r"\[(?P<whole>\d{1,9})(?:[.,](?P<fraction>\d{3}))?(?P<unit>s|ms)\]"
+    r"|(?P<whole_8>\d{1,9})[.,](?P<fraction_8>\d{3}): ",  # JDK 8
+    re.ASCII,
+)
+_CONTINUED = re.compile(
+    r"\s|$|at |Caused by|Suppressed|\.\.\. \d+ more|(?:[\w$]+\.)+[\w$]*(?:Exception|Error)\b",
+    re.ASCII,
+)
 _FIRST_YEAR, _LAST_YEAR = 1678, 2261  # 64 bits hold the nanoseconds of these years
+
+
+def continues_previous(line: str) -> bool:
+    """Return whether a line without a timestamp is part of the previous one, such as of a stack trace."""
+    return _CONTINUED.match(line) is not None
 
 
 class TimestampReader:
@@ -34,42 +81,52 @@ class TimestampReader:
         self._uptime_ns = 0
 
     def wall_ns(self, line: str, now_ns: int, *, is_fresh: bool) -> int | None:
-        """Return when a line was written; None if it has no timestamp and continues the previous line.
+        """Return when a line was written; None if it has no timestamp that can be read.
 
         `is_fresh`: it was written a moment ago, since the last read, so it shows the time zone of the log.
         """
+        if line.startswith("{"):
+            text = json_lines.timestamp(line)
+            if text:
+                return self._of_text(text, now_ns, is_fresh=is_fresh)
+            line = next(iter(json_lines.messages(line)), line)
+        return None if line[:1].isspace() else self._of_text(line, now_ns, is_fresh=is_fresh)
+
+    def _of_text(self, line: str, now_ns: int, *, is_fresh: bool) -> int | None:
         head = line[:_SEARCHED]
-        calendar = _CALENDAR.match(head)
-        if calendar is not None:
-            return self._of_calendar(calendar, now_ns, is_fresh=is_fresh)
+        epoch = _EPOCH.match(head)
+        if epoch is not None:
+            epoch_ns = _epoch_ns(epoch["number"].replace(",", "."))
+            if abs(epoch_ns - now_ns) < _PLAUSIBLE_NS:
+                return epoch_ns
+        at_first = [match for one in _AT_FIRST if (match := one.match(head))]
+        anywhere = [match for one in _CALENDARS for match in one.finditer(head)]
+        found = [
+            (match, at_ns)
+            for match in at_first or sorted(anywhere, key=lambda match: match.start())
+            if (at_ns := _calendar_ns(match.groupdict(), now_ns)) is not None
+        ]
+        if found:
+            return self._in_zone(*_most_precise(found), now_ns, is_fresh=is_fresh)
         uptime = _UPTIME.match(head)
         return None if uptime is None else self._of_uptime(uptime, now_ns)
 
-    def _of_calendar(self, match: re.Match[str], now_ns: int, *, is_fresh: bool) -> int | None:
-        year, month, day, hour, minute, second = map(int, match.groups()[:6])
-        if not _FIRST_YEAR <= year <= _LAST_YEAR:
-            return None
-        try:
-            there = datetime(year, month, day, hour, minute, second, tzinfo=_zone(match["zone"]))
-            seconds = there.timestamp()
-        except (
-            ValueError,
-            OverflowError,
-            OSError,
-        ):  # a 31st of June; a year unknown to the C library
-            return None
-        at_ns = round(seconds) * SECOND_NS + int(match["fraction"].ljust(9, "0"))
-        if match["zone"]:
+    def _in_zone(self, match: re.Match[str], at_ns: int, now_ns: int, *, is_fresh: bool) -> int:
+        if match.groupdict().get("zone"):
             return at_ns
         if is_fresh:
             away_ns = now_ns - at_ns
-            shift_ns = round(away_ns / _QUARTER_NS) * _QUARTER_NS
+            shift_ns = _whole_quarters(away_ns)
             self._shift_ns = shift_ns if abs(away_ns - shift_ns) < _FRESH_NS else 0
         return at_ns + self._shift_ns
 
     def _of_uptime(self, match: re.Match[str], now_ns: int) -> int:
-        scale = SECOND_NS if match["unit"] == "s" else SECOND_NS // 1000
-        uptime_ns = int(match["whole"]) * scale + int(match["fraction"] or 0) * (scale // 1000)
+        whole, fraction = (
+            match["whole"] or match["whole_8"],
+            match["fraction"] or match["fraction_8"],
+        )
+        scale = SECOND_NS // 1000 if match["unit"] == "ms" else SECOND_NS
+        uptime_ns = int(whole) * scale + int(fraction or 0) * (scale // 1000)
         start_ns = now_ns - uptime_ns
         if self._start_ns is None or uptime_ns < self._uptime_ns:  # of another process
             self._start_ns = start_ns
@@ -78,11 +135,76 @@ class TimestampReader:
         return self._start_ns + uptime_ns
 
 
+def _whole_quarters(ns: int) -> int:
+    return round(ns / _QUARTER_NS) * _QUARTER_NS
+
+
+def _most_precise(found: list[tuple[re.Match[str], int]]) -> tuple[re.Match[str], int]:
+    """Return the first timestamp with a fraction that means the same moment as the first one, or that."""
+    first_ns = found[0][1]
+    for match, at_ns in found:
+        away_ns = at_ns - first_ns
+        if match["fraction"] and abs(away_ns - _whole_quarters(away_ns)) < _SAME_NS:
+            return match, at_ns
+    return found[0]
+
+
+def _calendar_ns(parts: Mapping[str, str | None], now_ns: int) -> int | None:
+    """Return the time of a date in its zone, or in this host's; None for a month 13 or a year too far."""
+    try:
+        zone = _zone(parts.get("zone"))
+        moments = [
+            moment
+            for date in _dates(parts, datetime.fromtimestamp(now_ns // SECOND_NS, zone))
+            if (moment := _moment(date, parts, zone)) is not None
+        ]
+        seconds = min(
+            (round(moment.timestamp()) for moment in moments),
+            key=lambda at: abs(at - now_ns // SECOND_NS),
+        )
+    except (ValueError, OverflowError, OSError):  # none; a year unknown to the C library
+        return None
+    return seconds * SECOND_NS + int((parts.get("fraction") or "").ljust(9, "0"))
+
+
+def _dates(parts: Mapping[str, str | None], now: datetime) -> list[tuple[int, int, int]]:
+    """Return the dates that are possible: one, or those around now for what is left out."""
+    month, day, year = parts.get("month"), parts.get("day"), parts.get("year")
+    if not month or not day:
+        days = (now + timedelta(days=away) for away in (-1, 0, 1))
+        return [(one.year, one.month, one.day) for one in days]
+    number = int(month) if month.isdigit() else 1 + _MONTHS.index(month[:3].lower())
+    years = [int(year)] if year else [now.year - 1, now.year, now.year + 1]
+    return [(one, number, int(day)) for one in years if _FIRST_YEAR <= one <= _LAST_YEAR]
+
+
+def _moment(
+    date: tuple[int, int, int], parts: Mapping[str, str | None], zone: timezone | None
+) -> datetime | None:
+    hour, minute, second = (int(parts[name] or 0) for name in ("hour", "minute", "second"))
+    half = (parts.get("half") or "").strip().upper()
+    if half:
+        hour = hour % 12 + (12 if half == "PM" else 0)
+    try:
+        return datetime(*date, hour, minute, second, tzinfo=zone)
+    except ValueError:  # a 29th of February in another year
+        return None
+
+
+def _epoch_ns(number: str) -> int:
+    """Return the time of seconds, milliseconds, microseconds or nanoseconds since 1970, by their length."""
+    whole, _, fraction = number.partition(".")
+    if fraction:
+        return int(whole) * SECOND_NS + int(fraction.ljust(9, "0"))
+    return int(whole.ljust(19, "0"))
+
+
 def _zone(text: str | None) -> timezone | None:
     if not text:
         return None
-    if text == "Z":
+    name = text.strip().upper()
+    if name in {"Z", "UTC", "GMT"}:
         return timezone(timedelta())
-    digits = text[1:].replace(":", "")
+    digits = name[1:].replace(":", "").ljust(4, "0")
     offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-    return timezone(-offset if text[0] == "-" else offset)
+    return timezone(-offset if name[0] == "-" else offset)

@@ -108,6 +108,23 @@ def test_pauses_are_summed_each_second(followed: Followed) -> None:
     assert found["jvm_gc_pause_seconds"] == pytest.approx(0.025 / 1000)
 
 
+def test_pauses_are_measured_from_the_first_line_of_the_collector_on(followed: Followed) -> None:
+    """A log without such lines does not measure them; later a second without a pause is zero."""
+
+    def paused(text: str) -> float | None:
+        followed.write(text)
+        found = {column.metric: value for column, value in followed.poll().samples}
+        return found.get("jvm_gc_pause_seconds")
+
+    pause = (RECORDED / "gc-comma-21.log").read_text().splitlines(keepends=True)[1]
+
+    assert [paused(line(1)), paused(pause), paused(line(2))] == [
+        None,
+        pytest.approx(0.880722),
+        0.0,
+    ]
+
+
 def test_lines_from_before_the_start_are_no_events(tmp_path: Path) -> None:
     """The probe starts at the end of the log."""
     (tmp_path / "broker.log").write_text(line(1))
@@ -275,11 +292,47 @@ def test_a_flood_of_events_is_counted_but_not_recorded(followed: Followed) -> No
     assert found['broker_log_events{kind="segment_roll",log="broker.log"}'] == MAX_EVENTS + 23
 
 
-def test_a_line_without_a_timestamp_is_no_event(followed: Followed) -> None:
+@pytest.mark.parametrize(
+    "start",
+    [
+        "java.io.IOException: ",
+        "Caused by: java.io.IOException: ",
+        "\tSuppressed: java.io.IOException: ",
+        "org.example.Odd$InnerError: ",
+    ],
+)
+def test_a_line_of_a_stack_trace_is_no_event(followed: Followed, start: str) -> None:
     """It continues the previous line: an exception may quote anything."""
-    followed.write("java.io.IOException: Deleted log /d/t-0/00000000000000000000.log.deleted\n")
+    followed.write(f"{start}Deleted log /d/t-0/00000000000000000000.log.deleted\n")
 
     assert followed.poll().events == ()
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "",
+        "INFO ",
+        "[main] INFO ",
+        "22nd of September, 0.53 h: ",
+        "<9> ",
+        '{"level":"INFO","at":"?"} ',
+        "[12.3h] ",
+    ],
+)
+def test_a_line_whose_timestamp_cannot_be_read_is_dated_by_when_it_was_read(
+    followed: Followed, start: str
+) -> None:
+    """It happened between the last read and this one, which the event says."""
+    before_ns = followed.clock.wall_ns()
+    followed.write(f"{start}Deleted log /d/t-0/00000000000000000000.log.deleted\n")
+
+    reading = followed.poll()
+
+    (event,) = reading.events
+    assert (event.since_ns, event.at_ns) == (before_ns, followed.clock.wall_ns())
+    counts = {column.name: value for column, value in reading.samples}
+    assert counts['broker_log_events{kind="segment_unlink",log="broker.log"}'] == 1.0
 
 
 def test_foreign_text_in_an_event_is_bounded_and_escaped(followed: Followed) -> None:
@@ -319,13 +372,64 @@ def test_without_a_log_the_probe_is_not_available() -> None:
         ("INFO  2026-09-22 00:53:20,250 [shard 0:main]", "2026-09-22T00:53:20.250+00:00"),
         ("WARN  2026-09-22 00:53:20,250 [shard 0]", "2026-09-22T00:53:20.250+00:00"),
         ("2026-09-22T00:53:20.250000000Z stdout F [x]", "2026-09-22T00:53:20.250+00:00"),
+        # log4j with other patterns: no fraction, no date, the month by its name
+        ("2026-09-22 00:53:20 INFO  UnifiedLog:66 - x", "2026-09-22T00:53:20+00:00"),
+        ("00:53:20,250 INFO  [UnifiedLog] x", "2026-09-22T00:53:20.250+00:00"),
+        ("INFO 00:53:20.250 [main] x", "2026-09-22T00:53:20.250+00:00"),
+        ("[23:53:20,250] INFO x", "2026-09-21T23:53:20.250+00:00"),
+        ("22 Sep 2026 00:53:20,250 INFO x", "2026-09-22T00:53:20.250+00:00"),
+        ("2026/09/22 00:53:20.250 [info] x", "2026-09-22T00:53:20.250+00:00"),
+        ("20260922 00:53:20:250 INFO x", "2026-09-22T00:53:20.250+00:00"),
+        ("[main] INFO 2026-09-22 00:53:20,250 x", "2026-09-22T00:53:20.250+00:00"),
+        ("Sep 22, 2026 12:53:20 AM kafka.log.Log info", "2026-09-22T00:53:20+00:00"),
+        ("Tue Sep 22 00:53:20 UTC 2026 INFO x", "2026-09-22T00:53:20+00:00"),
+        ("22/Sep/2026:02:53:20 +0200 x", "2026-09-22T00:53:20+00:00"),
+        # syslog (RFC 3164 and 5424), with and without the program's own timestamp; klog
+        ("Sep 22 00:53:20 b1 kafka[77]: x", "2026-09-22T00:53:20+00:00"),
+        ("<30>Sep  2 00:53:20 b1 kafka[77]: x", "2026-09-02T00:53:20+00:00"),
+        (
+            "Sep 22 00:53:20 b1 rpk[77]: INFO  2026-09-22 00:53:20,250 [shard  0:main] storage",
+            "2026-09-22T00:53:20.250+00:00",
+        ),
+        (
+            "Sep 22 00:53:20 b1 kafka[77]: deleted what was made 2026-08-01 00:00:00,250",
+            "2026-09-22T00:53:20+00:00",
+        ),
+        ("<165>1 2026-09-22T02:53:20.250+02:00 b1 kafka 77 - - x", "2026-09-22T00:53:20.250+00:00"),
+        ("Dec 31 23:59:59 b1 kafka[77]: x", "2026-12-31T23:59:59+00:00"),
+        ("I0922 00:53:20.250000    77 log.go:66] x", "2026-09-22T00:53:20.250+00:00"),
+        # seconds to nanoseconds since 1970
+        ("[1790038400250ms][info][gc] GC(1) x", "2026-09-22T00:53:20.250+00:00"),
+        ("[0.048s][1790038400250ms][info][gc] GC(1) x", "2026-09-22T00:53:20.250+00:00"),
+        ("1790038400.250 INFO x", "2026-09-22T00:53:20.250+00:00"),
+        ("ts=1790038400250000 level=info x", "2026-09-22T00:53:20.250+00:00"),
+        # JSON of log4j, logstash, zap, Docker
+        (
+            '{"@timestamp":"2026-09-22T00:53:20.250Z","message":"x"}',
+            "2026-09-22T00:53:20.250+00:00",
+        ),
+        (
+            '{"instant":{"epochSecond":1790038400,"nanoOfSecond":250000000},"message":"x"}',
+            "2026-09-22T00:53:20.250+00:00",
+        ),
+        ('{"timeMillis":1790038400250,"message":"x"}', "2026-09-22T00:53:20.250+00:00"),
+        ('{"level":"info","ts":1790038400.25,"msg":"x"}', "2026-09-22T00:53:20.250+00:00"),
+        (
+            r'{"log":"[2026-09-22 00:53:20,250] x\n","time":"2026-09-22T00:53:20.250757986Z"}',
+            "2026-09-22T00:53:20.250757986+00:00",
+        ),
+        (r'{"log":"[2026-09-22 00:53:20,250] x\n"}', "2026-09-22T00:53:20.250+00:00"),
+        (r'{"log":"{\"time\":\"2026-09-22T00:53:20.250Z\"}\n"}', "2026-09-22T00:53:20.250+00:00"),
     ],
 )
 def test_timestamps_of_every_format_are_read(stamp: str, meant: str) -> None:
-    """log4j of Kafka and Pulsar, the JVM, Redpanda, a container runtime."""
+    """log4j of Kafka and Pulsar, the JVM, Redpanda, container runtimes, syslog and JSON."""
     now_ns = wall_ns("2026-09-22T00:53:21+00:00")
 
-    assert TimestampReader().wall_ns(stamp, now_ns, is_fresh=True) == wall_ns(meant)
+    found = TimestampReader().wall_ns(stamp, now_ns, is_fresh=False)
+
+    assert found is not None
+    assert abs(found - wall_ns(meant)) < SECOND_NS // 1000
 
 
 @pytest.mark.parametrize(
@@ -337,6 +441,11 @@ def test_timestamps_of_every_format_are_read(stamp: str, meant: str) -> None:
         "[9999-99-99",
         "[9999-12-31 23:59:59,000] x",
         "  2026-09-22 00:53:20,250",
+        "25:00:00,000 INFO x",
+        "4294967296 bytes were deleted",
+        '{"message":"x"}',
+        "{",
+        '{"time":true}',
     ],
 )
 def test_other_text_is_no_timestamp(text: str) -> None:

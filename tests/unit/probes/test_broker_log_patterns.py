@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,45 @@ def test_generations_of_zgc_are_matched() -> None:
     assert found_in(line) == [
         ("gc_pause", {"gc": 3, "reason": "Pause Mark End", "pause_seconds": pytest.approx(1.2e-5)})
     ]
+
+
+@pytest.mark.parametrize(
+    ("log", "seconds"),
+    [
+        ("gc-comma-21", [0.00319, 0.880722, 0.000123, 0.0075]),
+        ("gc-8", [0.0585007, 0.7654321, 0.0012, 0.0182341, 0.0021, 0.8812345]),
+    ],
+)
+def test_pauses_of_every_jdk_and_locale_are_read(log: str, seconds: list[float]) -> None:
+    """Some locales write a decimal comma, JDK 8 seconds in brackets; concurrent work is no pause."""
+    pauses = [fields["pause_seconds"] for kind, fields in events_of(log) if kind == "gc_pause"]
+
+    assert pauses == pytest.approx(seconds)
+
+
+def test_a_stop_of_jdk_8_is_a_safepoint() -> None:
+    """With -XX:+PrintGCApplicationStoppedTime."""
+    assert ("safepoint", {"pause_seconds": pytest.approx(0.0123)}) in events_of("gc-8")
+
+
+def test_lines_are_found_in_what_collectors_wrap_around_them() -> None:
+    """JSON of log4j and of Docker, of one in the other, the container runtime's prefix, syslog."""
+    lines = (RECORDED / "wrapped.log").read_text().splitlines()
+
+    assert events_of("wrapped") == [
+        ("segment_roll", {"topic": "t", "partition": 3, "offset": 77}) for _ in lines
+    ]
+
+
+def test_words_with_quotes_are_found_in_json() -> None:
+    """JSON escapes them."""
+    line = (RECORDED / "redpanda-24.log").read_text().splitlines()
+    removal = next(one for one in line if 'Removing "' in one)
+    scan = Scanner(log_patterns.load(["redpanda"]))
+
+    (found,) = scan.found(json.dumps({"log": f"{removal}\n", "stream": "stderr"}).encode())
+
+    assert found.pattern.kind == "segment_deletion"
 
 
 @pytest.mark.parametrize(
