@@ -4,8 +4,9 @@ Source:   smartctl, or else nvme, for each drive below the device that holds `di
 Overhead: one process for each drive every `period`; a sleeping disk is not woken.
 Caveats:  Both need root, and have nothing about virtual drives: that is reported once. Wear is the
           manufacturer's estimate and may exceed 1. The media errors of an ATA drive are its reported
-          uncorrectable errors; its count of written bytes differs by manufacturer, so only that of NVMe is
-          read. A value that is missing or not a plain number is left out.
+          uncorrectable errors. Its count of written bytes differs by manufacturer, so it is read only where
+          its name has the unit; wear likewise only where the name says what the value means. A value that is
+          missing or not a number is left out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 from collections import deque
@@ -42,10 +44,30 @@ UNITS: Mapping[str, str] = {
 _SBIN = "/usr/sbin:/sbin"  # where both are installed, and not on every user's PATH
 _DATA_UNIT_BYTES = 512_000  # NVMe base specification: a thousand sectors of 512 bytes
 _KELVIN = 273  # nvme's own conversion
-_ATA = {
-    "Reported_Uncorrect": "smart_media_errors",
-    "Reallocated_Sector_Ct": "smart_reallocated_sectors",
-}
+_ATA_COUNTS = {5: "smart_reallocated_sectors", 187: "smart_media_errors"}
+"""By the number of the attribute: manufacturers agree on what these mean, and differ in their names."""
+
+_ATA_LIFE_LEFT = frozenset(  # whose normalised value falls from 100 to 0
+    {
+        "Wear_Leveling_Count",
+        "Media_Wearout_Indicator",
+        "SSD_Life_Left",
+        "Percent_Lifetime_Remain",
+        "Percent_Life_Remaining",
+        "Remaining_Lifetime_Perc",
+        "Available_Reservd_Life",
+    }
+)
+_ATA_WRITTEN = re.compile(
+    r"\w*(?:Host|Lifetime|Total)_Writes_(?:(?P<number>\d+))?(?P<unit>[MGT]iB)"
+)
+_UNIT_BYTES = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_FULL_LIFE = 100
+
+_GROUPED = re.compile(
+    r"[0-9]{1,3}(?:(?P<mark>[,.'\u2019_ \u00a0\u202f])(?:[0-9]{2,3}(?P=mark))*[0-9]{3})?|[0-9]+"
+)
+"""A whole number as text: nvme 2.3 and 2.4 group its digits as the locale says."""
 
 Health = Mapping[str, float]
 """Metric -> value; the keys are those of `UNITS`."""
@@ -124,9 +146,31 @@ def parse_smartctl(body: Mapping[str, object]) -> Health:
     }
     table = _part(body, "ata_smart_attributes").get("table")
     for attribute in table if isinstance(table, list) else []:
-        if isinstance(attribute, Mapping) and attribute.get("name") in _ATA:
-            found[_ATA[str(attribute["name"])]] = _number(_part(attribute, "raw"), "value")
+        if isinstance(attribute, Mapping):
+            found |= {
+                metric: value
+                for metric, value in _ata_values(attribute).items()
+                if found.get(metric) is None
+            }
+    if found.get("smart_reallocated_sectors") is None:
+        found["smart_reallocated_sectors"] = _number(body, "scsi_grown_defect_list")
     return _known(found)
+
+
+def _ata_values(attribute: Mapping[str, object]) -> dict[str, float | None]:
+    """Return what one attribute of an ATA drive says."""
+    name, raw = str(attribute.get("name", "")), _number(_part(attribute, "raw"), "value")
+    number = attribute.get("id")
+    if isinstance(number, int) and number in _ATA_COUNTS:
+        return {_ATA_COUNTS[number]: raw}
+    left = _number(attribute, "value")
+    if name in _ATA_LIFE_LEFT and left is not None and left <= _FULL_LIFE:
+        return {"smart_wear_ratio": (_FULL_LIFE - left) / _FULL_LIFE}
+    written = _ATA_WRITTEN.fullmatch(name)
+    if written is not None and raw is not None:
+        unit_bytes = int(written["number"] or 1) * _UNIT_BYTES[written["unit"]]
+        return {"smart_written_bytes": raw * unit_bytes}
+    return {}
 
 
 def parse_nvme(body: Mapping[str, object]) -> Health:
@@ -168,7 +212,11 @@ def _part(body: Mapping[str, object], key: str) -> Mapping[str, object]:
 
 
 def _number(body: Mapping[str, object], key: str) -> float | None:
+    """Return a number that is not negative, also one that is written as text, with its digits in groups."""
     value = body.get(key)
+    if isinstance(value, str):
+        text = value.strip().removesuffix("%").rstrip()
+        value = float(re.sub("[^0-9]", "", text)) if _GROUPED.fullmatch(text) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) and value >= 0 else None

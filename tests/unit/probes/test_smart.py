@@ -49,6 +49,100 @@ def test_both_tools_agree_on_one_nvme_drive() -> None:
     """One counts in kelvin; only smartctl has an overall verdict."""
     assert parse_smartctl(recorded("smartctl-7.3-nvme")) == {"smart_passed": 1.0, **NVME}
     assert parse_nvme(recorded("nvme-2.3")) == NVME
+    assert parse_nvme(recorded("nvme-2.4")) == NVME
+
+
+@pytest.mark.parametrize(
+    ("text", "units"),
+    [
+        ("0", 0),
+        ("892", 892),
+        ("1969459", 1_969_459),
+        ("1,969,459", 1_969_459),
+        ("1.969.459", 1_969_459),
+        ("1\u202f969\u202f459", 1_969_459),
+        ("1\u00a0969\u00a0459", 1_969_459),
+        ("1'969'459", 1_969_459),
+        ("19,69,459", 1_969_459),  # in India
+        ("340282366920938463463374607431768211455", 2**128 - 1),
+    ],
+)
+def test_numbers_that_are_written_as_text_are_read(text: str, units: int) -> None:
+    """Nvme 2.3 and 2.4 group the digits as the locale says."""
+    assert parse_nvme({"data_units_written": text}) == {
+        "smart_written_bytes": pytest.approx(units * 512_000)
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["", "n/a", "-5", "1e5", "1,969.459", "41.25", "12 GB", ",5", "1,,000"]
+)
+def test_text_that_is_no_whole_number_is_left_out(text: str) -> None:
+    """Such as one with two kinds of marks."""
+    assert parse_nvme({"media_errors": text}) == {}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        (  # Samsung
+            [
+                (177, "Wear_Leveling_Count", 97, 61),
+                (187, "Uncorrectable_Error_Cnt", 100, 2),
+                (5, "Reallocated_Sector_Ct", 100, 1),
+                (241, "Total_LBAs_Written", 99, 62_000_000_000),
+            ],
+            {"smart_wear_ratio": 0.03, "smart_media_errors": 2, "smart_reallocated_sectors": 1},
+        ),
+        (  # Intel
+            [
+                (5, "Reallocated_Sector_Ct", 100, 0),
+                (225, "Host_Writes_32MiB", 100, 1000),
+                (233, "Media_Wearout_Indicator", 88, 0),
+            ],
+            {
+                "smart_wear_ratio": 0.12,
+                "smart_reallocated_sectors": 0,
+                "smart_written_bytes": 1000 * 2**25,
+            },
+        ),
+        (  # Micron
+            [
+                (5, "Reallocate_NAND_Blk_Cnt", 100, 4),
+                (187, "Reported_Uncorrect", 100, 0),
+                (202, "Percent_Lifetime_Remain", 75, 25),
+            ],
+            {"smart_wear_ratio": 0.25, "smart_reallocated_sectors": 4, "smart_media_errors": 0},
+        ),
+        (  # Kingston
+            [
+                (5, "Retired_Block_Count", 100, 3),
+                (231, "SSD_Life_Left", 100, 0),
+                (241, "Lifetime_Writes_GiB", 0, 500),
+            ],
+            {
+                "smart_wear_ratio": 0,
+                "smart_reallocated_sectors": 3,
+                "smart_written_bytes": 500 * 2**30,
+            },
+        ),
+    ],
+)
+def test_attributes_are_read_as_their_manufacturer_means_them(
+    attributes: list[tuple[int, str, int, int]], expected: dict[str, float]
+) -> None:
+    """Counts by their number, which names differ for; wear and written bytes by names that say the unit."""
+    table = [
+        {"id": number, "name": name, "value": value, "raw": {"value": raw, "string": str(raw)}}
+        for number, name, value, raw in attributes
+    ]
+
+    assert parse_smartctl({"ata_smart_attributes": {"table": table}}) == pytest.approx(expected)
+
+
+def test_a_scsi_drive_has_its_grown_defects() -> None:
+    """As reallocated sectors."""
+    assert parse_smartctl({"scsi_grown_defect_list": 5}) == {"smart_reallocated_sectors": 5.0}
 
 
 def test_of_a_sata_drive_only_comparable_attributes_are_read() -> None:
