@@ -23,7 +23,7 @@ from soak.core.plan.plan import STREAM_DETECTOR, Plan
 from soak.core.ports import Clock, Message, Outcome, RepeatingSink, Sink
 from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
-from soak.runtime.incident_size import incident_size
+from soak.runtime.incident_size import IncidentSize, incident_size
 from soak.store.findings.rows import Notification, NotificationContent
 from soak.store.findings.store import MAX_RETRY_WAIT_NS, FindingsStore
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History
@@ -182,21 +182,20 @@ class Delivery:
             )
         )
 
-    def _size(self, finding: Finding, row: Notification) -> list[str]:
+    def _size(self, finding: Finding, row: Notification) -> IncidentSize | None:
         """Return the size of the incident at the time of a message; of a long one the report has it."""
         end_k = (row.created_wall_ns - self._run.start_wall_ns) // SECOND_NS
         last_k = end_k if finding.resolved_k is None else finding.resolved_k
         if row.kind == "corrected" or not 0 <= last_k - finding.onset_k <= MAX_SIZED_SECONDS:
-            return []
+            return None
         detector: level_shift.Config = self._plan.detection.detectors[STREAM_DETECTOR]
         try:
-            size = incident_size(
+            return incident_size(
                 History(self._folder.journal), finding, last_k, detector.minimum_effect
             )
         except (JournalError, OSError, ValueError) as error:
             LOG.warning("size_unknown finding=%s error=%r", finding.key, error)
-            return []
-        return [] if size is None else size.lines()
+            return None
 
     def _digest(self, row: Notification) -> Message:
         with FindingsStore(self._folder.findings) as store:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from soak.alerting.calendar import Calendar
+from soak.alerting.document import Document, Facts, Paragraphs, Points, Tone, as_html, as_text
 from soak.alerting.heartbeat import Notice
 from soak.alerting.heartbeat_message import daemon_names
 from soak.core import wording
@@ -19,6 +20,7 @@ MAX_FINDINGS = 30
 RESOLVE_AFTER_NS = 300 * SECOND_NS
 """An alert that carries a digest resolves itself after this time."""
 _STATES = ("confirmed", "gone", "warning")
+_TONES: Mapping[str, Tone] = {"clean": "good", "regressed": "bad"}
 
 
 def wants_digests(sink: Sink) -> bool:
@@ -75,23 +77,26 @@ def compose_digest(
     new_count = sum(_wall_ns(run, one.raised_k) > since_wall_ns for one in shown)
     age = wording.span((due_wall_ns - run.start_wall_ns) // SECOND_NS)
     counts = f"{open_count} open, {new_count} new since {_stamp(since_wall_ns)}"
-    lines = [
-        f"run       {run.id} of plan {run.name}, started {age} ago",
-        f"findings  {len(shown)} in total: {counts}",
-        *(f"missing   {daemon_names(one)} since {_stamp(one.since_wall_ns)}" for one in missing),
-        *(
-            [f"unsent    {wording.counted(unsent, 'message')} waiting for another try"]
-            if unsent
-            else []
-        ),
-        "",
-        *(line for one in shown[:MAX_FINDINGS] for line in _finding_lines(run, one)),
-        *([f"  and {len(shown) - MAX_FINDINGS} more"] if len(shown) > MAX_FINDINGS else []),
+    facts = [
+        ("run", f"{run.id} of plan {run.name}, started {age} ago"),
+        ("incidents", f"{len(shown)} in total: {counts}"),
+        *(("missing", f"{daemon_names(one)} since {_stamp(one.since_wall_ns)}") for one in missing),
     ]
+    if unsent:
+        facts.append(("unsent", f"{wording.counted(unsent, 'message')} waiting for another try"))
+    document = Document(
+        f"{open_count} open" if open_count else "Digest",
+        "bad" if open_count else "neutral",
+        f"{wording.counted(open_count, 'open incident')}, {new_count} new",
+        [Facts(facts), _listed([_finding_line(run, one) for one in shown])],
+    )
     return Message(
         key=f"{run.id}.digest.{due_wall_ns // SECOND_NS}",
-        subject=f"[soakd] {run.name}: digest: {open_count} open, {new_count} new",
-        text="\n".join(map(wording.printable, lines)).rstrip() + "\n",
+        subject=wording.printable(
+            f"[soakd] digest: {open_count} open, {new_count} new - {run.name}"
+        ),
+        text=as_text(document),
+        html=as_html(document),
         at_wall_ns=due_wall_ns,
         labels={"finding": "digest", "plan": run.name, "run": run.id, "severity": "none"},
         begin_wall_ns=due_wall_ns,
@@ -106,25 +111,34 @@ def compose_end(run: Run, summary: Mapping[str, Any], report: str, queued_wall_n
     verdict, audit = summary["verdict"], summary["audit"]
     lost = audit.get("lost")
     covered = summary["coverage"]
-    lines = [
-        f"The run has ended. {summary['headline']}",
-        "",
-        f"run       {run.id} of plan {run.name}",
-        f"verdict   {verdict}",
-        f"incidents {len(shown)}"
-        + (f", {later} of them only in the offline analysis of the whole run" if later else ""),
-        "lost      " + ("not known" if lost is None else wording.counted(lost, "message")),
-        f"covered   {wording.share_down(covered['ratio'], 2)} of {wording.span(covered['seconds'])}",
-        f"report    {report}",
-        "",
-        *(line for one in shown[:MAX_FINDINGS] for line in _summary_lines(one)),
-        *([f"  and {len(shown) - MAX_FINDINGS} more"] if len(shown) > MAX_FINDINGS else []),
+    found = wording.counted(len(shown), "incident") if shown else "no incident"
+    note = f", {later} of them only in the offline analysis of the whole run" if later else ""
+    facts = [
+        ("run", f"{run.id} of plan {run.name}"),
+        ("verdict", verdict),
+        ("incidents", f"{len(shown)}{note}"),
+        ("lost", "not known" if lost is None else wording.counted(lost, "message")),
+        (
+            "covered",
+            f"{wording.share_down(covered['ratio'], 2)} of {wording.span(covered['seconds'])}",
+        ),
+        ("report", report),
     ]
-    count = wording.counted(len(shown), "incident") if shown else "no incident"
+    document = Document(
+        verdict.capitalize(),
+        _TONES.get(verdict, "neutral"),
+        summary["headline"],
+        [
+            Paragraphs([f"The run has ended. {summary['headline']}"]),
+            Facts(facts, copied=("report",)),
+            _listed([_summary_line(one) for one in shown]),
+        ],
+    )
     return Message(
         key=f"{run.id}.end",
-        subject=f"[soakd] {run.name}: run ended: {verdict}, {count}",
-        text="\n".join(map(wording.printable, lines)).rstrip() + "\n",
+        subject=wording.printable(f"[soakd] run ended: {verdict}, {found} - {run.name}"),
+        text=as_text(document),
+        html=as_html(document),
         at_wall_ns=queued_wall_ns,
         labels={"finding": "end", "plan": run.name, "run": run.id, "severity": "none"},
         begin_wall_ns=queued_wall_ns,
@@ -132,21 +146,23 @@ def compose_end(run: Run, summary: Mapping[str, Any], report: str, queued_wall_n
     )
 
 
-def _summary_lines(finding: Mapping[str, Any]) -> list[str]:
+def _listed(lines: Sequence[str]) -> Points:
+    more = len(lines) - MAX_FINDINGS
+    heading = "incidents" if lines else "no incidents"
+    return Points(heading, lines[:MAX_FINDINGS], left_out=more)
+
+
+def _summary_line(finding: Mapping[str, Any]) -> str:
     state = "open at the end" if finding["state"] == "confirmed" else "resolved"
     seen = ", only in the offline analysis" if finding["found"] == "offline" else ""
-    return [
-        f"  {finding['at']}, cause {finding['cause']}, {state}{seen}",
-        f"      {finding['what']}",
-    ]
+    return f"{finding['at']}, cause {finding['cause']}, {state}{seen}: {finding['what']}"
 
 
-def _finding_lines(run: Run, finding: Finding) -> list[str]:
-    """Return the state and cause, and below the change: together they are too long for a line."""
+def _finding_line(run: Run, finding: Finding) -> str:
     onset = _stamp(_wall_ns(run, finding.onset_k))
     state = f"open since {onset}" if finding.state == "confirmed" else f"resolved, began {onset}"
     change = wording.what_text(finding)
-    return [f"  {state}, cause {finding.cause}", f"      {change}"]
+    return f"{state}, cause {finding.cause}: {change}"
 
 
 def _stamp(wall_ns: int) -> str:

@@ -5,6 +5,7 @@ It says nothing about the cluster, except that records of other hosts may arrive
 
 from __future__ import annotations
 
+from soak.alerting.document import Document, Facts, Paragraphs, Tone, as_html, as_text
 from soak.alerting.heartbeat import CONDUCT, DETECT, Notice, is_remote
 from soak.core import wording
 from soak.core.ports import Message
@@ -34,10 +35,12 @@ def compose(
 ) -> Message:
     """Return the message about a notice; its key keeps the words of older versions, as in `message`."""
     is_returned = kind == "returned"
+    document = _document(notice, kind, run)
     return Message(
         key=f"{notice.key}.{'back' if is_returned else 'missed'}",
-        subject=f"[soakd] {plan}: {wording.printable(_headline(notice, kind))}",
-        text=_body(notice, kind, run),
+        subject=wording.printable(f"[soakd] {_headline(notice, kind)} - {plan}"),
+        text=as_text(document),
+        html=as_html(document),
         follows=f"{notice.key}.missed" if is_returned else "",
         at_wall_ns=now_wall_ns,
         labels={
@@ -83,7 +86,7 @@ def _length(notice: Notice) -> str:
     return wording.span((until_ns - notice.since_wall_ns) / SECOND_NS)
 
 
-def _body(notice: Notice, kind: NotificationKind, run: str) -> str:
+def _document(notice: Notice, kind: NotificationKind, run: str) -> Document:
     since = f"{wording.day(notice.since_wall_ns)} {wording.moment(notice.since_wall_ns)}"
     facts = [("missing", daemon_names(notice)), ("since", since)]
     if notice.why:
@@ -104,11 +107,23 @@ def _body(notice: Notice, kind: NotificationKind, run: str) -> str:
         facts += _log_commands(notice)
     if not notice.is_remote:
         opening.append("This says nothing about the cluster.")
+    late: list[str] = []
     if kind == "missing" and notice.until_wall_ns is not None:  # the sink was unavailable meanwhile
-        opening = ["This is resolved by now, see the next message.", "", *opening]
+        late = ["This is resolved by now, see the next message."]
     facts.append(("run", run))
-    lines = [f"{key:<10}{text}" for key, text in facts]
-    return "\n".join(map(wording.printable, [*opening, "", *lines])) + "\n"
+    badge, tone = _badge(notice, kind)
+    return Document(
+        badge,
+        tone,
+        _headline(notice, kind),
+        [Paragraphs(late), Paragraphs(opening), Facts(facts, copied=("logs",))],
+    )
+
+
+def _badge(notice: Notice, kind: NotificationKind) -> tuple[str, Tone]:
+    if notice.why:
+        return "Run aborted", "bad"
+    return ("Back", "good") if kind == "returned" else ("Not recording", "warning")
 
 
 def _log_commands(notice: Notice) -> list[tuple[str, str]]:

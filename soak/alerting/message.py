@@ -1,25 +1,37 @@
-"""The message about a finding: plain text of at most 40 lines of 78 columns."""
+"""The message about a finding: what, how bad, since when and why; its text has at most 40 lines."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from soak.alerting.chart import Window
+from soak.alerting.document import (
+    Chart,
+    Document,
+    Facts,
+    Numbers,
+    Pairs,
+    Paragraphs,
+    Points,
+    Tone,
+    as_html,
+    as_text,
+)
 from soak.core import wording
 from soak.core.model import Change, Finding, Kind
 from soak.core.ports import Message
 from soak.core.series import parse_series
 from soak.core.units import SECOND_NS
+from soak.runtime.incident_size import IncidentSize
 from soak.store.findings.rows import NotificationKind
 
-COLUMNS = 78
 MAX_LINES = 40
 MAX_EVIDENCE = 4
 MAX_CAUSES = 2
 MAX_SERIES = 4
+_UNKNOWN = "unknown"
 KEY_WORDS = {"opened": "confirmed", "resolved": "gone"}
 """What a kind is called in the keys that become Message-IDs: they must not change when a mail is repeated."""
 LEVEL_SECONDS = 10
@@ -52,7 +64,8 @@ class MessageContext:
     previous_cause: str = ""
     advice: str = ""  # the next step for this cause
     other_findings: Sequence[Finding] = ()  # open ones about the cluster
-    size: Sequence[str] = ()  # how large the incident was or is so far, line by line
+    size: IncidentSize | None = None  # how large the incident was, or is so far
+    has_chart: bool = False
 
     def moment(self, k: int) -> str:
         return wording.moment(self.start_wall_ns + k * SECOND_NS)
@@ -86,10 +99,12 @@ class MessageContext:
 
 def compose(context: MessageContext, chart_png: bytes | None, now_wall_ns: int) -> Message:
     """Return the message; its key is made from the finding, the kind and the occurrence."""
+    context = replace(context, has_chart=chart_png is not None)
     return Message(
         key=_key(context, context.kind, context.occurrence),
-        subject=wording.printable(_headline(context)),
-        text=_body(context),
+        subject=wording.printable(_subject(context)),
+        text=_text(context),
+        html=as_html(_document(context)),
         chart_png=chart_png,
         follows=_follows(context),
         at_wall_ns=now_wall_ns,
@@ -134,44 +149,80 @@ def _end_wall_ns(context: MessageContext, now_wall_ns: int) -> int | None:
     return min(context.start_wall_ns + resolved_k * SECOND_NS, now_wall_ns)
 
 
-def _headline(context: MessageContext) -> str:
-    finding, prefix = context.finding, f"[soakd] {context.plan}:"
-    what = _what(finding)
-    since = f"since {context.moment(finding.onset_k)}"
+def _subject(context: MessageContext) -> str:
+    """Return a line whose first words suffice on a phone: what happened, then to which run."""
+    finding = context.finding
+    cause = wording.cause_text(finding.cause)
+    name = "" if finding.cause == _UNKNOWN else f"{cause}: "
+    what = _what(finding).replace(" latency", "", 1)
     if context.is_withdrawn:
-        return f"{prefix} withdrawn: {what} {since}, cause {context.cause}"
+        what = f"false alarm withdrawn: {what}"
+    elif context.is_resolved:
+        what = f"resolved{_recovery(context)}"
+    elif context.is_corrected:
+        was = " or ".join(map(wording.cause_text, context.previous_cause.split(" or ")))
+        what = f"cause now {cause}, not {was}: {what}"
+    elif context.is_reopened:
+        what = f"again: {name}{what}"
+    else:
+        what = f"{name}{what}"
+    return f"[soakd] {what} - {context.plan}"
+
+
+def _recovery(context: MessageContext) -> str:
+    finding = context.finding
+    known = "" if finding.cause == _UNKNOWN else f" ({wording.cause_text(finding.cause)})"
+    if finding.kind == "outage":
+        return f": {_what(finding)}{known}"
+    resolved_k = finding.resolved_k
+    after = "" if resolved_k is None else f" after {wording.span(resolved_k - finding.onset_k)}"
+    name = _title(finding).replace(" latency", "", 1)
+    return f"{after}: {name} was {_amount(finding, finding.after)}{_current_level(context, ', now ')}{known}"
+
+
+def _document(context: MessageContext, max_points: int = MAX_EVIDENCE) -> Document:
+    badge, tone = _badge(context)
+    return Document(
+        badge,
+        tone,
+        _title_of_page(context.finding),
+        [
+            Paragraphs(_opening(context)),
+            Facts(_facts(context)),
+            _size(context),
+            Chart(_sparkline(context), context.has_chart),
+            _cause(context, max_points),
+            _other_causes(context.finding),
+            _changed_series(context),
+            Facts(_links(context), copied=("report",)),
+        ],
+    )
+
+
+def _title_of_page(finding: Finding) -> str:
+    """Return the cause in words, with a capital: `Drive GC`."""
+    words = wording.cause_text(finding.cause)
+    return "Cause unknown" if finding.cause == _UNKNOWN else words[:1].upper() + words[1:]
+
+
+def _badge(context: MessageContext) -> tuple[str, Tone]:
+    if context.is_withdrawn:
+        return "Withdrawn", "neutral"
     if context.is_resolved:
-        if finding.kind == "outage":
-            return f"{prefix} resolved: {what}, cause {context.cause}"
-        name = _title(finding)
-        back = f"back from {_amount(finding, finding.after)}{_current_level(context, ' to ')}"
-        return f"{prefix} resolved: {name} {back}, cause {context.cause}"
+        return "Resolved", "good"
     if context.is_corrected:
-        return f"{prefix} cause corrected: {context.cause}: {what} {since}"
-    state = "reopened" if context.is_reopened else "opened"
-    return f"{prefix} {state}: {what} {since}, cause {context.cause}"
+        return "Open - cause corrected", "warning"
+    return ("Open again" if context.is_reopened else "Open"), "bad"
 
 
-def _body(context: MessageContext) -> str:
-    """Return the whole text; where it would be too long, each piece of evidence gets fewer lines."""
-    for max_lines in (3, 2, 1):
-        text = _text(context, max_lines)
+def _text(context: MessageContext) -> str:
+    """Return the whole text; where it would be too long, evidence gets fewer lines, then fewer points."""
+    text = ""
+    for max_lines, max_points in ((3, MAX_EVIDENCE), (2, MAX_EVIDENCE), (1, MAX_EVIDENCE), (1, 1)):
+        text = as_text(_document(context, max_points), max_lines)
         if text.count("\n") <= MAX_LINES:
             break
     return text
-
-
-def _text(context: MessageContext, max_lines: int) -> str:
-    blocks = [
-        _opening(context),
-        _facts(context),
-        _sparkline(context),
-        _cause(context, max_lines),
-        _other_causes(context.finding, min(max_lines, 2)),
-        _changed_series(context),
-        _links(context),
-    ]
-    return "\n\n".join("\n".join(map(wording.printable, block)) for block in blocks if block) + "\n"
 
 
 def _opening(context: MessageContext) -> list[str]:
@@ -179,8 +230,7 @@ def _opening(context: MessageContext) -> list[str]:
         return ["Withdrawn: data recorded since clears the cluster. It was a false alarm."]
     lines: list[str] = []
     if context.is_corrected:
-        correction = f"Cause corrected: {context.cause}, from later data."
-        lines = textwrap.wrap(correction, COLUMNS)
+        lines = [f"Cause corrected: {context.cause}, from later data."]
     elif context.is_reopened:
         lines = ["The finding was resolved and is open again."]
     if (
@@ -190,7 +240,7 @@ def _opening(context: MessageContext) -> list[str]:
     return lines
 
 
-def _facts(context: MessageContext) -> list[str]:
+def _facts(context: MessageContext) -> list[tuple[str, str]]:
     finding = context.finding
     low, high = finding.interval
     onset_ns = context.start_wall_ns + finding.onset_k * SECOND_NS
@@ -204,12 +254,28 @@ def _facts(context: MessageContext) -> list[str]:
         lasted = wording.span(finding.resolved_k - finding.onset_k)
         end = f"by {context.moment_with_day(finding.resolved_k)}, after {lasted}"
         facts.append(("resolved", f"{end}{_current_level(context, '; now ')}"))
-    facts += [("size" if at == 0 else "", line) for at, line in enumerate(context.size)]
     source = wording.shortened(parse_series(finding.series).source, _MAX_SOURCE_LENGTH)
     facts.append(("source", f"{source}, confidence {finding.confidence:.2%}"))
     if context.other_findings:
         facts.append(("also open", _other_findings(context)))
-    return [line for key, text in facts for line in _fact(key, text)]
+    return facts
+
+
+def _size(context: MessageContext) -> Numbers:
+    size = context.size
+    if size is None:
+        return Numbers((), ())
+    rows = [
+        (
+            name,
+            *(wording.amount(one, "seconds") for one in (level.before, level.worst, level.after)),
+        )
+        for name, level in size.levels.items()
+    ]
+    if not context.is_resolved:
+        rows = [row[:-1] for row in rows]
+    columns = ("before", "worst", "now") if context.is_resolved else ("before", "worst")
+    return Numbers(columns, rows, size.messages_text())
 
 
 def _other_findings(context: MessageContext) -> str:
@@ -237,40 +303,40 @@ def _sparkline(context: MessageContext) -> list[str]:
     return [f"  {spark}", f"  {left}{right:>{max(0, len(spark) - len(left))}}  {low} to {high}"]
 
 
-def _cause(context: MessageContext, max_lines: int) -> list[str]:
+def _cause(context: MessageContext, max_points: int) -> Points:
     if not context.finding.causes:
-        return _fact("cause", context.cause)
+        return Points(context.cause, (), key="cause")
     best = context.finding.causes[0]
     notes = [f"score {best.score:.2f}"] if best.score > 0 else []
     notes += [f"was {context.previous_cause}"] if context.previous_cause else []
     known = f"{best.cause} ({', '.join(notes)})" if notes else best.cause
     is_unexplained = best.score <= 0 and best.evidence
-    lines = _fact("cause", f"{known}; other changes:" if is_unexplained else known)
-    for evidence in best.evidence[:MAX_EVIDENCE]:
-        lines += _item(evidence.text, max_lines)
-    return lines + _more_line(len(best.evidence) - MAX_EVIDENCE)
+    return Points(
+        f"{known}; other changes:" if is_unexplained else known,
+        [evidence.text for evidence in best.evidence[:max_points]],
+        key="cause",
+        left_out=len(best.evidence) - max_points,
+    )
 
 
-def _other_causes(finding: Finding, max_lines: int) -> list[str]:
+def _other_causes(finding: Finding) -> Points:
     others = [item for item in finding.causes[1:] if item.score > 0]
-    lines: list[str] = []
-    for item in others[:MAX_CAUSES]:
-        why = f": {item.evidence[0].text}" if item.evidence else ""
-        lines += _item(f"{item.cause} {item.score:.2f}{why}", max_lines)
-    more = _more_line(len(others) - MAX_CAUSES)
-    return ["other possible causes", *lines, *more] if lines else []
+    points = [
+        f"{item.cause} {item.score:.2f}" + (f": {item.evidence[0].text}" if item.evidence else "")
+        for item in others[:MAX_CAUSES]
+    ]
+    left_out = len(others) - MAX_CAUSES
+    return Points("other possible causes", points, left_out=left_out, max_lines=2)
 
 
-def _changed_series(context: MessageContext) -> list[str]:
+def _changed_series(context: MessageContext) -> Pairs:
     finding = context.finding
     series = [name for name in finding.changes if name != finding.series]
-    if not series:
-        return []
-    lines = [_changed_series_line(context, name) for name in series[:MAX_SERIES]]
-    return ["also changed", *lines, *_more_line(len(series) - len(lines))]
+    rows = [_changed_series_row(context, name) for name in series[:MAX_SERIES]]
+    return Pairs("also changed", rows, len(series) - len(rows))
 
 
-def _changed_series_line(context: MessageContext, series: str) -> str:
+def _changed_series_row(context: MessageContext, series: str) -> tuple[str, str]:
     name = wording.title_with_other_source(series, context.finding.series)
     onset_k = context.finding.onset_k
     known = [
@@ -279,38 +345,19 @@ def _changed_series_line(context: MessageContext, series: str) -> str:
         if change.series == series and abs(change.onset_k - onset_k) <= _SAME_ONSET_SECONDS
     ]
     if not known:
-        return f"  {wording.shortened(name, COLUMNS - 2)}"
+        return name, ""
     change = min(known, key=lambda one: abs(one.onset_k - onset_k))
     kind: Kind = "outage" if change.kind == "outage" else "step"
-    step = wording.level_text(series, kind, change.before, change.after)
-    return f"  {wording.shortened(name, COLUMNS - 4 - len(step))}  {step}"
+    return name, wording.level_text(series, kind, change.before, change.after)
 
 
-def _links(context: MessageContext) -> list[str]:
+def _links(context: MessageContext) -> list[tuple[str, str]]:
     is_advised = context.advice and not context.is_resolved
-    advice = _fact("next step", context.advice) if is_advised else []
-    # the folder is one word, to be copied: it may be longer than a line
-    return [*advice, f"report    {context.report}", f"finding   {context.finding.key}"]
-
-
-def _more_line(count: int) -> list[str]:
-    """Return how many were left out, if any were: the report has them all."""
-    return [f"  and {count} more"] if count > 0 else []
-
-
-def _item(text: str, max_lines: int) -> list[str]:
-    return textwrap.wrap(
-        text,
-        COLUMNS,
-        initial_indent="  - ",
-        subsequent_indent="    ",
-        max_lines=max_lines,
-        placeholder=" ...",
-    )
-
-
-def _fact(key: str, text: str) -> list[str]:
-    return textwrap.wrap(text, COLUMNS, initial_indent=f"{key:<10}", subsequent_indent=" " * 10)
+    return [
+        *([("next step", context.advice)] if is_advised else []),
+        ("report", context.report),
+        ("finding", context.finding.key),
+    ]
 
 
 def _title(finding: Finding) -> str:

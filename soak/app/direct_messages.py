@@ -75,7 +75,7 @@ def _test_message(plan: str, host: str, now_wall_ns: int) -> Message:
     key = f"test-{plan}-{host}-{now_wall_ns // SECOND_NS}"
     return Message(
         key=key,
-        subject=f"[soakd] {plan}: test message from {host}, nothing was found",
+        subject=f"[soakd] test message from {host}, nothing was found - {plan}",
         text=f"Sent by `soak alert --test` on {host} at {moment(now_wall_ns)}.\n"
         f"Findings of the plan {plan} arrive the same way.\n",
         at_wall_ns=now_wall_ns,
@@ -194,7 +194,7 @@ def _daemon_message(
     """Return a message about a daemon of soakd, not about the cluster."""
     return Message(
         key=key,
-        subject=f"[soakd] {plan}: {problem} on {host}",
+        subject=f"[soakd] {problem} on {host} - {plan}",
         text=f"{text}Its last log lines: journalctl -u {unit} -n 50\n",
         at_wall_ns=at_wall_ns,
         labels={"finding": key, "plan": plan, "source": host, "severity": "warning"},

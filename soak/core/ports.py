@@ -337,6 +337,10 @@ class Probe(Protocol):
     def close(self) -> None: ...
 
 
+CHART_URL = "cid:chart"
+"""Refers to the chart of a message in its HTML."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message about a finding, the run or its daemons, ready to be rendered by a sink."""
@@ -344,6 +348,7 @@ class Message:
     key: str  # the same for every try; becomes the Message-ID
     subject: str
     text: str
+    html: str = ""  # the same content as a page, for sinks that can show one
     chart_png: bytes | None = None
     follows: str = ""  # key of the message that this one refers to
     at_wall_ns: int = 0  # when it was queued; the same for every try

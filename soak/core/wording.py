@@ -36,6 +36,7 @@ _PHRASES = (
     ("io ", "IO "),
     ("lag messages", "consumer lag"),
 )
+_ACRONYMS = {"gc": "GC", "cpu": "CPU"}
 _KINDS = {"step": "", "drift": "drifting", "spikes": "spiking", "tail": "in its tail", "outage": ""}
 _OUTAGES = {
     ACKNOWLEDGEMENTS_STOPPED: "nothing was acknowledged{} for {}",
@@ -75,6 +76,11 @@ def title(series: str) -> str:
     quantile = _QUANTILES.get(share, f"p{share}" if share else "")
     others = ", ".join(_label(key, text) for key, text in name.labels if key != "quantile")
     return " ".join(part for part in (quantile, words, f"({others})" if others else "") if part)
+
+
+def cause_text(cause: str) -> str:
+    """Return a cause in words: `drive GC` for `drive_gc`."""
+    return " ".join(_ACRONYMS.get(word, word) for word in cause.split("_"))
 
 
 def title_with_source(series: str) -> str:

@@ -57,9 +57,13 @@ class IncidentSize:
             )
             end = "" if np.isnan(level.after) else f", now {after}"
             found.append(f"{name} {before} before, {worst} at worst{end}")
+        return [*found, self.messages_text()]
+
+    def messages_text(self) -> str:
+        """Return how many messages were slow: `1,200 messages above 10 ms in 3 min`."""
         slow = wording.counted(self.slow_messages, "message")
         limit, lasted = wording.amount(self.limit, "seconds"), wording.span(self.seconds)
-        return [*found, f"{slow} above {limit} in {lasted}"]
+        return f"{slow} above {limit} in {lasted}"
 
     def to_json(self) -> dict[str, object]:
         return {

@@ -28,7 +28,7 @@ from soak.clients.client_settings import SECRET_HELP, is_secret_reference, resol
 from soak.clients.deadline import DEADLINE_SECONDS, Deadline
 from soak.core.errors import BrokerError, PlanError
 from soak.core.plan.config import STRICT
-from soak.core.ports import Message, Outcome
+from soak.core.ports import CHART_URL, Message, Outcome
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
 _PERMANENT = 500  # RFC 5321, 4.2.1: 5yz is a permanent negative reply
@@ -86,10 +86,7 @@ _AUTHENTICATION_ERRORS = frozenset({530, 534, 535, 538})  # RFC 4954, 6
 _CLOSING = 421  # RFC 5321, 3.8: the server closes the connection
 _ID_HEADERS = frozenset({"message-id", "in-reply-to", "references", "content-id"})
 _MAX_TIMEOUT = duration_ns("60s")
-CHART_PIXELS = 640
-"""The width of the chart on a wide screen; the image has more pixels, for a dense screen."""
 _STYLE = "font-family:monospace;font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere;max-width:80ch"
-_CONTINUED = re.compile(r"(?<=\S)\n(?: {4}| {10})(?=\S)")  # indents in `soak.alerting.message`
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -161,13 +158,13 @@ def compose(config: Config, message: Message) -> EmailMessage:
     mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: no vacation replies
     mail.set_content(message.text, cte="quoted-printable")
     chart = _message_id(config, f"{message.key}.chart")
-    has_chart = message.chart_png is not None
+    page = message.html or _page(message.text)
     mail.add_alternative(
-        _html(message.text, chart if has_chart else ""), "html", cte="quoted-printable"
+        page.replace(CHART_URL, f"cid:{chart[1:-1]}"), "html", cte="quoted-printable"
     )
     if message.chart_png is not None:
-        _, page = mail.iter_parts()
-        page.add_related(
+        _, html = mail.iter_parts()
+        html.add_related(
             message.chart_png,
             "image",
             "png",
@@ -178,22 +175,12 @@ def compose(config: Config, message: Message) -> EmailMessage:
     return mail
 
 
-def _html(text: str, chart: str) -> str:
-    """Return the text in a fixed-width font, in which columns line up; a narrow screen wraps lines.
-
-    Lines that were wrapped for a terminal are joined first, or a phone would wrap them twice.
-    """
-    joined = _CONTINUED.sub(" ", text)
-    picture = (
-        f'<p><img src="cid:{chart[1:-1]}" alt="latency chart" width="{CHART_PIXELS}"'
-        ' style="max-width:100%;height:auto"></p>\n'
-        if chart
-        else ""
-    )
+def _page(text: str) -> str:
+    """Return a text in a fixed-width font, in which columns line up; a narrow screen wraps lines."""
     return (
         '<!DOCTYPE html>\n<html><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"></head><body>\n'
-        f'{picture}<pre style="{_STYLE}">{escape(joined)}</pre>\n</body></html>\n'
+        f'<pre style="{_STYLE}">{escape(text)}</pre>\n</body></html>\n'
     )
 
 

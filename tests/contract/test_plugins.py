@@ -16,7 +16,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from typer.testing import CliRunner
 
-from soak.alerting.message import COLUMNS
+from soak.alerting.document import COLUMNS
 from soak.cli import main
 from soak.core import plugins
 from soak.core.plan.plan import PLUGIN_SECTIONS

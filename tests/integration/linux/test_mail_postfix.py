@@ -60,7 +60,7 @@ def test_opened_and_resolved_arrive_in_every_mailbox_once(tmp_path: Path) -> Non
 
     opened, resolved = mails
     assert others == {opened["Message-ID"], resolved["Message-ID"]}
-    assert resolved["Subject"].startswith("[soakd] synthetic: resolved: p99 end-to-end latency")
+    assert resolved["Subject"].startswith("[soakd] resolved after")
     assert resolved["In-Reply-To"] == resolved["References"] == opened["Message-ID"]
     for mail in mails:
         _looks_right(mail)

@@ -35,7 +35,7 @@ def test_a_finding_is_sent_once_with_its_chart(tmp_path: Path) -> None:
     world.daemon().poll()
 
     (message,) = world.sink.messages
-    assert message.subject.startswith("[soakd] synthetic: opened: p99 end-to-end latency 4.1")
+    assert message.subject.startswith("[soakd] retention cliff: p99 end-to-end 4.1")
     assert (message.chart_png or b"").startswith(b"\x89PNG")
     assert "\nnext step see how files are deleted" in message.text
     assert world.states() == [("opened", "sent")]

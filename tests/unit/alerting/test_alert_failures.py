@@ -145,7 +145,7 @@ def test_a_finding_that_is_the_clients_fault_is_withdrawn(tmp_path: Path) -> Non
     world.daemon().poll()
 
     first, second = world.sink.messages
-    assert second.subject.startswith("[soakd] synthetic: withdrawn: p99 end-to-end latency")
+    assert second.subject.startswith("[soakd] false alarm withdrawn: p99 end-to-end")
     assert "Withdrawn: data recorded since" in second.text
     assert (second.follows, second.end_wall_ns) == (first.key, world.clock.wall_ns())
 
@@ -164,7 +164,7 @@ def test_a_finding_that_comes_back_is_reopened(tmp_path: Path) -> None:
         ".gone-2",
     ]
     _, over, again, last = world.sink.messages
-    assert again.subject.startswith("[soakd] synthetic: reopened: p99 end-to-end latency")
+    assert again.subject.startswith("[soakd] again: retention cliff: p99 end-to-end")
     assert again.text.startswith("The finding was resolved and is open again.\n")
     assert (again.follows, last.follows) == (over.key, again.key)
 

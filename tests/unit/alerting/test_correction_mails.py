@@ -23,8 +23,8 @@ from tests.support.alerting.findings import CAUSES, SERIES, finding
 
 LAST_WORD = (Explanation("compaction", 0.8, (Evidence("A compaction began at the onset."),)),)
 SUBJECT = (
-    "[soakd] synthetic: cause corrected: compaction (was retention_cliff): "
-    "p99 end-to-end latency 4.1 ms -> 61 ms (x15) since 14:15:23Z"
+    "[soakd] cause now compaction, not retention cliff: "
+    "p99 end-to-end 4.1 ms -> 61 ms (x15) - synthetic"
 )
 
 
@@ -49,7 +49,8 @@ def test_a_corrected_cause_is_one_mail_that_refers_to_the_first(tmp_path: Path) 
 
     first, second = world.sink.messages
     sent = mail.compose(mail.Config(to=("a@example.org",)), second)
-    assert (first.subject[-16:], second.subject) == (" retention_cliff", SUBJECT)
+    assert first.subject.startswith("[soakd] retention cliff: ")
+    assert second.subject == SUBJECT
     assert "  - A compaction began at the onset.\n" in second.text
     assert sent["Message-ID"] == "<synthetic-1-130.corrected@localhost>"
     assert sent["In-Reply-To"] == sent["References"] == "<synthetic-1-130.confirmed@localhost>"
@@ -108,7 +109,7 @@ def test_the_digest_names_the_final_cause(tmp_path: Path) -> None:
 
     _, corrected, digest = world.sink.messages
     assert corrected.subject == SUBJECT
-    assert "cause compaction\n      p99 end-to-end latency 4.1 ms -> 61 ms (x15)\n" in digest.text
+    assert "cause compaction: p99 end-to-end latency\n    4.1 ms -> 61 ms (x15)\n" in digest.text
 
 
 def test_the_alert_gets_the_corrected_cause(tmp_path: Path) -> None:
@@ -139,9 +140,9 @@ def test_a_first_mail_that_was_delayed_needs_no_correction(tmp_path: Path) -> No
         world.clock.advance(60)
         world.daemon().poll()
 
-    assert [one.subject.rpartition(" ")[2] for one in world.sink.messages] == [
-        "retention_cliff",
-        "compaction",
+    assert [one.subject.split(":")[0] for one in world.sink.messages] == [
+        "[soakd] retention cliff",
+        "[soakd] compaction",
     ]
     assert world.states() == [("opened", "sent")]
 
@@ -157,4 +158,5 @@ def test_a_resolved_finding_waits_for_its_final_cause(tmp_path: Path) -> None:
         world.daemon().poll()
 
     assert sent_keys(world) == ["-130.confirmed", "-130.gone"]
-    assert world.sink.messages[1].subject.endswith(", cause compaction (was retention_cliff)")
+    assert world.sink.messages[1].subject.endswith("(compaction) - synthetic")
+    assert "cause     compaction (score 0.80, was retention_cliff)\n" in world.sink.messages[1].text

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from soak.alerting.after_run import AfterRunDelivery
-from soak.alerting.message import COLUMNS
+from soak.alerting.document import COLUMNS
 from soak.core.plan.phases import decision_line
 from soak.core.ports import Message
 from soak.sinks import webhook
@@ -51,8 +51,8 @@ def test_a_digest_is_sent_once_a_day_and_repeated_until_it_is_taken(tmp_path: Pa
     first, second = world.sink.messages
     assert before == 0
     assert first == second
-    assert first.subject == "[soakd] synthetic: digest: 1 open, 1 new"
-    assert "findings  1 in total: 1 open, 1 new since 2026-" in first.text
+    assert first.subject == "[soakd] digest: 1 open, 1 new - synthetic"
+    assert "incidents 1 in total: 1 open, 1 new since 2026-" in first.text
     assert max(map(len, first.text.splitlines())) <= COLUMNS
 
 

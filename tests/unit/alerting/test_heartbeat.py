@@ -419,9 +419,11 @@ def test_missing_and_returned_are_one_thread_of_mails(world: World) -> None:
 
     first, second_ = world.sent
     logs = str(world.folder.logs)
-    assert first.subject == f"[soakd] synthetic: no heartbeat from {PRODUCER} since 14:14:20Z"
+    assert first.subject == f"[soakd] no heartbeat from {PRODUCER} since 14:14:20Z - synthetic"
     assert first.text == MISSED.replace("LOGS", logs)
-    assert second_.subject == f"[soakd] synthetic: heartbeat of {PRODUCER} is back after 5 min 40 s"
+    assert (
+        second_.subject == f"[soakd] heartbeat of {PRODUCER} is back after 5 min 40 s - synthetic"
+    )
     assert "back      at 14:20:00Z, after 5 min 40 s\n" in second_.text
     assert second_.follows == first.key
     assert first.labels == second_.labels
@@ -478,11 +480,11 @@ def test_missing_records_of_other_hosts_have_their_own_text(world: World) -> Non
 
     first, last = world.sent
     assert first.subject == (
-        "[soakd] synthetic: no records from probe@b1, probe@b2 since 14:14:20Z"
+        "[soakd] no records from probe@b1, probe@b2 since 14:14:20Z - synthetic"
     )
     assert first.text == REMOTE.replace("LOGS", str(world.folder.logs))
     assert last.subject == (
-        "[soakd] synthetic: records from probe@b1, probe@b2 arrive again after 7 min 20 s"
+        "[soakd] records from probe@b1, probe@b2 arrive again after 7 min 20 s - synthetic"
     )
     assert last.text.startswith(
         "Records of these daemons arrive again, with those that waited on their hosts.\n\nmissing "
@@ -583,7 +585,7 @@ def test_an_aborted_run_is_one_message(world: World) -> None:
     daemon.poll()
 
     (message,) = world.sent
-    assert message.subject == f"[soakd] synthetic: run aborted: {why}"
+    assert message.subject == f"[soakd] run aborted: {why} - synthetic"
     assert message.text.startswith(f"The run was aborted: {why}.\n")
     assert f"logs      on host: {world.folder.logs}\n" in message.text
 

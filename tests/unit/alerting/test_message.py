@@ -10,10 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from soak.alerting.chart import Window, draw_chart, read_window, window_bounds, with_breaks
-from soak.alerting.message import COLUMNS, MessageContext, compose
+from soak.alerting.document import COLUMNS
+from soak.alerting.message import MessageContext, compose
 from soak.core.errors import JournalError
 from soak.core.model import Change, Evidence, Explanation, Finding
+from soak.core.ports import CHART_URL
 from soak.core.units import SECOND_NS
+from soak.runtime.incident_size import IncidentSize, Level
 from soak.store.findings.rows import NotificationKind
 from tests.support.spark.synthetic_run import (
     CONSUMER,
@@ -87,12 +90,11 @@ finding   run1-118
 
 
 def test_an_opened_finding_reads_like_this() -> None:
-    """The subject alone says what, how much, since when and why."""
+    """The subject alone says why, what and how much."""
     message = compose(CONTEXT, None, 7)
 
     assert message.subject == (
-        "[soakd] demo: opened: p99 end-to-end latency 4.1 ms -> 61 ms (x15) since 14:15:12Z, "
-        "cause retention_cliff"
+        "[soakd] retention cliff: p99 end-to-end 4.1 ms -> 61 ms (x15) - demo"
     )
     assert message.text == CONFIRMED
     assert (message.key, message.follows, message.at_wall_ns) == ("run1-118.confirmed", "", 7)
@@ -109,8 +111,8 @@ def test_a_resolved_finding_says_when_and_the_level_after_it() -> None:
     message = compose(context, None, 0)
 
     assert message.subject == (
-        "[soakd] demo: resolved: p99 end-to-end latency back from 61 ms to 4.2 ms, "
-        "cause retention_cliff"
+        "[soakd] resolved after 1 min 8 s: p99 end-to-end was 61 ms, now 4.2 ms "
+        "(retention cliff) - demo"
     )
     assert "resolved  by 14:16:20Z, after 1 min 8 s; now 4.2 ms\n" in message.text
     assert (message.key, message.follows) == ("run1-118.gone", "run1-118.confirmed")
@@ -125,7 +127,7 @@ def test_an_unknown_level_after_a_finding_is_left_out() -> None:
         context = dataclasses.replace(CONTEXT, finding=gone, kind="resolved", window=window)
         message = compose(context, None, 0)
 
-        assert "latency back from 61 ms, cause" in message.subject
+        assert "p99 end-to-end was 61 ms (retention cliff)" in message.subject
         assert "resolved  by 14:16:20Z, after 1 min 8 s\n" in message.text
 
 
@@ -173,6 +175,40 @@ def test_hostile_names_and_log_lines_stay_text_in_their_line() -> None:
     assert all(line.isprintable() for line in message.text.splitlines())
     assert not any(line.startswith("Bcc") for line in message.text.splitlines())
     assert message.text.encode()
+
+
+def test_hostile_names_and_log_lines_are_no_markup() -> None:
+    """Mail programs run markup, and load what it refers to."""
+    evil = "<img src=//x>&\x1b[2J"
+    cause = Explanation("network", 0.7, (Evidence(f"log says {evil}"),))
+    finding = dataclasses.replace(
+        FINDING,
+        series=f'probe@h|x_seconds{{topic="{evil}"}}',
+        changes=(f"{evil}|y",),
+        causes=(cause,),
+    )
+    html = compose(dataclasses.replace(CONTEXT, finding=finding), None, 0).html
+
+    assert "<img" not in html
+    assert "log says &lt;img src=//x&gt;&amp;" in html
+    assert "\x1b" not in html
+
+
+def test_the_page_has_what_the_text_has_and_the_chart_instead_of_the_sparkline() -> None:
+    size = IncidentSize({"p99": Level(0.0041, 0.074, np.nan)}, 0.0075, 1200, 68)
+    context = dataclasses.replace(CONTEXT, size=size)
+
+    plain, drawn = compose(context, None, 7), compose(context, b"png", 7)
+
+    for part in ("4.1 ms", "74 ms", "1,200 messages above 7.5 ms in 1 min 8 s"):
+        assert part in plain.text
+        assert part in plain.html
+    assert "▁▁▁█" in plain.html.replace("\n", "")
+    assert CHART_URL not in plain.html
+    assert CHART_URL in drawn.html
+    assert "▁▁▁█" not in drawn.html
+    assert "Latency peaks in 121 of the 127 seconds" in drawn.html
+    assert drawn.text == plain.text
 
 
 def test_a_message_names_other_open_findings() -> None:
@@ -250,8 +286,8 @@ def test_a_corrected_cause_is_shown_with_the_previous_one_and_its_evidence() -> 
     message = compose(context, None, 7)
 
     assert message.subject == (
-        "[soakd] demo: cause corrected: retention_cliff (was noisy_neighbour): "
-        "p99 end-to-end latency 4.1 ms -> 61 ms (x15) since 14:15:12Z"
+        "[soakd] cause now retention cliff, not noisy neighbour: "
+        "p99 end-to-end 4.1 ms -> 61 ms (x15) - demo"
     )
     assert message.text == CORRECTED + CONFIRMED.replace("0.93)", "0.93, was noisy_neighbour)")
     assert (message.key, message.follows) == ("run1-118.corrected", "run1-118.confirmed")
@@ -267,7 +303,7 @@ def test_a_resolved_finding_names_the_cause_and_the_previous_one() -> None:
         0,
     )
 
-    assert message.subject.endswith(", cause retention_cliff (was unknown)")
+    assert message.subject.endswith("(retention cliff) - demo")
     assert "cause     retention_cliff (score 0.93, was unknown)\n" in message.text
 
 
@@ -294,7 +330,7 @@ def test_a_finding_without_journals_and_cause_makes_a_message() -> None:
 
     message = compose(context, None, 0)
 
-    assert message.subject.endswith("cause unknown")
+    assert message.subject == "[soakd] p99 end-to-end 4.1 ms -> 61 ms (x15) - demo"
     assert message.text.count("\n\n") == 2
 
 
@@ -329,6 +365,7 @@ def test_a_long_message_stays_within_forty_lines_of_78_columns(
         previous_cause="noisy_neighbour",
         advice=advice,
         other_findings=[beside] * 12,
+        size=IncidentSize(dict.fromkeys(("p50", "p99", "p99.9", "max"), Level(1, 2, 3)), 1, 9, 60),
     )
     message = compose(context, None, 0)
     lines = message.text.splitlines()
@@ -353,8 +390,7 @@ def test_the_wait_of_an_unacknowledged_message_may_be_longer_than_measured() -> 
     message = compose(dataclasses.replace(CONTEXT, finding=waiting, window=None), None, 7)
 
     assert (
-        "wait of the oldest unacknowledged message 0 s -> 5.48 s and longer since"
-        in message.subject
+        "wait of the oldest unacknowledged message 0 s -> 5.48 s and longer - " in message.subject
     )
 
 
@@ -376,7 +412,7 @@ def test_an_outage_is_told_by_its_length_and_its_messages() -> None:
     resolved = dataclasses.replace(opened, finding=over, kind="resolved")
     what = "nothing was acknowledged for"
 
-    assert f"{what} 5 s; 10 of 900 messages failed since" in compose(opened, None, 7).subject
+    assert f"[soakd] {what} 5 s; 10 of 900 messages failed - " in compose(opened, None, 7).subject
     assert f"{what} 5 s; 10 of 900 messages failed" in compose(opened, None, 7).text
     assert f"resolved: {what} 61 s;" in compose(resolved, None, 7).subject
 

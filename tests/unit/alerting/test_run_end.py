@@ -7,7 +7,7 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from soak.alerting.message import COLUMNS
+from soak.alerting.document import COLUMNS
 from soak.store.findings.store import FindingsStore
 from spark.report import queue_end
 from tests.support.alerting.daemon import DELIVERED, AlertWorld, FakeSink
@@ -58,9 +58,9 @@ def test_it_lists_what_only_the_offline_analysis_found_and_is_sent_once(tmp_path
         world.daemon().deliver()
 
     (message,) = world.sink.messages
-    assert message.subject == "[soakd] synthetic: run ended: regressed, 2 incidents"
+    assert message.subject == "[soakd] run ended: regressed, 2 incidents - synthetic"
     assert "incidents 2, 1 of them only in the offline analysis of the whole run" in message.text
-    assert "resolved, only in the offline analysis\n" in message.text
+    assert "resolved, only in the offline\n    analysis: " in message.text
     assert "lost      0 messages" in message.text
     assert "covered   99.99% of 36 h" in message.text
     lines = [one for one in message.text.splitlines() if not one.startswith("report")]

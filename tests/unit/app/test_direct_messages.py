@@ -48,7 +48,7 @@ SAID = {
 def test_the_message_names_unit_host_and_how() -> None:
     message = failure_message("p", UNIT, "h1", SAID, 0)
 
-    assert message.subject == "[soakd] p: soak-start@p failed on h1"
+    assert message.subject == "[soakd] soak-start@p failed on h1 - p"
     assert "at 1970-01-01 00:00:00Z: exit-code 1." in message.text
     assert "journalctl -u soak-start@p" in message.text
 
@@ -56,7 +56,7 @@ def test_the_message_names_unit_host_and_how() -> None:
 def test_a_failed_alert_daemon_means_that_findings_are_not_sent() -> None:
     message = failure_message("p", "soak-alert@p", "h1", {**SAID, "MONITOR_EXIT_STATUS": "2"}, 0)
 
-    assert message.subject == "[soakd] p: findings are not sent, soak-alert@p failed on h1"
+    assert message.subject == "[soakd] findings are not sent, soak-alert@p failed on h1 - p"
     assert "Findings are kept" in message.text
     assert "report" not in message.text
 
@@ -253,7 +253,7 @@ def test_the_message_about_crashes_says_what_happens_to_findings() -> None:
     message = crash_message("p", "soak-alert@p", "h1", 60 * SECOND_NS)
 
     assert message.subject == (
-        "[soakd] p: findings are not sent, soak-alert@p keeps crashing on h1"
+        "[soakd] findings are not sent, soak-alert@p keeps crashing on h1 - p"
     )
     assert message.text == (
         "By 1970-01-01 00:01:00Z soak-alert@p on h1 had crashed at 8 starts in a row; systemd restarts it "
