@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -17,6 +18,9 @@ MAX_EVENTS = 1000  # kept between two readings; further ones are only counted
 REPEAT_EVENT_NS = 60 * SECOND_NS
 AHEAD_NS = SECOND_NS // 2
 """How long before the next reading a `Prefetch` starts its work; half a period if that is shorter."""
+
+COST_ROUNDS = 5
+"""The cost of work is the shortest of so many rounds: the others may have waited for something."""
 
 
 class Stop:
@@ -192,7 +196,8 @@ class Prefetch:
     """Runs `work` on a thread of its own, shortly before each reading, at any period of readings.
 
     The first `check` starts it; each `check` sets when the next reading is expected. The thread ends with
-    `at_end`, which closes what `work` has opened.
+    `at_end`, which closes what `work` has opened. Work that is slow is done less often, so that it takes at
+    most `max_busy_ratio` of the time.
     """
 
     def __init__(
@@ -202,9 +207,13 @@ class Prefetch:
         clock: Clock,
         at_end: Callable[[], None] = lambda: None,
         period_ns: int = SECOND_NS,
+        max_busy_ratio: float = 1.0,
     ) -> None:
         self._work = work
         self._at_end = at_end
+        self._max_busy_ratio = max_busy_ratio
+        self._costs_ns: deque[int] = deque(maxlen=COST_ROUNDS)
+        self._not_before_ns = 0
         self._clock = clock
         self._worker = Worker(name, self._run)
         self._read_ns: int | None = None
@@ -224,7 +233,7 @@ class Prefetch:
     @property
     def next_ns(self) -> int:
         """When `work` is due next, on the monotonic clock."""
-        return self._next_ns
+        return max(self._next_ns, self._not_before_ns)
 
     def busy_seconds(self) -> float:
         """Return for how long `work` has been running; 0 if it is not."""
@@ -241,19 +250,26 @@ class Prefetch:
             self._at_end()
 
     def _work_until(self, stop: Stop) -> None:
-        while not stop.wait((self._next_ns - self._clock.mono_ns()) / SECOND_NS):
-            due_ns, self._begun_ns = self._next_ns, self._clock.mono_ns()
-            if self._begun_ns < due_ns:  # a reading came meanwhile and moved it
-                self._begun_ns = None
-                continue
-            try:
-                self._work()
-            except ProbeError as error:
-                self._worker.note(error)
-            finally:
-                self._begun_ns = None
-            if self._next_ns <= due_ns:  # no reading came meanwhile
-                self._next_ns = self._clock.mono_ns() + self._period_ns
+        while not stop.wait((self.next_ns - self._clock.mono_ns()) / SECOND_NS):
+            if self._clock.mono_ns() >= self.next_ns:  # else a reading came meanwhile and moved it
+                self.work_once()
+
+    def work_once(self) -> None:
+        """Do one round of the thread; tests call it themselves."""
+        due_ns, begun_ns = self._next_ns, self._clock.mono_ns()
+        self._begun_ns = begun_ns
+        try:
+            self._work()
+        except ProbeError as error:
+            self._worker.note(error)
+        else:
+            self._costs_ns.append(self._clock.mono_ns() - begun_ns)
+            rest_ns = min(self._costs_ns) / self._max_busy_ratio
+            self._not_before_ns = begun_ns + round(rest_ns)
+        finally:
+            self._begun_ns = None
+        if self._next_ns <= due_ns:  # no reading came meanwhile
+            self._next_ns = self._clock.mono_ns() + self._period_ns
 
 
 class PollingLoop:

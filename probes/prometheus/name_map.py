@@ -39,9 +39,8 @@ class Entry:
     """
 
     name: str  # that of the page if possible, without `_total` if it becomes a rate
-    spellings: list[str] = field(
-        default_factory=list
-    )  # names on the page; the first that exists is used
+    # Names on the page, any text in UTF-8; the first that exists is used.
+    spellings: list[str] = field(default_factory=list)
     kind: Kind
     unit: str  # of the result
     factor: float = 1.0  # from the page's unit to ours
@@ -56,11 +55,7 @@ class Entry:
     is_expected: bool = True  # reported as missing if the page does not have it
 
     def __post_init__(self) -> None:
-        names = (self.name, *self.spellings, *self.buckets.values())
-        if not all(_METRIC.fullmatch(name) for name in names):
-            raise ValueError(f"{self.name}: a metric's name must be letters, digits, '_' and ':'")
-        if not self.spellings and not self.buckets:
-            raise ValueError("spellings must name at least one metric of the page")
+        self._check_names()
         if self.kind in ("histogram", "window") and not self.quantiles:
             raise ValueError(f"quantiles must be named for a {self.kind}")
         if not all(0.0 < at < 1.0 for at in self.quantiles):
@@ -74,6 +69,15 @@ class Entry:
         for upper in self.buckets:
             if math.isnan(float(upper)):
                 raise ValueError("the upper end of a bucket must be a number")
+
+    def _check_names(self) -> None:
+        if not _METRIC.fullmatch(self.name):
+            raise ValueError(f"{self.name}: a metric's name must be letters, digits, '_' and ':'")
+        on_page = (*self.spellings, *self.buckets.values())
+        if not on_page:
+            raise ValueError("spellings must name at least one metric of the page")
+        if not all(name and name.isprintable() for name in on_page):
+            raise ValueError(f"{self.name}: a name on the page must be printable text")
 
     def names(self) -> dict[str, str]:
         """Return the names that the page may have for it, each with its role.

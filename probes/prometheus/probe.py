@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -16,7 +17,7 @@ from probes.common.polling import Prefetch
 from probes.prometheus import name_map
 from probes.prometheus.aggregation import Aggregator, Samples
 from probes.prometheus.name_map import Entry, missing
-from probes.prometheus.sources import MetricsPage, MetricsServer, MetricsSource
+from probes.prometheus.sources import Fetched, MetricsPage, MetricsServer, MetricsSource
 from soak.clients import client_settings, http
 from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingError
 from soak.core.model import Column, Event, Reading
@@ -56,6 +57,7 @@ class MetricsTarget:
         *,
         open_source: Callable[[], MetricsSource],
         max_seconds: float,
+        max_busy_ratio: float,
     ) -> None:
         self.name = name
         self._entries = entries
@@ -63,7 +65,13 @@ class MetricsTarget:
         self._open_source = open_source
         self._max_seconds = max_seconds
         self._own = (("target", name),)
-        self._prefetch = Prefetch(f"prometheus-{name}", self.fetch, clock, self.close_source)
+        self._prefetch = Prefetch(
+            f"prometheus-{name}",
+            self.fetch,
+            clock,
+            self.close_source,
+            max_busy_ratio=max_busy_ratio,
+        )
         self._lock = threading.Lock()
         self._box = _Fetch()
         # used by the thread only
@@ -71,6 +79,7 @@ class MetricsTarget:
         self._tracker = SeriesTracker()
         self._aggregator: Aggregator | None = None
         self._is_first = True
+        self._damaged: AbstractSet[str] = frozenset()  # reported names
 
     def check(self) -> None:
         """Raise `ProbeError` if the last fetch failed, or if one has been running for too long."""
@@ -88,23 +97,33 @@ class MetricsTarget:
     def fetch(self) -> None:
         """Fetch once; raises as `MetricsSource.fetch`."""
         begin_ns, since_ns = self._clock.mono_ns(), self._clock.wall_ns()
-        with self._lock:
-            self._box.samples = []  # a later reading must not return an old answer
-        source, aggregator = self._opened()
-        fetched = source.fetch()
+        try:
+            source, aggregator = self._opened()
+            fetched = source.fetch()
+        except ProbeError:
+            with self._lock:
+                self._box.samples = []  # of before: the target has no values now
+            raise
         samples = aggregator.samples(self._tracker.take(fetched.points), fetched.damaged)
         seconds = (self._clock.mono_ns() - begin_ns) / SECOND_NS
         samples.append((Column("scrape_duration_seconds", self._own, "seconds"), seconds))
-        events = []
+        events = self._lacks(fetched, since_ns)
+        with self._lock:
+            self._box.samples = samples  # a later reading returns no older answer
+            self._box.events += events
+            self._box.cost_ns += self._clock.mono_ns() - begin_ns
+
+    def _lacks(self, fetched: Fetched, since_ns: int) -> list[Event]:
+        """Return an event for the metrics that the first answer lacks, and one for those never readable."""
+        found = []
         if self._is_first:
             self._is_first = False
             absent = missing(self._entries, {*fetched.points, *fetched.damaged})
-            if absent:
-                events.append(self._missing(absent, since_ns))
-        with self._lock:
-            self._box.samples = samples
-            self._box.events += events
-            self._box.cost_ns += self._clock.mono_ns() - begin_ns
+            found.append(self._named("metrics_missing", "missing", absent, since_ns))
+        new = sorted(fetched.damaged - self._damaged)
+        self._damaged |= fetched.damaged
+        found.append(self._named("metrics_unreadable", "names", new, since_ns))
+        return [event for event in found if event is not None]
 
     def history(self, end_ns: int, seconds: float) -> dict[int, Samples]:
         """Return the samples that the source has, by the instant of each scrape; before the first `check`.
@@ -139,14 +158,16 @@ class MetricsTarget:
     def close(self) -> None:
         self._prefetch.close()
 
-    def _missing(self, names: list[str], since_ns: int) -> Event:
+    def _named(self, kind: str, key: str, names: list[str], since_ns: int) -> Event | None:
+        if not names:
+            return None
         more = [f"and {len(names) - _MAX_NAMED} more"] if len(names) > _MAX_NAMED else []
-        fields: dict[str, str | int] = {
+        fields: dict[str, str | int | float] = {
             "target": self.name,
             "count": len(names),
-            "missing": ", ".join([*names[:_MAX_NAMED], *more]),
+            key: ", ".join([*names[:_MAX_NAMED], *more]),
         }
-        return Event("metrics_missing", self._clock.wall_ns(), since_ns, dict(fields))
+        return Event(kind, self._clock.wall_ns(), since_ns, fields)
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -180,6 +201,7 @@ class Config:
     max_page_size: Annotated[Size, FormerName("largest_page")] = size_bytes("32MiB")
     # Wanted ones of a page; each costs 2 to 4 KB and 10 to 15 us a reading, 35 while series come and go.
     max_series: Annotated[int, FormerName("most_series")] = MAX_SERIES
+    max_busy_ratio: float = 0.25  # of the time, spent on the answers of one target
 
     def __post_init__(self) -> None:
         if not all(_NAME.fullmatch(name) for name in self.targets):
@@ -188,6 +210,8 @@ class Config:
             raise ValueError("timeout must be above 0s")
         if self.max_series < 1:
             raise ValueError("max_series must be at least 1")
+        if not 0.0 < self.max_busy_ratio <= 1.0:
+            raise ValueError("max_busy_ratio must be above 0 and at most 1")
 
 
 def build(config: Config, clock: Clock) -> Prometheus:
@@ -211,10 +235,11 @@ def check_settings(config: Config) -> None:
 
 
 def preflight(config: Config, clock: Clock) -> list[str]:
-    """Fetch every target once; return a warning for each that does not answer or lacks expected metrics."""
+    """Fetch every target once; return a warning for each that does not answer, is slow or lacks metrics."""
     warnings = []
     for name, target in config.targets.items():
         entries = name_map.load(target.maps)
+        begin_ns = clock.mono_ns()
         try:
             source = open_source(target, entries, config, clock)
             found = source.fetch()
@@ -222,6 +247,16 @@ def preflight(config: Config, clock: Clock) -> list[str]:
         except ProbeError as error:
             warnings.append(f"the probe prometheus cannot read {name}: {error}")
             continue
+        seconds = (clock.mono_ns() - begin_ns) / SECOND_NS
+        every = seconds / config.max_busy_ratio
+        if every > 1.0:
+            warnings.append(
+                f"{name} ({target.url}) takes {seconds:.1f} s to answer, so it is asked every"
+                f" {every:.0f} s only: let its exporter give fewer metrics"
+            )
+        if found.damaged:
+            named = ", ".join(sorted(found.damaged)[:_MAX_NAMED])
+            warnings.append(f"{name} ({target.url}) has lines that cannot be read, of {named}")
         absent = name_map.missing(entries, {*found.points, *found.damaged})
         if absent:
             warnings.append(f"{name} ({target.url}) does not have {', '.join(absent)}")
@@ -261,7 +296,7 @@ class Prometheus:
         self._failures = Once(max_messages=len(config.targets), period_ns=REPEAT_EVENT_NS)
 
     def read(self) -> Reading:
-        """Return the samples since the last reading; a target that failed is an event, unless all failed."""
+        """Return the samples since the last reading; a target that failed is an event, and its `up` is 0."""
         if not self._config.targets:
             raise NotAvailableError("prometheus.targets is not set: name a page or a server")
         begin_ns = self._clock.mono_ns()
@@ -276,8 +311,6 @@ class Prometheus:
 
     def taken(self, failures: dict[str, ProbeError], begin_ns: int) -> Reading:
         """Return the fetched samples and an event for each failure; `read` without the threads, for tests."""
-        if len(failures) == len(self.targets):
-            raise ProbeError("; ".join(str(error) for error in failures.values()))
         samples: Samples = []
         events: list[Event] = []
         cost_ns = 0
@@ -347,6 +380,7 @@ class Prometheus:
             self._clock,
             open_source=lambda: self._open_source(target, entries, self._config, self._clock),
             max_seconds=2 * self._config.timeout / SECOND_NS,
+            max_busy_ratio=self._config.max_busy_ratio,
         )
 
     def _failed(self, name: str, error: ProbeError) -> Event:

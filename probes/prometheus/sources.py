@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -117,7 +118,8 @@ class MetricsServer:
         self._http = http
         self._clock = clock
         self._newest_ns = 0
-        matchers = [f'__name__=~"{"|".join(sorted(names))}"', *([selector] if selector else [])]
+        wanted = json.dumps("|".join(re.escape(name) for name in sorted(names)), ensure_ascii=False)
+        matchers = [f"__name__=~{wanted}", *([selector] if selector else [])]
         self._query = f"{{{','.join(matchers)}}}"
         self._server = PrometheusConnect(url, session=_Session(http), timeout=None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from probes.prometheus.name_map import Entry
 from probes.prometheus.probe import Config, Prometheus, Target
@@ -85,10 +86,14 @@ def slow_page(text: bytes, names: Iterable[str]) -> tuple[Series, set[str]]:
     lines = text.decode("utf-8", errors="surrogateescape").split("\n")
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         name = _taken(line, string.ascii_letters + string.digits + "_:")
+        inside = line[1:].lstrip(" \t") if line.startswith("{") else ""
+        if inside.startswith('"'):
+            with suppress(ValueError, IndexError):
+                name = _quoted(inside[1:])[0]
         if name not in names:
             continue
         try:
-            labels, value = _sample(line[len(name) :])
+            labels, value = _sample("" if inside else name, line if inside else line[len(name) :])
         except (ValueError, IndexError):
             damaged.add(name)
             continue
@@ -105,8 +110,22 @@ def slow_page(text: bytes, names: Iterable[str]) -> tuple[Series, set[str]]:
 def _may_follow(line: str) -> bool:
     if line in ("", "#") or line[0] == "\r" or line[:2] in ("# ", "#\r"):
         return True
+    if line[0] == "{":
+        rest = line[1:].lstrip(" \t")
+        try:
+            return rest[0] == '"' and _closing(rest[1:]).lstrip(" \t")[0] in ",}"
+        except IndexError:
+            return False
     is_name = line[0] in string.ascii_letters + "_:"
     return is_name and (" " in line or "\t" in line)
+
+
+def _closing(text: str) -> str:
+    """Return what follows the closing quote."""
+    at = 0
+    while text[at] != '"':
+        at += 2 if text[at] == "\\" else 1
+    return text[at + 1 :]
 
 
 def _taken(text: str, characters: str) -> str:
@@ -116,32 +135,69 @@ def _taken(text: str, characters: str) -> str:
     return text
 
 
-def _sample(text: str) -> tuple[Labels, float]:
-    text = text.lstrip(" \t")
+def _sample(name: str, text: str) -> tuple[Labels, float]:
+    """Return labels and value of what follows a name, or of a line whose name is quoted in the braces."""
+    labels, text = _labels(name, text.lstrip(" \t"))
+    text, mark, exemplar = text.replace("\t", " ").replace("\r", " ").partition(" #")
+    words = text.split(" ")
+    words = [word for word in words if word]
+    if len(words) not in (1, 2) or (len(words) == 2 and not _is_time(words[1])):
+        raise ValueError(text)
+    if mark:
+        if not exemplar.lstrip(" ").startswith("{"):
+            raise ValueError(text)
+        _, rest = _labels("exemplar", exemplar.lstrip(" "))
+        found = [word for word in rest.split(" ") if word]
+        _number(found[0])
+        if not rest.startswith(" ") or len(found) > 2:
+            raise ValueError(text)
+        if len(found) == 2 and not _is_time(found[1]):
+            raise ValueError(text)
+    return labels, _number(words[0])
+
+
+def _labels(name: str, text: str) -> tuple[Labels, str]:
+    """Return the labels, and what follows them; a name in quotes is the first of them."""
     labels: dict[str, str] = {}
     if text.startswith("{"):
         text = text[1:].lstrip(" \t")
+        is_first = True
         while not text.startswith("}"):
-            key = _taken(text, string.ascii_letters + string.digits + "_")
-            if not key or key[0].isdigit():
-                raise ValueError(text)
-            text = text[len(key) :].lstrip(" \t")
-            if text[:1] != "=" or not text[1:].lstrip(" \t").startswith('"'):
-                raise ValueError(text)
-            labels[key], text = _quoted(text[1:].lstrip(" \t")[1:])
+            if text.startswith('"'):
+                key, text = _quoted(text[1:])
+            else:
+                key = _taken(text, string.ascii_letters + string.digits + "_")
+                if not key or key[0].isdigit():
+                    raise ValueError(text)
+                text = text[len(key) :]
+                is_first = False
             text = text.lstrip(" \t")
+            if is_first and not name and text[:1] in (",", "}"):
+                name = key
+            else:
+                if text[:1] != "=" or not text[1:].lstrip(" \t").startswith('"'):
+                    raise ValueError(text)
+                labels[key], text = _quoted(text[1:].lstrip(" \t")[1:])
+                text = text.lstrip(" \t")
+            is_first = False
             if text.startswith(","):
                 text = text[1:].lstrip(" \t")
             elif not text.startswith("}"):
                 raise ValueError(text)
         text = text[1:]
-    words = text.replace("\t", " ").replace("\r", " ").split(" ")
-    words = [word for word in words if word]
-    if len(words) == 2 and (len(words[1]) != 13 or not set(words[1]) <= set(string.digits)):
+    if not name:
         raise ValueError(text)
-    if len(words) not in (1, 2):
-        raise ValueError(text)
-    return tuple(sorted(labels.items())), _number(words[0])
+    return tuple(sorted(labels.items())), text
+
+
+def _is_time(word: str) -> bool:
+    """Tell whether a word is milliseconds or seconds since 1970, and not the end of a number cut in two."""
+    whole, dot, fraction = word.partition(".")
+    digits = set(string.digits)
+    if dot and len(whole) == 1 and "e" in fraction.lower():
+        fraction, _, exponent = fraction.lower().partition("e")
+        return exponent in ("9", "+9", "09", "+09") and set(whole + fraction) <= digits
+    return set(whole + fraction) <= digits and len(whole) in ((10,) if dot else (10, 13))
 
 
 def _quoted(text: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
+from itertools import pairwise
 
 import pytest
 
@@ -129,6 +130,50 @@ def test_the_next_round_comes_before_the_next_reading() -> None:
     prefetch.check()
 
     assert prefetch.next_ns == clock.mono_ns() + 15 * SECOND_NS - AHEAD_NS
+
+
+def rounds_of(costs: list[float], seconds: int, max_busy_ratio: float) -> list[float]:
+    """Return when rounds begin that cost so much in turn, with a reading every second."""
+    clock = FakeClock(mono_ns=0)
+    begun: list[float] = []
+
+    def work() -> None:
+        begun.append(clock.mono_ns() / SECOND_NS)
+        clock.advance(costs[min(len(begun), len(costs)) - 1])
+
+    prefetch = Prefetch("t", work, clock, max_busy_ratio=max_busy_ratio)
+    prefetch.close()  # no thread: the rounds are done here, at the instants at which it would
+    read_ns = 0
+    while clock.mono_ns() < seconds * SECOND_NS:
+        while read_ns <= clock.mono_ns():  # readings that came meanwhile
+            prefetch.check()
+            read_ns += SECOND_NS
+        wait_ns = min(prefetch.next_ns, read_ns) - clock.mono_ns()
+        clock.advance(max(0, wait_ns) / SECOND_NS)
+        if prefetch.next_ns <= clock.mono_ns() < read_ns:
+            prefetch.work_once()
+    return begun
+
+
+def test_slow_work_is_done_at_most_that_part_of_the_time() -> None:
+    """Work of 2 s at a quarter of the time is done every 8 s, that of 10 ms before every reading."""
+    slow = rounds_of([2.0], 60, 0.25)
+    quick = rounds_of([0.01], 60, 0.25)
+
+    assert all(8.0 <= later - earlier <= 9.0 for earlier, later in pairwise(slow))
+    assert len(quick) >= 59
+
+
+def test_work_that_takes_longer_than_the_time_to_the_next_reading_goes_on() -> None:
+    """Work of 0.8 s is done every second reading when it may take half of the time."""
+    assert len(rounds_of([0.8], 60, 0.5)) >= 29
+
+
+def test_one_slow_round_does_not_make_the_others_rare() -> None:
+    """The shortest of the last rounds is what work costs: a longer one had to wait for something."""
+    begun = rounds_of([0.01, 0.01, 0.01, 5.0, 0.01], 60, 0.25)
+
+    assert len(begun) >= 50
 
 
 def test_an_unexpected_error_in_a_thread_is_raised_by_the_reading() -> None:

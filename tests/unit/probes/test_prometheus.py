@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from probes.prometheus import name_map
 from probes.prometheus import probe as prometheus
-from probes.prometheus.aggregation import bucket_quantiles, cumulative_counts
-from probes.prometheus.probe import Config, Prometheus, Target
+from probes.prometheus.aggregation import Samples, bucket_quantiles, cumulative_counts
+from probes.prometheus.probe import Config, MetricsTarget, Prometheus, Target
+from probes.prometheus.sources import Fetched
 from soak.app.preflight import probe_warnings
 from soak.core import plugins
 from soak.core.clock import SystemClock
@@ -282,12 +283,105 @@ def test_a_failed_target_is_reported_while_others_go_on() -> None:
     assert second.events == ()
 
 
-def test_if_every_target_fails_the_reading_fails() -> None:
-    """The daemon counts it."""
-    watched = Watched(["node_exporter"], ProbeError("no answer"))
+def test_if_every_target_fails_each_is_down() -> None:
+    """In a total outage the columns and the events say so: the probe itself works."""
+    watched = Watched(["node_exporter"], ProbeError("connection refused"))
 
-    with pytest.raises(ProbeError, match="no answer"):
-        watched.look()
+    reading = watched.look()
+
+    up = Column("up", (("target", "b"),), "ratio")
+    assert reading.samples == ((up, 0.0),)
+    assert [(event.kind, event.fields["reason"]) for event in reading.events] == [
+        ("target_failed", "connection refused")
+    ]
+
+
+def test_an_answer_that_comes_after_the_reading_is_taken_by_the_next_one() -> None:
+    """Of a page that takes 0.8 s, the next fetch has begun by then."""
+    taken: list[Samples] = []
+
+    class Slow:
+        """A source that is read while it answers."""
+
+        keep = ()
+
+        def fetch(self) -> Fetched:
+            taken.append(target.take()[0])
+            return Fetched({})
+
+        def close(self) -> None:
+            """Nothing is held."""
+
+    target = MetricsTarget(
+        "b",
+        name_map.load(["node_exporter"]),
+        FakeClock(),
+        open_source=Slow,  # type: ignore[arg-type]  # stands in
+        max_seconds=10.0,
+        max_busy_ratio=0.5,
+    )
+    target.fetch()
+    target.fetch()
+
+    assert [[column.metric for column, _ in samples] for samples in taken] == [
+        [],
+        ["scrape_duration_seconds"],
+    ]
+
+
+def test_a_target_that_fails_has_no_values_of_before() -> None:
+    """What was fetched and not yet taken is dropped."""
+    watched = Watched(["node_exporter"], written(0), ProbeError("no answer"))
+    watched.target.fetch()
+    with pytest.raises(ProbeError):
+        watched.target.fetch()
+
+    assert watched.target.take()[0] == []
+
+
+def test_lines_that_cannot_be_read_are_reported_once() -> None:
+    """Their metrics are on the page, so they are not missing; without a word they would be."""
+    page = recorded("node_exporter-1.5.0").replace(b"node_load1 ", b"node_load1 about ")
+    watched = Watched(["node_exporter"], page)
+
+    events = [*watched.look().events, *watched.look().events]
+
+    assert [(one.kind, one.fields["names"]) for one in events] == [
+        ("metrics_unreadable", "node_load1")
+    ]
+
+
+@pytest.mark.parametrize("tail", ["", " 1739889638.000", ' # {trace_id="ab12"} 1.0 1739889638.000'])
+def test_pages_with_timestamps_and_exemplars_have_the_same_numbers(tail: str) -> None:
+    """As client_java writes them in seconds, behind each value."""
+    text = "".join(
+        f"kafka_server_{line}{tail}\n"
+        for line in (
+            "brokertopicmetrics_messagesin_total {}",
+            "replicamanager_underreplicatedpartitions 7.0",
+        )
+    )
+    answers = [text.replace("{}", str(number)).encode() for number in (1000, 2500)]
+    watched = Watched(["kafka_jmx"], *answers)
+    watched.values()
+
+    found = watched.values()
+
+    assert found["kafka_server_brokertopicmetrics_messagesin"] == 1500.0
+    assert found["kafka_server_replicamanager_underreplicatedpartitions"] == 7.0
+
+
+def test_a_map_may_want_names_that_a_page_has_to_quote(tmp_path: Path) -> None:
+    """Under a name of its own."""
+    path = tmp_path / "own.toml"
+    path.write_text(
+        "about = 'x'\n[[metric]]\nname = 'kafka_messages'\nspellings = ['kafka.messages']\n"
+        "kind = 'gauge'\nunit = 'messages'\n"
+    )
+
+    found = Watched([str(path)], b'{"kafka.messages","topic"="a"} 5\n').values()
+
+    assert found == {"kafka_messages": 5.0}
 
 
 def test_without_a_target_the_probe_is_not_available() -> None:
@@ -370,6 +464,26 @@ def test_there_is_no_backfill_without_a_server_or_its_map() -> None:
 
     for found in (targets, lost):
         assert list(prometheus.build(Config(targets=found), FakeClock()).backfill(0, 10**11)) == []
+
+
+def test_preflight_says_how_slow_a_page_is_and_what_it_cannot_read() -> None:
+    """With the period that follows from its cost."""
+    text = recorded("kminion").replace(b"_low_water_mark{", b"_low_water_mark{{").decode()
+    clock = FakeClock()
+
+    class Slow(SystemClock):
+        """Each answer takes two seconds."""
+
+        def mono_ns(self) -> int:
+            clock.advance(1.0)
+            return clock.mono_ns()
+
+    with pages({"/metrics": text}) as url:
+        targets = {"kminion": Target(url=f"{url}/metrics", maps=("kminion",))}
+        said = prometheus.preflight(Config(targets=targets), Slow())
+
+    assert f"kminion ({url}/metrics) takes " in said[0]
+    assert "kminion_kafka_topic_partition_low_water_mark" in said[1]
 
 
 def test_preflight_asks_every_target_once() -> None:
