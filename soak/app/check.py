@@ -116,6 +116,7 @@ def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> N
     _print_warnings(
         *forecast.warnings,
         *limit_warnings(plan_file),
+        *preflight.topic_warnings(plan),
         *_unused_settings(plan),
         *_no_sinks(plan),
         *ship_warnings(plan.ship, clock),

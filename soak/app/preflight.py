@@ -241,6 +241,12 @@ def probe_warnings(plan: AnyPlan, clock: Clock) -> list[str]:
     return warnings
 
 
+def topic_warnings(plan: Plan) -> list[str]:
+    """Return the warnings about the topic's settings that the kind of broker has."""
+    found = getattr(plugins.load("soak.brokers", plan.broker_kind), "topic_warnings", None)
+    return found(plan.topic) if found is not None else []
+
+
 def check_probe_settings(plan: AnyPlan, document: Document) -> None:
     """Check the settings of the probes, of the metrics page and of shipping.
 

@@ -21,7 +21,13 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from soak.brokers.kafka import config as kafka
 from soak.brokers.kafka import durability, retention
 from soak.brokers.kafka.broker import KafkaBroker, KafkaGuarantees, connect_protocol
-from soak.brokers.kafka.topics import ClusterSettings, TopicSettings, check_topic, read_cluster
+from soak.brokers.kafka.topics import (
+    ClusterSettings,
+    TopicSettings,
+    check_topic,
+    read_cluster,
+    topic_warnings,
+)
 from soak.clients import client_settings
 from soak.clients.http import Access, HttpClient, HttpError, basic, tls_context
 from soak.core.cluster.durability import Durability, Setting, SettingValue, majority, weakest
@@ -34,7 +40,7 @@ from soak.core.plan.text import KeyPath
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration
 
-__all__ = ["Config", "check_topic", "connect"]
+__all__ = ["Config", "check_topic", "connect", "topic_warnings"]
 
 TOPIC_PROPERTY = "write.caching"
 CLUSTER_PROPERTY = "write_caching_default"

@@ -7,6 +7,6 @@ the plug-in loader and `soak.brokers.redpanda` import this package.
 
 from soak.brokers.kafka.broker import KafkaBroker, KafkaGuarantees, connect
 from soak.brokers.kafka.config import Config
-from soak.brokers.kafka.topics import check_topic
+from soak.brokers.kafka.topics import check_topic, topic_warnings
 
-__all__ = ["Config", "KafkaBroker", "KafkaGuarantees", "check_topic", "connect"]
+__all__ = ["Config", "KafkaBroker", "KafkaGuarantees", "check_topic", "connect", "topic_warnings"]

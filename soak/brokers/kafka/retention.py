@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from soak.brokers.kafka.config import KafkaProtocolConfig
 from soak.brokers.kafka.topics import are_topics_empty, read_cluster
@@ -93,9 +94,35 @@ _BROKER_NAMES: Mapping[str, tuple[tuple[str, int], ...]] = {
 }
 """By the name of a topic's setting: the names of brokers for it, with their unit; the first counts."""
 
+
+class _Tiering(NamedTuple):
+    """The names of the settings of tiered storage: of topics, and of brokers for topics without their own."""
+
+    switch: str
+    size: str
+    time: str
+    of_brokers: str
+    size_of_brokers: str
+    time_of_brokers: str
+
+
 _TIERED = (
-    ("remote.storage.enable", "local.retention.bytes", "local.retention.ms"),  # KIP-405
-    ("redpanda.remote.write", "retention.local.target.bytes", "retention.local.target.ms"),
+    _Tiering(  # KIP-405; brokers have a switch for all tiering, and none for topics
+        "remote.storage.enable",
+        "local.retention.bytes",
+        "local.retention.ms",
+        "",
+        "log.local.retention.bytes",
+        "log.local.retention.ms",
+    ),
+    _Tiering(
+        "redpanda.remote.write",
+        "retention.local.target.bytes",
+        "retention.local.target.ms",
+        "cloud_storage_enable_remote_write",
+        "retention_local_target_bytes_default",
+        "retention_local_target_ms_default",
+    ),
 )
 
 _BROKER_DEFAULTS: Mapping[str, int] = {
@@ -133,13 +160,14 @@ def read_retention(
 def retention_of(topic: Mapping[str, str], brokers: Mapping[str, str]) -> Limits:
     """Return the limits from the settings of a topic, else of a broker."""
     found = {name: _limit_number(name, topic, brokers) for name in _BROKER_DEFAULTS}
-    policy = topic.get("cleanup.policy") or brokers.get("log.cleanup.policy") or "delete"
+    policy = topic.get("cleanup.policy", brokers.get("log.cleanup.policy", "delete"))
     is_deleting = "delete" in policy
-    local_bytes, local_seconds = _local_limits(topic)
+    local_bytes, local_seconds = _local_limits(topic, brokers)
     compression = topic.get("compression.type") or brokers.get("compression.type") or "producer"
     notes = [] if brokers else ["no broker tells its settings: Kafka's defaults are assumed"]
     if not is_deleting:
-        notes.append("cleanup.policy is compact: nothing is deleted for its age or the log's size")
+        named = policy.strip() or "empty"  # allowed since Kafka 4.2
+        notes.append(f"cleanup.policy is {named}: nothing is deleted for its age or the log's size")
     if min(local_bytes, local_seconds) < NEVER:
         notes.append(
             "storage is tiered: drives free a segment at the local limits, before messages are deleted"
@@ -158,11 +186,13 @@ def retention_of(topic: Mapping[str, str], brokers: Mapping[str, str]) -> Limits
     )
 
 
-def _local_limits(topic: Mapping[str, str]) -> tuple[float, float]:
+def _local_limits(topic: Mapping[str, str], brokers: Mapping[str, str]) -> tuple[float, float]:
     """Return the bytes and seconds that drives keep of a topic with tiered storage."""
-    for switch, size, milliseconds in _TIERED:
-        if topic.get(switch) == "true":
-            of_size, of_time = topic.get(size, ""), topic.get(milliseconds, "")
+    for tiering in _TIERED:
+        switched_on = topic.get(tiering.switch, brokers.get(tiering.of_brokers, ""))
+        if switched_on.lower() == "true":
+            of_size = topic.get(tiering.size, brokers.get(tiering.size_of_brokers, ""))
+            of_time = topic.get(tiering.time, brokers.get(tiering.time_of_brokers, ""))
             return _limit(_parse_whole(of_size)), _limit(_parse_whole(of_time)) / 1000
     return NEVER, NEVER
 

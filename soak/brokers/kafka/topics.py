@@ -19,6 +19,7 @@ from soak.core.clock import SystemClock
 from soak.core.cluster.durability import SettingValue
 from soak.core.errors import BrokerError, SettingError
 from soak.core.plan.plan import Topic
+from soak.core.plugins import close_to
 from soak.core.units import SECOND_NS
 
 LOG = logging.getLogger("soak.brokers.kafka")
@@ -116,19 +117,26 @@ def check_topic(topic: Topic) -> None:
     """Check the name and settings of a plan's topic without a cluster.
 
     Raises:
-        SettingError: a cluster would refuse it: an unknown setting, or a value that is no number. The place
-            is that in the plan's `topic`.
+        SettingError: a cluster would refuse it: a value that is no number. The place is that in the plan's
+            `topic`.
     """
     if topic.name:
         for name in topic.names:
             if not is_topic_name(name):
                 raise SettingError(("name",), f"{name!r} {TOPIC_NAME_RULE}")
-    checked = [name for name in topic.settings if not name.startswith(_VENDOR_PREFIXES)]
-    known = _NUMERIC_SETTINGS | _OTHER_SETTINGS | _REDPANDA_SETTINGS
-    client_settings.refuse_unknown("settings", checked, known, who="a topic")
     for name, text in topic.settings.items():
         if name in _NUMERIC_SETTINGS and not _WHOLE_NUMBER.fullmatch(text):
             raise SettingError(("settings", name), f"must be a whole number, not {text!r}")
+
+
+def topic_warnings(topic: Topic) -> list[str]:
+    """Return a warning for each setting that is not known here: a newer cluster may have it, or refuse it."""
+    known = sorted(_NUMERIC_SETTINGS | _OTHER_SETTINGS | _REDPANDA_SETTINGS)
+    return [
+        f"topic.settings.{name} is no setting known here{close_to(name, known)}: the cluster may refuse it"
+        for name in topic.settings
+        if name not in known and not name.startswith(_VENDOR_PREFIXES)
+    ]
 
 
 def is_topic_name(name: str) -> bool:

@@ -87,14 +87,81 @@ def test_kafkas_settings_come_from_the_topic_then_from_the_brokers_then_from_kaf
     )
 
 
-def test_a_compacted_topic_deletes_nothing_for_its_age() -> None:
-    found = retention.retention_of({"cleanup.policy": "compact", "retention.ms": "5"}, {})
+@pytest.mark.parametrize(
+    ("topic", "brokers", "policy"),
+    [
+        ({"cleanup.policy": "compact"}, {}, "compact"),
+        ({"cleanup.policy": ""}, {}, "empty"),  # since Kafka 4.2
+        ({"cleanup.policy": " "}, {"log.cleanup.policy": "delete"}, "empty"),
+        ({}, {"log.cleanup.policy": "compact"}, "compact"),
+        ({}, {"log.cleanup.policy": ""}, "empty"),
+    ],
+)
+def test_a_topic_that_is_not_cleaned_by_deletion_keeps_everything(
+    topic: dict[str, str], brokers: dict[str, str], policy: str
+) -> None:
+    """An empty policy is set, and is not the default."""
+    found = retention.retention_of(
+        {"retention.ms": "5", "retention.bytes": "2097152", **topic}, {"x": "y", **brokers}
+    )
 
-    assert found.keep_seconds == NEVER
-    assert [note.partition(":")[0] for note in found.notes] == [
-        "no broker tells its settings",
-        "cleanup.policy is compact",
-    ]
+    assert (found.keep_bytes, found.keep_seconds) == (NEVER, NEVER)
+    assert [note.partition(":")[0] for note in found.notes] == [f"cleanup.policy is {policy}"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "brokers"),
+    [
+        ({"cleanup.policy": "compact,delete"}, {}),
+        ({"cleanup.policy": "delete"}, {"log.cleanup.policy": ""}),
+        ({}, {"log.cleanup.policy": "delete"}),
+        ({}, {}),
+    ],
+)
+def test_a_topic_that_is_cleaned_by_deletion_has_its_limits(
+    topic: dict[str, str], brokers: dict[str, str]
+) -> None:
+    """Its own policy comes before that of the brokers."""
+    found = retention.retention_of({"retention.ms": "5000", **topic}, brokers)
+
+    assert found.keep_seconds == 5.0
+
+
+@pytest.mark.parametrize(
+    ("topic", "brokers", "expected"),
+    [
+        (
+            {"remote.storage.enable": "true", "local.retention.ms": "6000"},
+            {"log.local.retention.bytes": "100"},
+            (100, 6),
+        ),
+        ({"remote.storage.enable": "true", "local.retention.bytes": "-2"}, {}, (NEVER, NEVER)),
+        ({"remote.storage.enable": "false", "local.retention.ms": "6000"}, {}, (NEVER, NEVER)),
+        (
+            {},
+            {
+                "cloud_storage_enable_remote_write": "true",
+                "retention_local_target_ms_default": "6000",
+            },
+            (NEVER, 6),
+        ),
+        (
+            {"redpanda.remote.write": "false"},
+            {
+                "cloud_storage_enable_remote_write": "true",
+                "retention_local_target_ms_default": "6000",
+            },
+            (NEVER, NEVER),
+        ),
+    ],
+)
+def test_local_limits_of_tiered_storage_are_those_of_the_topic_or_else_of_its_brokers(
+    topic: dict[str, str], brokers: dict[str, str], expected: tuple[float, float]
+) -> None:
+    """-2 is the limit of the whole topic."""
+    found = retention.retention_of(topic, brokers)
+
+    assert (found.local_bytes, found.local_seconds) == expected
 
 
 @pytest.mark.parametrize(

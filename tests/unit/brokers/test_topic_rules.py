@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 
 from soak.brokers import kafka, pulsar, redpanda
@@ -25,6 +27,36 @@ def test_settings_of_any_vendor_are_accepted(settings: dict[str, str]) -> None:
     """The cluster checks values, and settings with the prefix of a vendor."""
     kafka.check_topic(Topic(settings=settings))
     redpanda.check_topic(Topic(settings=settings))
+
+
+@pytest.mark.parametrize("broker", [kafka, redpanda])
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("retension.ms", "; did you mean 'retention.ms'?"),
+        ("errors.deadletterqueue.topic.name", ""),  # of a newer cluster
+        ("diskless.enable", ""),  # of a vendor
+    ],
+)
+def test_a_setting_that_is_not_known_here_is_a_warning(
+    broker: ModuleType, name: str, hint: str
+) -> None:
+    """Only the cluster knows all of its settings, and may refuse it."""
+    topic = Topic(settings={name: "x", "retention.ms": "5", "redpanda.new": "y"})
+    broker.check_topic(topic)
+
+    (warning,) = broker.topic_warnings(topic)
+
+    assert warning.startswith(f"topic.settings.{name} is no setting known here{hint}")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"retention.ms": ""}, {"segment.bytes": "1MiB"}, {"retention.bytes": "none"}]
+)
+def test_a_value_that_is_no_number_is_refused(settings: dict[str, str]) -> None:
+    """An empty one, too: the cluster would not create the topic."""
+    with pytest.raises(SettingError, match="must be a whole number"):
+        kafka.check_topic(Topic(settings=settings))
 
 
 @pytest.mark.parametrize("name", ["", "a.b_c-D9", "a" * 249, "..a"])
