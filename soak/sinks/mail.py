@@ -1,7 +1,9 @@
 """Notifications by mail: plain text and HTML with an inline chart, over SMTP with STARTTLS or TLS.
 
 The Message-ID is made from the key of the message: a mail that is sent twice after a crash has the same one,
-and a follow-up appears below the mail that it refers to.
+and a follow-up appears below the mail that it refers to. Domains with letters beyond ASCII are sent as IDNA
+has them. An address with such letters before the @ needs a server with SMTPUTF8 (RFC 6531) and gets a mail
+of its own, so that the other recipients do not depend on it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from html import escape
 from typing import Any, Literal
 from urllib.parse import quote
 
+import idna
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from soak.clients.client_settings import SECRET_HELP, is_secret_reference, resolve_secrets
@@ -84,6 +87,7 @@ def _summary(replies: Mapping[str, str], recipients: int) -> str:
 _ADDRESS = re.compile(r"[^@\s<>,;\x00-\x1f]+@[^@\s<>,;\x00-\x1f]+")
 _AUTHENTICATION_ERRORS = frozenset({530, 534, 535, 538})  # RFC 4954, 6
 _CLOSING = 421  # RFC 5321, 3.8: the server closes the connection
+_NO_SMTPUTF8 = 553  # RFC 6531, 3.5: a mailbox name that is not ASCII, without the extension
 _ID_HEADERS = frozenset({"message-id", "in-reply-to", "references", "content-id"})
 _MAX_TIMEOUT = duration_ns("60s")
 _STYLE = "font-family:monospace;font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere;max-width:80ch"
@@ -107,6 +111,7 @@ class Config:
         for address in (*self.to, self.sender):
             if not _ADDRESS.fullmatch(address):
                 raise ValueError(f"{address!r} is not a mail address such as oncall@example.org")
+            _sent_address(address)
         if not 0 < self.port <= 65_535:  # noqa: PLR2004  # a TCP port
             raise ValueError(f"port must lie between 1 and 65535, not {self.port}")
         if not 0 < self.timeout <= _MAX_TIMEOUT:
@@ -130,6 +135,21 @@ def build(config: Config) -> MailSink:
     return MailSink(config)
 
 
+def _sent_address(address: str) -> str:
+    """Return an address as it is sent: its domain in ASCII (RFC 5891).
+
+    Raises:
+        ValueError: the domain is none.
+    """
+    name, _, domain = address.rpartition("@")
+    if domain.isascii():
+        return address
+    try:
+        return f"{name}@{idna.encode(domain, uts46=True).decode('ascii')}"
+    except idna.IDNAError as error:
+        raise ValueError(f"{address!r} has no valid domain: {error}") from error
+
+
 class _WholeIds(EmailPolicy):
     """Never folds an identifier: the default policy would encode a long one as text."""
 
@@ -145,11 +165,14 @@ class _WholeIds(EmailPolicy):
         return super().fold_binary(name, value)
 
 
-def compose(config: Config, message: Message) -> EmailMessage:
-    """Return the mail of a message; every try has the same Message-ID and date."""
+def compose(config: Config, message: Message, to: Sequence[str] = ()) -> EmailMessage:
+    """Return the mail of a message to the plan's recipients, or to some of them.
+
+    Every try has the same Message-ID and date.
+    """
     mail = EmailMessage(_WholeIds())
-    mail["From"] = f"soakd <{config.sender}>"
-    mail["To"] = ", ".join(config.to)
+    mail["From"] = f"soakd <{_sent_address(config.sender)}>"
+    mail["To"] = ", ".join(_sent_address(one) for one in to or config.to)
     mail["Subject"] = " ".join(message.subject.split())
     mail["Date"] = format_datetime(datetime.fromtimestamp(message.at_wall_ns / SECOND_NS, UTC))
     mail["Message-ID"] = _message_id(config, message.key)
@@ -194,13 +217,10 @@ class MailSink:
         recipients = read_recipients(self._config.to, message.progress)
         if not recipients.remaining:  # the others have left the plan
             return recipients.add_try({})
-        mail = compose(self._config, message)
         may_have_arrived = False
         with Deadline(self._deadline_seconds) as deadline:
             try:
-                replies = self._send(mail, recipients.remaining, deadline)
-            except smtplib.SMTPNotSupportedError as error:
-                return Outcome("never", str(error))
+                replies = self._send(message, recipients.remaining, deadline)
             except smtplib.SMTPResponseException as error:
                 # a reply to our greeting or login, not to this mail
                 problem = f"{error.smtp_code} {_text(error.smtp_error)}"
@@ -215,28 +235,61 @@ class MailSink:
                 return recipients.add_try(replies)
         return Outcome("retry", problem, may_have_arrived=may_have_arrived)
 
-    def _send(self, mail: EmailMessage, to: list[str], deadline: Deadline) -> Replies:
-        """Send a mail and return the replies to the recipients for whom it was not accepted."""
+    def _send(self, message: Message, to: list[str], deadline: Deadline) -> Replies:
+        """Send a message and return the replies to the recipients for whom it was not accepted.
+
+        Recipients whose address needs SMTPUTF8 get a mail of their own, after the others.
+        """
         server = _connect(self._config, deadline)
+        needs_utf8 = [one for one in to if not self._is_ascii(one)]
+        others = [one for one in to if one not in needs_utf8]
+        replies: dict[str, tuple[int, str]] = {}
         try:
-            replies = server.send_message(mail, self._config.sender, to)
+            if others:
+                replies |= self._send_mail(
+                    server, message, others, [one for one in self._config.to if self._is_ascii(one)]
+                )
+            if needs_utf8 and not server.has_extn("smtputf8"):
+                why = "the server takes no letters beyond ASCII before the @ (no SMTPUTF8)"
+                replies |= dict.fromkeys(needs_utf8, (_NO_SMTPUTF8, why))
+            elif needs_utf8:
+                try:
+                    replies |= self._send_mail(server, message, needs_utf8, needs_utf8)
+                except (smtplib.SMTPException, OSError) as error:
+                    if not others:
+                        raise
+                    replies |= dict.fromkeys(needs_utf8, (_CLOSING, str(error)))
+        finally:
+            # The mails are settled by now: an error at QUIT must not cause a repeat.
+            with suppress(smtplib.SMTPException, OSError):
+                server.quit()
+            server.close()
+        return replies
+
+    def _is_ascii(self, address: str) -> bool:
+        return (_sent_address(address) + _sent_address(self._config.sender)).isascii()
+
+    def _send_mail(
+        self, server: _SmtpClient, message: Message, to: Sequence[str], named: Sequence[str]
+    ) -> Replies:
+        """Send one mail, in which the recipients `named` are listed."""
+        addresses = {_sent_address(one): one for one in to}
+        mail = compose(self._config, message, named)
+        try:
+            replies = server.send_message(mail, _sent_address(self._config.sender), [*addresses])
         except smtplib.SMTPRecipientsRefused as error:
             # after a 421 the library does not name the recipients that it had not sent yet
-            replies = dict.fromkeys(to, (_CLOSING, b"closed before the mail")) | error.recipients
+            replies = dict.fromkeys(addresses, (_CLOSING, b"closed before the mail"))
+            replies |= error.recipients
         except smtplib.SMTPResponseException as error:
             if error.smtp_code in _AUTHENTICATION_ERRORS:
                 raise
-            replies = dict.fromkeys(to, (error.smtp_code, _bytes(error.smtp_error)))
+            replies = dict.fromkeys(addresses, (error.smtp_code, _bytes(error.smtp_error)))
         except OSError as error:
             if server.is_sending_data:
                 raise _NoReplyError(str(error)) from error
             raise
-        finally:
-            # The mail is settled by now: an error at QUIT must not cause a repeat.
-            with suppress(smtplib.SMTPException, OSError):
-                server.quit()
-            server.close()
-        return {one: (code, _text(text)) for one, (code, text) in replies.items()}
+        return {addresses[one]: (code, _text(text)) for one, (code, text) in replies.items()}
 
 
 class _NoReplyError(OSError):
@@ -313,7 +366,7 @@ def _tls_context(config: Config) -> ssl.SSLContext:
 
 
 def _message_id(config: Config, key: str) -> str:
-    domain = config.sender.rpartition("@")[2]
+    domain = _sent_address(config.sender).rpartition("@")[2]
     return f"<{quote(key, safe='')}@{quote(domain, safe='.-[]:')}>"
 
 

@@ -38,8 +38,8 @@ class Inbox:
 
 
 @contextmanager
-def served(inbox: Inbox) -> Iterator[int]:
-    controller = Controller(inbox, hostname="127.0.0.1", port=free_port())
+def served(inbox: Inbox, *, has_utf8: bool = True) -> Iterator[int]:
+    controller = Controller(inbox, hostname="127.0.0.1", port=free_port(), enable_SMTPUTF8=has_utf8)
     controller.start()
     try:
         yield controller.port

@@ -115,6 +115,78 @@ def test_the_reply_code_decides_whether_to_retry(answer: str, result: str) -> No
     assert (outcome.result, outcome.detail) == (result, answer)
 
 
+UTF8 = "jörg@example.org"
+ADDRESSED = ("oncall@example.org", "oncall@münchen.example", UTF8)
+
+
+@pytest.mark.parametrize("other", ["oncall@straße.example", "用户@例え.jp", "josé@españa.example"])
+def test_one_internationalised_recipient_costs_nobody_else_the_mail(other: str) -> None:
+    """Most relays have no SMTPUTF8: the domain is sent as IDNA has it, the name before it cannot be."""
+    inbox = Inbox()
+    with served(inbox, has_utf8=False) as port:
+        outcome = build(config(port, to=("oncall@example.org", other))).send(MESSAGE)
+
+    ((to, mail),) = inbox.mails
+    assert outcome.result == "delivered"
+    assert to[0] == "oncall@example.org"
+    assert str(mail["To"]).isascii()
+    assert all(one.isascii() for one in to)
+    assert (len(to) == 2) == other.partition("@")[0].isascii()
+    if len(to) == 1:
+        assert outcome.detail.startswith(f"{other}: 553 ")
+
+
+def test_a_recipient_that_needs_smtputf8_is_named_as_refused() -> None:
+    """For good: the server will not learn it."""
+    inbox = Inbox()
+    with served(inbox, has_utf8=False) as port:
+        outcome = build(config(port, to=ADDRESSED)).send(MESSAGE)
+        alone = build(config(port, to=(UTF8,))).send(MESSAGE)
+
+    ((to, _),) = inbox.mails
+    assert to == ["oncall@example.org", "oncall@xn--mnchen-3ya.example"]
+    assert outcome.result == "delivered"
+    assert outcome.detail.startswith(f"{UTF8}: 553 the server takes no letters beyond ASCII")
+    assert alone.result == "never"
+
+
+def test_with_smtputf8_every_recipient_gets_the_mail() -> None:
+    """The one that needs it in a mail of its own: the next relay of the others may not have it."""
+    inbox = Inbox()
+    with served(inbox) as port:
+        outcome = build(config(port, to=ADDRESSED)).send(MESSAGE)
+
+    assert (outcome.result, outcome.detail) == ("delivered", "")
+    assert [to for to, _ in inbox.mails] == [
+        ["oncall@example.org", "oncall@xn--mnchen-3ya.example"],
+        [UTF8],
+    ]
+    assert len({mail["Message-ID"] for _, mail in inbox.mails}) == 1
+
+
+def test_an_error_with_the_second_mail_does_not_repeat_the_first() -> None:
+    """The recipients of the first one are done."""
+    inbox = Inbox()
+    inbox.rcpt_answers = {UTF8: "450 grey list"}
+    with served(inbox) as port:
+        sink = build(config(port, to=ADDRESSED))
+        first = sink.send(MESSAGE)
+        inbox.rcpt_answers = {}
+        second = sink.send(dataclasses.replace(MESSAGE, progress=first.progress))
+
+    assert (first.result, second.result) == ("retry", "delivered")
+    assert [to for to, _ in inbox.mails][1:] == [[UTF8]]
+
+
+@pytest.mark.parametrize(
+    "address", ["a@münchen..example", "a@-ü.example", "a@" + "ü" * 80 + ".example"]
+)
+def test_an_address_without_a_valid_domain_is_refused(address: str) -> None:
+    """When the plan is read."""
+    with pytest.raises(ValueError, match="no valid domain"):
+        config(to=(address,))
+
+
 def test_only_deferred_recipients_get_the_second_try() -> None:
     inbox = Inbox()
     inbox.rcpt_answers = {"b@example.org": "450 grey list"}
