@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,6 +23,10 @@ _START_SECONDS = 60.0  # asked for at first: a rate needs two scrapes
 # Asked for again: a scrape has the time of its start, and is there once it has ended.
 _OVERLAP_SECONDS = 10.0
 _MAX_SECONDS = 600.0
+
+_SCRAPER_LABELS = frozenset({"job", "prometheus", "prometheus_replica", "__replica__"})
+_ADDRESS = re.compile(r".*:\d{1,5}", re.ASCII)
+_SCRAPER_GONE_NS = 120 * SECOND_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ class MetricsServer:
 
         self._http = http
         self._clock = clock
+        self._scrapers = ScraperChoice()
         self._newest_ns = 0
         wanted = json.dumps("|".join(re.escape(name) for name in sorted(names)), ensure_ascii=False)
         matchers = [f"__name__=~{wanted}", *([selector] if selector else [])]
@@ -144,10 +149,62 @@ class MetricsServer:
         points = _points(found)
         ends = (seen[-1].at_ns for series in points.values() for seen in series.values() if seen)
         self._newest_ns = max(self._newest_ns, *ends, 0)
-        return Fetched(points)
+        return Fetched(self._scrapers.one_each(points))
 
     def close(self) -> None:
         self._http.close()
+
+
+class ScraperChoice:
+    """Keeps what one scraper has of an instance, where several jobs or replicas of the server scraped it.
+
+    The label `instance` with a port is one page, whoever scraped it: of each metric the series of one job are
+    kept. Without a port it may be a host with several programs: only replicas are told apart there. A scraper
+    is replaced once it has had no point for two minutes longer than another.
+    """
+
+    def __init__(self) -> None:
+        self._chosen: dict[tuple[str, str, str], tuple[Labels, int]] = {}
+
+    def one_each(self, points: Points) -> Points:
+        """Return the points without those of other scrapers."""
+        kept: dict[str, dict[Labels, Sequence[Point]]] = {}
+        for name, series in points.items():
+            groups: dict[tuple[str, str, str], dict[Labels, list[Labels]]] = {}
+            for labels, seen in series.items():
+                if seen:
+                    pairs = dict(labels)
+                    instance, job = pairs.get("instance", ""), pairs.get("job", "")
+                    key = name, instance, "" if _ADDRESS.fullmatch(instance) else job
+                    scraper = tuple(pair for pair in labels if pair[0] in _SCRAPER_LABELS)
+                    groups.setdefault(key, {}).setdefault(scraper, []).append(labels)
+            for key, scrapers in groups.items():
+                chosen = self._scraper_of(key, scrapers, series)
+                for labels in scrapers.get(chosen, ()):
+                    kept.setdefault(name, {})[labels] = series[labels]
+        return kept
+
+    def _scraper_of(
+        self,
+        key: tuple[str, str, str],
+        scrapers: Mapping[Labels, Sequence[Labels]],
+        series: Mapping[Labels, Sequence[Point]],
+    ) -> Labels:
+        newest = {
+            scraper: max(series[labels][-1].at_ns for labels in every)
+            for scraper, every in scrapers.items()
+        }
+        best = max(
+            sorted(scrapers), key=lambda scraper: sum(len(series[one]) for one in scrapers[scraper])
+        )
+        chosen, at_ns = self._chosen.get(key, (best, newest[best]))
+        at_ns = max(at_ns, newest.get(chosen, 0))
+        if max(newest.values()) - at_ns > _SCRAPER_GONE_NS:
+            chosen, at_ns = best, newest[best]
+        if len(self._chosen) > MAX_SERIES:  # instances that come and go
+            self._chosen.clear()
+        self._chosen[key] = chosen, at_ns
+        return chosen
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,3 +103,73 @@ def test_any_other_answer_is_an_error(answer: object) -> None:
     """Whatever listens on that port."""
     with pytest.raises(ProbeError):
         server(Answers(answer), FakeClock()).fetch()
+
+
+def page_of(scraper: dict[str, str], *points: tuple[float, float]) -> dict[str, Any]:
+    labels = {"__name__": "a", "instance": "b1:9100", "device": "sda", **scraper}
+    return {"metric": labels, "values": [[at, str(value)] for at, value in points]}
+
+
+def answer(*series: dict[str, Any]) -> dict[str, Any]:
+    return {"status": "success", "data": {"resultType": "matrix", "result": list(series)}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"job": "node-exporter", "service": "x"}, {"job": "exporter-node", "service": "y"}),
+        ({"job": "n", "prometheus_replica": "a"}, {"job": "n", "prometheus_replica": "b"}),
+        ({"job": "n", "prometheus": "east"}, {"job": "m", "prometheus": "west"}),
+    ],
+)
+def test_a_page_that_is_scraped_twice_counts_once(
+    one: dict[str, str], other: dict[str, str]
+) -> None:
+    """By two jobs, by two replicas of the server, or both; later answers have the same one."""
+    clock = FakeClock(wall_ns=1000 * SECOND_NS)
+    http = Answers(
+        answer(page_of(one, (980, 1), (995, 2)), page_of(other, (981, 1), (996, 2))),
+        answer(page_of(other, (1011, 3))),
+        answer(page_of(one, (1010, 3)), page_of(other, (1011, 3))),
+    )
+    asker = server(http, clock)
+
+    found = [list(asker.fetch().points.get("a", {})) for _ in range(3)]
+
+    assert [len(series) for series in found] in ([1, 0, 1], [1, 1, 1])
+    assert len({labels for series in found for labels in series}) == 1
+
+
+def test_a_scraper_that_has_gone_is_replaced() -> None:
+    """Two minutes after its last point."""
+    old, new = {"job": "a"}, {"job": "b"}
+    http = Answers(
+        answer(page_of(old, (10, 1), (25, 1)), page_of(new, (26, 1))),
+        answer(page_of(new, (140, 1))),
+        answer(page_of(new, (155, 1))),
+    )
+    asker = server(http, FakeClock())
+
+    jobs = [[dict(one)["job"] for one in asker.fetch().points.get("a", {})] for _ in range(3)]
+
+    assert jobs == [["a"], [], ["b"]]
+
+
+def test_different_metrics_of_one_page_may_have_different_jobs() -> None:
+    """Redpanda has two paths behind one port."""
+    public = {**page_of({"job": "public"}, (10, 1))}
+    public["metric"] = {**public["metric"], "__name__": "b_total"}
+    http = Answers(answer(page_of({"job": "internal"}, (10, 1)), public))
+
+    assert server(http, FakeClock()).fetch().points.keys() == {"a", "b_total"}
+
+
+def test_programs_of_one_host_are_kept_apart() -> None:
+    """An instance without a port is a host: its jobs may be a broker and a controller."""
+    broker, controller = (
+        page_of({"job": job, "instance": "b1"}, (10, 1)) for job in ("broker", "controller")
+    )
+
+    found = server(Answers(answer(broker, controller)), FakeClock()).fetch().points
+
+    assert len(found["a"]) == 2
