@@ -100,6 +100,47 @@ def matrix(
 
 
 @lab.command()
+def trials(
+    run_dir: Annotated[Path | None, typer.Option(help="Folder for this run; new or empty.")] = None,
+    seed: Annotated[
+        int, typer.Option(help="Draws the troubles; the same seed, the same ones.")
+    ] = 1,
+    hours: Annotated[float, typer.Option(help="Length of the soak.")] = 4.0,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Only this kind of trouble. Repeatable.")
+    ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(help="Run today's detector on the journals of this finished trial instead."),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Only write this page, of the finished trials in FOLDERS.")
+    ] = None,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Finished trials, for a page.")
+    ] = None,
+) -> None:
+    """Put a cluster of three brokers to random troubles, and say how many were reported, and how well.
+
+    The cluster has background work of other clients. Kind, target, strength, start and length of each trouble
+    are drawn from the seed; the detector cannot read them. With root and FUSE there are troubles of drives.
+    """
+    from soak.app import trials as app
+    from soak.core.errors import PlanError
+
+    if page is not None:
+        app.write_trials_page(folders or (), page)
+    elif folders:
+        raise PlanError("folders of finished trials go with --page")
+    elif replay is not None:
+        if run_dir is None:
+            raise PlanError("--replay needs --run-dir, a new folder for the replay")
+        raise typer.Exit(app.replay_trial(replay, run_dir))
+    else:
+        raise typer.Exit(app.run_trial(seed, hours, run_dir, kind or ()))
+
+
+@lab.command()
 def up(
     broker: Broker,
     brokers: Annotated[int, typer.Option(min=1, help="Brokers of one cluster.")] = 1,

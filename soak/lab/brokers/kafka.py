@@ -234,6 +234,26 @@ def _run_storage_tool(folder: Path, jars: Path, cluster_id: str) -> None:
     run_tool("Kafka's storage tool", tool, folder, _FORMAT_SECONDS, log)
 
 
+def limit_clients(servers: str, bytes_per_second: int | None, folder: Path) -> None:
+    """Set a quota of bytes a second for every client without one of its own, or remove it.
+
+    `folder` takes the log. No client library sets quotas: it starts Kafka's own tool, which takes seconds.
+
+    Raises:
+        LabError: the tool failed, or did not end.
+    """
+    names = ("producer_byte_rate", "consumer_byte_rate")
+    change = ["--delete-config", ",".join(names)]
+    if bytes_per_second is not None:
+        change = ["--add-config", ",".join(f"{name}={bytes_per_second}" for name in names)]
+    tool = [str(java.java_home() / "bin" / "java"), *_JVM_OPTIONS]
+    tool += ["-cp", str(cache.fetch(LOCK) / "*"), "kafka.admin.ConfigCommand"]
+    tool += ["--bootstrap-server", servers, "--alter", *change]
+    tool += ["--entity-type", "clients", "--entity-default"]
+    run_tool("Kafka's config tool", tool, folder, _QUOTA_SECONDS, folder / "quota.log")
+
+
+_QUOTA_SECONDS = 120.0
 _READY_SECONDS = 60
 _ASK_SECONDS = 0.25
 _ASK_AGAIN_NS = SECOND_NS // 50

@@ -23,11 +23,17 @@ from soak.service import children
 from tests.support.lab.sleeping_broker import SleepingBroker
 
 EXCUSED = {
+    "client_quota": "a Kafka",
     "compaction": "a bookie",
+    "create_partitions": "a Kafka",
+    "foreign_flood": "a Kafka",
+    "foreign_reads": "a Kafka",
     "gc_pause": "a JVM",
     "leader_move": "a Kafka",
     "retention_limit": "a Kafka",
+    "rolling_restart": "a Kafka",
     "segment_roll": "a Kafka",
+    "topic_compaction": "a Kafka",
 }
 """Faults that touch nothing but a cluster, which is a child of the lab; and what they would need here."""
 
