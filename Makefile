@@ -64,7 +64,16 @@ packages-in-ci:
 .PHONY: test
 test: check packages-in-ci ## everything CI runs: check, then the tests on a real Kafka and a real Spark
 	@$(BIN)/pytest -m 'long and not broker and not spark and not slow' -n 2
-	@$(BIN)/pytest -m 'broker or spark or slow' -rs --durations=10
+	@$(MAKE) --no-print-directory -j 2 -O with-kafka with-other-servers
+
+# Most of these tests wait; two at a time take little more than half as long, and each server is started once.
+.PHONY: with-kafka
+with-kafka: $(STAMP)
+	@$(BIN)/pytest -m '(broker or spark or slow) and kafka' -rs --durations=10
+
+.PHONY: with-other-servers
+with-other-servers: $(STAMP)
+	@$(BIN)/pytest -m '(broker or spark or slow) and not kafka' -rs --durations=10
 
 .PHONY: test-drills
 test-drills: $(STAMP) packages-in-ci ## two short drills on an injected drive: found, notified and resolved (four minutes)

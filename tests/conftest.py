@@ -19,6 +19,16 @@ settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a Kafka, so that `make test` runs it beside the other tests of real servers."""
+    for item in items:
+        needs_kafka = "lab_kafka" in getattr(item, "fixturenames", ())
+        is_kafka = needs_kafka or item.path.parent.name == "kafka"
+        if is_kafka and "[pulsar]" not in item.name:
+            item.add_marker(pytest.mark.kafka)
+
+
 @pytest.fixture
 def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stamps without a zone are of this machine's, which the test must know."""

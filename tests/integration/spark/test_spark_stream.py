@@ -14,21 +14,30 @@ from pathlib import Path
 
 import pytest
 
+from soak.alerting.daemon import AlertDaemon
 from soak.core.clock import SystemClock
 from soak.core.errors import RunFolderError
 from soak.core.model import Finding
 from soak.service import children
 from soak.service.files import file_lock
 from soak.store.findings.store import FindingsStore
-from soak.store.run_folder import RunFolder
+from soak.store.run_folder import RunFolder, read_plan, read_run
 from spark.checkpoint import await_predecessor, committed
 from spark.detect_stream import run
+from tests.support.alerting.daemon import DELIVERED, FakeSink
+from tests.support.fakes import FakeClock
 from tests.support.spark.growing_run import begun, end, grow
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 RUN = "synthetic-1"
-SHAPE = Shape(seconds=320, deletions_k=200, fault_k=202, is_drill=True)
-PATIENCE_SECONDS = 90.0
+SHAPE = Shape(
+    seconds=320,
+    deletions_k=200,
+    fault_k=202,
+    is_drill=True,
+    sinks="{mail: {to: [oncall@example.org]}}",
+)
+PATIENCE_SECONDS = 120.0
 
 # Every Python that belongs to the daemon, workers too, notes what it opens below the run folder.
 HOOK = """
@@ -102,6 +111,13 @@ def k_of(folder: RunFolder) -> int:
         return -1
 
 
+def send_pending(folder: RunFolder, mail: FakeSink) -> None:
+    """Do what an alert daemon does in one round."""
+    AlertDaemon(
+        folder, read_plan(folder), read_run(folder), {"mail": mail}, SystemClock()
+    ).deliver()
+
+
 @pytest.mark.spark
 def test_a_run_goes_through_the_stream_to_one_finding_and_the_lab_is_not_looked_at(
     whole: RunFolder, tmp_path: Path, started: Callable[..., subprocess.Popen[bytes]]
@@ -129,9 +145,13 @@ def test_a_run_goes_through_the_stream_to_one_finding_and_the_lab_is_not_looked_
 def test_a_killed_daemon_goes_on_and_finds_the_same(
     whole: RunFolder, tmp_path: Path, started: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    """Killed before the step, killed while it is confirmed, ended by SIGTERM, and run to the end."""
+    """Killed at the confirmation, ended by SIGTERM in the open incident, and run to the end: one mail.
+
+    A new alert daemon sends what is pending after each death.
+    """
     folder = begun(whole, tmp_path / "r")
-    for k, death in ((190, signal.SIGKILL), (212, signal.SIGKILL), (250, signal.SIGTERM)):
+    mail = FakeSink(FakeClock(), DELIVERED)
+    for k, death in ((212, signal.SIGKILL), (250, signal.SIGTERM)):
         grow(whole, folder, k)
         process = started(folder)
         wait_for(lambda k=k: k_of(folder) == k - 1, f"second {k - 1}")  # type: ignore[misc]  # bound here
@@ -141,6 +161,7 @@ def test_a_killed_daemon_goes_on_and_finds_the_same(
         else:
             process.send_signal(death)
             assert process.wait(PATIENCE_SECONDS) == 0
+        send_pending(folder, mail)
     early = findings(folder)
     end(whole, folder)
     status = started(folder).wait(PATIENCE_SECONDS)
@@ -150,6 +171,8 @@ def test_a_killed_daemon_goes_on_and_finds_the_same(
     assert [(f.key, f.state, f.cause) for f in findings(folder)] == [
         (early[0].key, "confirmed", "retention_cliff")
     ]
+    send_pending(folder, mail)
+    assert [message.key for message in mail.messages] == [f"{early[0].key}.confirmed"]
 
 
 @pytest.mark.long
