@@ -26,6 +26,7 @@ from soak.core.clock import SystemClock
 from soak.core.cluster import durability
 from soak.core.errors import BrokerError, PlanError
 from soak.core.plan import text
+from soak.core.plan.objectives import budget_text, is_budget_below_one
 from soak.core.plan.plan import AnyPlan, Plan, ProbePlan, Ship
 from soak.core.plan.rates import soak_rate_text
 from soak.core.plan.text import Document, PlanFile
@@ -107,6 +108,8 @@ def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> N
         f"warm-up {format_duration(lengths.warm_up)}, soak {format_duration(lengths.soak)}."
     )
     _print_windows(plan)
+    for objective in plan.service_objectives:
+        print(f"Objective {budget_text(objective, lengths.soak)}.")
     if plan.lab is None:
         level = durability.level_text(guarantees.read_durability(plan, plan_file.document))
         print(f"Durability: {level}; `soak audit {name}` gives the reasons.")
@@ -118,6 +121,7 @@ def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> N
         *limit_warnings(plan_file),
         *preflight.topic_warnings(plan),
         *_unused_settings(plan),
+        *_small_budgets(plan),
         *_no_sinks(plan),
         *ship_warnings(plan.ship, clock),
     )
@@ -197,6 +201,16 @@ def _unused_settings(plan: Plan) -> list[str]:
         return []
     names = ", ".join(plan.topic.settings)
     return [f"topic.settings ({names}) have no effect: an existing topic keeps its own settings"]
+
+
+def _small_budgets(plan: Plan) -> list[str]:
+    """Return a warning about each objective that the first bad minute breaks."""
+    soak = format_duration(plan.phases.soak)
+    return [
+        f"objectives.{number}: in a soak of {soak} the first bad minute breaks it"
+        for number, objective in enumerate(plan.service_objectives)
+        if is_budget_below_one(objective, plan.phases.soak)
+    ]
 
 
 def _no_sinks(plan: Plan) -> list[str]:

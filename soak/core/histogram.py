@@ -6,6 +6,7 @@ largest value is kept exactly. Text form is HdrHistogram V2 (base64), so that it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -38,7 +39,6 @@ _CELL = np.arange(_SIZE, dtype=np.int64)
 _CELL_BUCKET = np.maximum((_CELL >> _HALF_BITS) - 1, 0)
 _CELL_LOW = (_CELL - (_CELL_BUCKET << _HALF_BITS)) << _CELL_BUCKET
 _CELL_HIGH = _CELL_LOW + (1 << _CELL_BUCKET) - 1
-_THRESHOLD_CELL = np.searchsorted(_CELL_LOW, np.array(THRESHOLDS_SECONDS) * 1e6, side="left")
 
 
 class Histogram:
@@ -88,10 +88,12 @@ class Histogram:
             answers.append(min(high, exact))
         return answers
 
-    def above(self) -> list[int]:
-        """Return the number of values at or above each of `THRESHOLDS_SECONDS`, overflow included."""
+    def above(self, thresholds_seconds: Sequence[float] = THRESHOLDS_SECONDS) -> list[int]:
+        """Return the number of values at or above each threshold, overflow included."""
         tail = np.concatenate([np.cumsum(self._counts[::-1])[::-1], [0]])
-        return [int(count) + self.overflow for count in tail[_THRESHOLD_CELL]]
+        thresholds_us = np.array(thresholds_seconds) * 1e6
+        cells = np.searchsorted(_CELL_LOW, thresholds_us.round(3), side="left")
+        return [int(count) + self.overflow for count in tail[cells]]
 
     def encode(self) -> str:
         """Return HdrHistogram V2 in base64, values in us, without the overflow, which is a separate count."""

@@ -35,11 +35,14 @@ def quantile_columns(
     ]
 
 
-def threshold_columns(metric: str, histogram: Histogram) -> Columns:
-    """Return how many latencies are at or above each fixed threshold."""
+def threshold_columns(
+    metric: str, histogram: Histogram, limits_seconds: tuple[float, ...] = ()
+) -> Columns:
+    """Return how many latencies are at or above each fixed threshold and each limit of an objective."""
+    thresholds = sorted({*THRESHOLDS_SECONDS, *limits_seconds})
     return [
-        (Column(metric, (("threshold", f"{threshold:g}"),), "messages"), float(count))
-        for threshold, count in zip(THRESHOLDS_SECONDS, histogram.above(), strict=True)
+        (Column(metric, (("threshold", f"{threshold:.10g}"),), "messages"), float(count))
+        for threshold, count in zip(thresholds, histogram.above(thresholds), strict=True)
     ]
 
 

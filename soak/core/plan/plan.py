@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from soak.core.plan.config import STRICT, FormerName, PluginConfigs, Settings, check_between
 from soak.core.plan.load import Consumers, Load
+from soak.core.plan.objectives import Objective, ObjectiveText, parse_objective
 from soak.core.plan.phases import PhaseLengths
 from soak.core.units import (
     SECOND_NS,
@@ -225,6 +226,7 @@ class Plan:
     probes: PluginConfigs = field(default_factory=dict)
     sampling: dict[str, Sampling] = field(default_factory=dict)  # by probe
     detection: Detection = field(default_factory=Detection)
+    objectives: tuple[ObjectiveText, ...] = ()  # limits of users, each with its target
     sinks: PluginConfigs = field(default_factory=dict)
     alerts: Alerts = field(default_factory=Alerts)
     ship: Ship | None = None  # how records of other hosts arrive during the run
@@ -239,6 +241,7 @@ class Plan:
             raise ValueError("drive_check must be 0s, or lie between 1s and 1h")
         if len(self.broker) != 1:
             raise ValueError(f"broker must name exactly one kind, not {len(self.broker)}")
+        check_objectives(self.objectives)
         if self.lab is not None and not self.lab.broker:
             lab = dataclasses.replace(self.lab, broker=self.broker_kind)
             object.__setattr__(self, "lab", lab)
@@ -263,12 +266,28 @@ class Plan:
         return ("ship", "receive") if self.ship else ()
 
     @property
+    def service_objectives(self) -> tuple[Objective, ...]:
+        return tuple(map(parse_objective, self.objectives))
+
+    @property
     def broker_kind(self) -> str:
         return next(iter(self.broker))
 
     @property
     def broker_config(self) -> Any:  # noqa: ANN401  # the plug-in's own type
         return self.broker[self.broker_kind]
+
+
+MAX_OBJECTIVES = 20
+
+
+def check_objectives(objectives: tuple[str, ...]) -> None:
+    """Raise `ValueError` when there are too many objectives, or one twice."""
+    if len(objectives) > MAX_OBJECTIVES:
+        raise ValueError(f"objectives must be at most {MAX_OBJECTIVES}")
+    for number, text in enumerate(objectives):
+        if (first := objectives.index(text)) < number:
+            raise ValueError(f"objectives.{number} is the same as objectives.{first}")
 
 
 _NAME_CHARACTERS = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")

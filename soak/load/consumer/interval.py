@@ -79,11 +79,20 @@ def _merge_heads(parts: Sequence[Heads]) -> Heads:
 class ConsumerInterval:
     """What a consumer measured in one second; a finished one is written while the next one counts."""
 
-    def __init__(self, boot: int, leaders: Leaders, *, is_behind: bool) -> None:
+    def __init__(
+        self,
+        boot: int,
+        leaders: Leaders,
+        *,
+        is_behind: bool,
+        limits_seconds: tuple[float, ...] = (),
+    ) -> None:
+        """`limits_seconds`: those of the plan's objectives, above which messages are counted."""
         self.by_leader = LatencyByLeader("end_to_end_latency_seconds")
         self._leaders = leaders
         self._boot = boot
         self._is_behind = is_behind
+        self._limits_seconds = limits_seconds
         self.latency = Histogram()
         self.redelivered = 0  # known by their offsets, and left out by the client
         self._received = 0
@@ -125,7 +134,9 @@ class ConsumerInterval:
         """Return the next one, empty; `lag` is in messages (None: unknown), `rate` in messages a second."""
         was_behind = self._is_behind or self._odd.reread > 0
         is_behind = was_behind and (lag is None or lag > rate * BEHIND_SECONDS)
-        found = ConsumerInterval(self._boot, self._leaders, is_behind=is_behind)
+        found = ConsumerInterval(
+            self._boot, self._leaders, is_behind=is_behind, limits_seconds=self._limits_seconds
+        )
         found.by_leader = self.by_leader.following()
         return found
 
@@ -151,7 +162,9 @@ class ConsumerInterval:
             (Column("process_cpu_ratio", (), "cores"), cpu_ratio),
             (Column("process_cpu_waiting_ratio", (), "ratio"), cpu_waiting_ratio),
             *self.by_leader.samples(),
-            *threshold_columns("end_to_end_latency_above_messages", self.latency),
+            *threshold_columns(
+                "end_to_end_latency_above_messages", self.latency, self._limits_seconds
+            ),
         ]
 
     def histograms(self) -> dict[str, Histogram]:

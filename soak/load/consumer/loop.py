@@ -10,6 +10,7 @@ from pathlib import Path
 from soak.core import header
 from soak.core.model import Event, Span
 from soak.core.plan.load import process_index
+from soak.core.plan.objectives import recorded_limits
 from soak.core.plan.rates import rates_between
 from soak.core.ports import Batch, Clock, Consumer
 from soak.core.units import SECOND_NS
@@ -57,7 +58,10 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     leaders.start()
     is_late = context.grid.interval_index_at(clock.mono_ns()) >= 0  # the load has begun
     boot = header.boot_of(boot_id_for_messages())
-    interval = ConsumerInterval(boot, leaders, is_behind=is_restart or is_late)
+    limits = recorded_limits(plan.objectives, "end-to-end")
+    interval = ConsumerInterval(
+        boot, leaders, is_behind=is_restart or is_late, limits_seconds=limits
+    )
     loop = ConsumerLoop(context, consumer, tracker, interval, clock)
     reduce_garbage_collection()
     manager, last_k = notifier(), loop.k

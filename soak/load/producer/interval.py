@@ -32,12 +32,20 @@ class ProducerInterval:
     """What a producer measured in one second; a finished one is written while the next one counts."""
 
     def __init__(
-        self, instances: Sequence[int], epoch: int, partitions: int, *, block_bits: int = 0
+        self,
+        instances: Sequence[int],
+        epoch: int,
+        partitions: int,
+        *,
+        block_bits: int = 0,
+        limits_seconds: tuple[float, ...] = (),
     ) -> None:
+        """`limits_seconds`: those of the plan's objectives, above which messages are counted."""
         self._instances = instances
         self._epoch = epoch
         self._partitions = partitions
         self._block_bits = block_bits
+        self._limits_seconds = limits_seconds
         self.by_leader = LatencyByLeader("publish_latency_seconds")
         self.latency = Histogram()
         self._service = Histogram()
@@ -53,7 +61,11 @@ class ProducerInterval:
     def following(self) -> ProducerInterval:
         """Return the next one, empty."""
         found = ProducerInterval(
-            self._instances, self._epoch, self._partitions, block_bits=self._block_bits
+            self._instances,
+            self._epoch,
+            self._partitions,
+            block_bits=self._block_bits,
+            limits_seconds=self._limits_seconds,
         )
         found.by_leader = self.by_leader.following()
         return found
@@ -125,7 +137,9 @@ class ProducerInterval:
             (Column("process_cpu_waiting_ratio", (), "ratio"), cpu_waiting_ratio),
             (Column("sender_busy_ratio", (), "cores"), busy_ratio),
             *self.by_leader.samples(),
-            *threshold_columns("publish_latency_above_messages", self.latency),
+            *threshold_columns(
+                "publish_latency_above_messages", self.latency, self._limits_seconds
+            ),
         ]
 
     def histograms(self) -> dict[str, Histogram]:

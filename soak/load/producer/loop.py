@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soak.core import header
+from soak.core.plan.objectives import recorded_limits
 from soak.core.plan.phases import LOAD_PHASES, Phases
 from soak.core.ports import Clock, Producer, WakeUp
 from soak.core.schedule import NEVER_NS
@@ -73,7 +74,13 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
         header.run_of(context.run.id),
     )
     messages = Messages(plan.load, topics, instances, epoch, boot, broker, run_)
-    interval = ProducerInterval(instances, epoch, topics.total, block_bits=broker.block_bits)
+    interval = ProducerInterval(
+        instances,
+        epoch,
+        topics.total,
+        block_bits=broker.block_bits,
+        limits_seconds=recorded_limits(plan.objectives, "publish"),
+    )
     leaders = Leaders(broker, topics)
     leaders.start()
     wake_up = WakeupFd(clock)

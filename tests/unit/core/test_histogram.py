@@ -58,3 +58,9 @@ def test_nothing_is_clamped_or_dropped() -> None:
 
 def test_no_message_is_no_latency() -> None:
     assert np.isnan(Histogram().quantiles_seconds((0.5,))[0])
+
+
+def test_messages_are_counted_above_any_limit() -> None:
+    histogram = _of([1_099, 1_100, 1_101, 60_000])
+
+    assert histogram.above([0.0011, 0.05, 0.07]) == [3, 1, 0]

@@ -62,3 +62,18 @@ def test_a_second_is_invalid_when_acknowledgements_could_not_be_taken() -> None:
     interval.note_pause(60_000_000)
 
     assert interval.reason(0.2) == "callback_delay"
+
+
+def test_messages_above_the_limit_of_an_objective_are_counted_in_every_second() -> None:
+    """The limit stands among the fixed thresholds, in order."""
+    first = ProducerInterval([1], 1, 1, limits_seconds=(0.05,))
+    interval = first.following()
+    interval.latency.record_ns(np.array([49, 51, 70]) * 10**6)
+
+    counts = {
+        float(dict(column.labels)["threshold"]): value
+        for column, value in interval.samples(0, 0, 0.0, 0.0, 0.0)
+        if column.metric == "publish_latency_above_messages"
+    }
+    assert counts[0.05] == 2
+    assert list(counts) == sorted(counts)
