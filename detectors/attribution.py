@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from detectors import affected_brokers, cause_scores
@@ -11,7 +11,7 @@ from detectors.kinds.spikes import words_of
 from detectors.nearby import Nearby
 from soak.core import plugins, wording
 from soak.core.audit import SEND_FAILED_EVENT
-from soak.core.model import Change, Evidence, Explanation
+from soak.core.model import Change, Evidence, Explanation, Finding
 from soak.core.series import parse_series, series_name
 
 BAR = cause_scores.SO_FAR
@@ -51,6 +51,30 @@ def _as_latency(change: Change) -> Change:
     is_delivery = parse_series(change.series).metric == wording.DELIVERY_STOPPED
     name = _END_TO_END if is_delivery else wording.WAITING
     return replace(change, series=series_name(source, name), kind="step")
+
+
+def attribute_breach(breach: Change, findings: Iterable[Finding]) -> list[Explanation]:
+    """Return why an objective was missed: the causes of the incident that lasted longest before.
+
+    Empty while that incident has none yet; `unknown` alone when there was no incident.
+    """
+    lasted = [
+        (min(breach.raised_k, one.resolved_k or breach.raised_k) - one.onset_k, one)
+        for one in findings
+        if one.kind != "objective" and one.state != "warning"
+    ]
+    seconds, longest = max(lasted, key=lambda pair: pair[0], default=(0, None))
+    if longest is None or seconds <= 0:
+        return [Explanation(UNKNOWN, 0.0, ())]
+    if not longest.causes:
+        return []
+    before = Evidence(
+        f"Before the budget was spent, this lasted {wording.span(seconds)}: "
+        f"{wording.what_text(longest)}.",
+        {"seconds": seconds},
+    )
+    first, *others = longest.causes
+    return [replace(first, evidence=(before, *first.evidence)), *others]
 
 
 def is_so_far(causes: Sequence[Explanation]) -> bool:

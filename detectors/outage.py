@@ -25,6 +25,15 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as config_dataclass
 
+from detectors.client_seconds import (
+    END_TO_END_ABOVE,
+    PUBLISH_ABOVE,
+    WAITING,
+    Client,
+    Second,
+    client_of,
+    value_at,
+)
 from soak.core import wording
 from soak.core.model import Change, Column
 from soak.core.plan.phases import LOAD_PHASES
@@ -33,12 +42,6 @@ from soak.core.units import SECOND_NS, Duration
 
 _LONG_GAP = 600
 """Seconds without a record after which an open outage is not continued."""
-_BUSY_CORES = 0.85
-_AWAY_SECONDS = 0.5
-_STARVED_RATIO = 0.5
-"""A client that used so much of a core, was away for so long or waited so much for a processor may itself be
-the reason that nothing was acknowledged."""
-
 _ACKNOWLEDGED_PHASES = LOAD_PHASES - {"ramp"}
 """A ramp raises the rate until the cluster cannot follow."""
 _RECEIVED_PHASES = _ACKNOWLEDGED_PHASES - {"catch-up"}
@@ -78,17 +81,6 @@ _SHORT: Mapping[Verdict, _Effect] = {
     "good": "good",
     "idle": "idle",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Second:
-    """One record of a client: `values` are in the order of its columns, shape (n,), NaN if unmeasured."""
-
-    k: int
-    values: NDArray[np.float64]
-    is_valid: bool = True
-    phase: str = "soak"
-    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,25 +181,21 @@ class _Client:
 class _Places:
     """Where the records of a client have the columns that matter."""
 
-    columns: Sequence[Column]
+    client: Client
     stopped: str  # the series of its outages
     short: str  # and of those in which too little came through; "" of a consumer
-    at: Mapping[str, int]  # by metric, of columns without labels
     late: int | None  # of the messages above the limit
     leaders: tuple[tuple[str, int], ...]  # series of its outages, and place of its median
 
     def value(self, second: Second, metric: str) -> float:
         """Return a value, 0 where it was not measured."""
-        at = self.at.get(metric)
-        value = 0.0 if at is None else float(second.values[at])
-        return value if math.isfinite(value) else 0.0
+        return self.client.value(second, metric)
 
     def count(self, second: Second, metric: str) -> int:
-        return round(self.value(second, metric))
+        return self.client.count(second, metric)
 
     def late_count(self, second: Second) -> int:
-        found = 0.0 if self.late is None else float(second.values[self.late])
-        return round(found) if math.isfinite(found) else 0
+        return round(value_at(second, self.late))
 
 
 class Outages:
@@ -299,16 +287,15 @@ class Outages:
         """Return the verdict on a second of a producer, and the messages that failed and came late."""
         acked, failed = (places.count(second, f"{name}_messages") for name in ("acked", "failed"))
         skipped = places.count(second, "missed_messages")
-        is_ours = not second.is_valid and not _waits_for_cluster(places, second)
+        is_ours = not second.is_valid and not places.client.waits_for_cluster(second)
         late = places.late_count(second) + skipped
         if is_ours and not any(map(client.is_open, client.watches)):
             late = 0  # but after an outage, a client that catches up is late because of it
-        is_due = failed > 0 or any(places.value(second, metric) > 0 for metric in _DUE)
         if acked == 0:
-            is_silent = is_due and _is_loaded(second) and not is_ours
+            is_silent = _is_loaded(second) and places.client.has_waited(second)
             return "silent" if is_silent else "idle", failed, late
         allowed = (1.0 - self._config.target_ratio) * (acked + failed + skipped)
-        has_waited = places.value(second, _WAITING) >= self._limit_seconds and not is_ours
+        has_waited = places.value(second, WAITING) >= self._limit_seconds and not is_ours
         return "short" if failed + late > allowed or has_waited else "good", failed, late
 
     def _leaders(
@@ -323,7 +310,7 @@ class Outages:
 
         Its messages are not counted apart, so a silent leader concerns somebody only while a message waits.
         """
-        waiting = places.value(second, _WAITING)
+        waiting = places.value(second, WAITING)
         for series, at in places.leaders:
             is_silent = math.isnan(second.values[at])
             effect: _Effect = "bad" if is_silent and waiting >= 1.0 else "good"
@@ -337,12 +324,7 @@ class Outages:
     def _consumed(self, client: _Client, places: _Places, second: Second) -> Iterator[Change]:
         received = places.count(second, "received_messages")
         client.due += received
-        is_silent = (
-            received == 0
-            and second.is_valid
-            and second.phase in _RECEIVED_PHASES
-            and places.value(second, "lag_messages") > 0
-        )
+        is_silent = second.phase in _RECEIVED_PHASES and places.client.has_waited(second)
         effect: _Effect = "good" if received else "bad" if is_silent else "idle"
         counts = _Counts(0, places.late_count(second), client.due)
         watch = client.watch(places.stopped)
@@ -381,7 +363,7 @@ def troubled(columns: Sequence[Column], values: NDArray[np.float64]) -> NDArray[
     if came is None:
         return np.zeros(values.shape[1], np.bool_)
     found: NDArray[np.bool_] = ~(values[came] > 0)
-    signs = [at[name] for name in (*_TROUBLES, _WAITING) if name in at]
+    signs = [at[name] for name in (*_TROUBLES, WAITING) if name in at]
     signs += [i for i, column in enumerate(columns) if _is_late(column)]
     for i in signs:
         found |= values[i] > 0
@@ -400,47 +382,33 @@ def _is_late(column: Column) -> bool:
     return column.metric in _ABOVE and threshold is not None and float(threshold) >= 1.0
 
 
-_WAITING = "publish_waiting_seconds"
-_ABOVE = ("publish_latency_above_messages", "end_to_end_latency_above_messages")
+_ABOVE = (PUBLISH_ABOVE, END_TO_END_ABOVE)
 _TROUBLES = ("failed_messages", "missed_messages")
 _USED = frozenset(
     {
         *("sent_messages", "acked_messages", "failed_messages", "missed_messages"),
-        *("in_flight_messages", "queue_full_messages", _WAITING, "sender_busy_ratio"),
+        *("in_flight_messages", "queue_full_messages", WAITING, "sender_busy_ratio"),
         *("callback_delay_seconds", "process_cpu_waiting_ratio"),
         *("received_messages", "lag_messages"),
     }
 )
-_DUE = ("sent_messages", "missed_messages", "in_flight_messages", "queue_full_messages")
-"""Any of them says that a message was due, or still is."""
 
 
 def _is_loaded(second: Second) -> bool:
     return second.phase in _ACKNOWLEDGED_PHASES
 
 
-def _waits_for_cluster(places: _Places, second: Second) -> bool:
-    """True when messages were with the cluster, and the client was there to take acknowledgements."""
-    return (
-        places.value(second, "in_flight_messages") > 0
-        and places.value(second, "sender_busy_ratio") < _BUSY_CORES
-        and places.value(second, "callback_delay_seconds") < _AWAY_SECONDS
-        and places.value(second, "process_cpu_waiting_ratio") < _STARVED_RATIO
-    )
-
-
 def _places(source: str, columns: Sequence[Column], limit_seconds: float) -> _Places | None:
     """Return the places of a producer or a consumer, None of any other source."""
-    at = {column.metric: i for i, column in enumerate(columns) if not column.labels}
-    if {"sent_messages", "acked_messages"} <= at.keys():
-        stopped = _series(source, wording.ACKNOWLEDGEMENTS_STOPPED)
-        short = _series(source, wording.ACKNOWLEDGEMENTS_SHORT)
-        late = _above("publish_latency_above_messages", columns, limit_seconds)
-        return _Places(columns, stopped, short, at, late, tuple(_leader_places(source, columns)))
-    if "received_messages" in at:
-        late = _above("end_to_end_latency_above_messages", columns, limit_seconds)
-        return _Places(columns, _series(source, wording.DELIVERY_STOPPED), "", at, late, ())
-    return None
+    client = client_of(columns)
+    if client is None:
+        return None
+    late = client.above(limit_seconds)
+    if not client.is_producer:
+        return _Places(client, _series(source, wording.DELIVERY_STOPPED), "", late, ())
+    stopped = _series(source, wording.ACKNOWLEDGEMENTS_STOPPED)
+    short = _series(source, wording.ACKNOWLEDGEMENTS_SHORT)
+    return _Places(client, stopped, short, late, tuple(_leader_places(source, columns)))
 
 
 def _leader_places(source: str, columns: Sequence[Column]) -> Iterator[tuple[str, int]]:
@@ -450,16 +418,6 @@ def _leader_places(source: str, columns: Sequence[Column]) -> Iterator[tuple[str
         if is_median and "leader" in labels:
             own = (("leader", labels["leader"]),)
             yield _series(source, wording.ACKNOWLEDGEMENTS_STOPPED, own), i
-
-
-def _above(metric: str, columns: Sequence[Column], limit_seconds: float) -> int | None:
-    """Return the place of the count above the limit, or above the next threshold that is recorded."""
-    found = [
-        (float(dict(column.labels)["threshold"]), i)
-        for i, column in enumerate(columns)
-        if column.metric == metric
-    ]
-    return min(((at, i) for at, i in found if at >= limit_seconds), default=(0.0, None))[1]
 
 
 def _series(source: str, metric: str, labels: Labels = ()) -> str:

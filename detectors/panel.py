@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from detectors import minimum_effect, outage
 from detectors.channels import is_headline, latency_of
+from detectors.client_seconds import Second
 from detectors.kinds import drift, spikes, tail
 from detectors.kinds.recent_rows import Recent
 from detectors.kinds.tail import NearSteps
@@ -86,13 +87,13 @@ class Panel:
         epoch: int = 0,
     ) -> list[Change]:
         """Take the next second of one source; return all that is to be said, outages first, then steps."""
-        second = outage.Second(k, values, valid, phase, epoch)
+        second = Second(k, values, valid, phase, epoch)
         outages = self._outages.update(source, columns, second)
         steps = self._steps.update(source, columns, k, values, valid, phase, epoch=epoch)
         return [*outages, *self._with_other_kinds(source, columns, second, steps)]
 
     def _with_other_kinds(
-        self, source: str, columns: Sequence[Column], second: outage.Second, steps: list[Change]
+        self, source: str, columns: Sequence[Column], second: Second, steps: list[Change]
     ) -> list[Change]:
         """Return the steps, and the drifts, spikes and tails of the same second."""
         k = second.k

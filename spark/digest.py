@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors import outage
+from detectors.client_seconds import Second
+from detectors.objectives import MinuteCounter, Minutes
 from soak.core.audit import AUDIT_EVENTS
 from soak.core.model import Column, Record
+from soak.core.plan.objectives import Objective
+from soak.core.plan.phases import Phases
 from soak.store.journal.reader import SourceReader, complete_size, segments
 
 # --- Of one journal file, the seconds in which the load did not come through: few, so all are kept.
@@ -78,6 +82,29 @@ def rough_seconds(columns: tuple[Column, ...], k: Ints, values: Floats) -> Rough
     return RoughSeconds(tuple(columns[i] for i in at), k[is_rough], kept)
 
 
+# --- Of one journal file, the messages of each minute that the objectives of the plan count.
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The objectives of a run, and its phases, which say what seconds they judge."""
+
+    objectives: tuple[Objective, ...] = ()
+    phases: Phases = field(default_factory=Phases)
+
+
+def minutes_of(
+    source: str, records: list[tuple[Record, tuple[Column, ...]]], scope: Scope
+) -> Minutes:
+    """Return the counts for each objective; none without objectives."""
+    counter = MinuteCounter(scope.objectives)
+    for record, columns in records if scope.objectives else ():
+        phase = scope.phases.at(record.k)
+        values = np.array(record.values)
+        counter.add(source, columns, Second(record.k, values, record.is_valid, phase, record.epoch))
+    return counter.minutes
+
+
 _STATES = frozenset({"lag_messages", "in_flight_messages"})
 """Messages that are there, not that came in the second."""
 _AMOUNTS = frozenset({"retention_deletions", "retention_deleted_bytes"})
@@ -96,12 +123,13 @@ class Digest:
     invalid: tuple[tuple[int, str], ...]
     load: LoadDigest
     rough: RoughSeconds
+    minutes: Minutes
     event_seconds: Mapping[str, tuple[int, ...]]  # by kind; the bodies are read where they count
     damage: tuple[tuple[int, int, str], ...]  # k of the nearest record, offset, reason
     epochs: tuple[int, ...]
 
 
-def digest(path: Path, step: int) -> Digest:
+def digest(path: Path, step: int, scope: Scope | None = None) -> Digest:
     """Read one journal file; damage is kept, each (epoch, k) counts once."""
     reader = SourceReader(path.parent)
     seen: set[tuple[int, int]] = set()
@@ -138,6 +166,7 @@ def digest(path: Path, step: int) -> Digest:
         ),
         load=load_digest(columns, every_k, by_second),
         rough=rough_seconds(columns, every_k, by_second),
+        minutes=minutes_of(path.parent.name, records, scope or Scope()),
         event_seconds=_event_seconds([record for record, _ in records]),
         damage=tuple(damage),
         epochs=tuple(sorted({record.epoch for record, _ in records})),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from detectors import kinds, level_shift
-from detectors.attribution import attribute
+from detectors.attribution import attribute, attribute_breach
 from detectors.channels import is_headline
 from detectors.incidents import group, improvements, is_regression
 from detectors.offline.steps import Config, detect_together
@@ -53,14 +53,22 @@ ALONE_RATIO = 2.0
 
 
 def look_back(
-    timeline: Timeline, online: Sequence[Finding], changes: Sequence[Change] = ()
+    timeline: Timeline,
+    online: Sequence[Finding],
+    changes: Sequence[Change] = (),
+    breaches: Sequence[Change] = (),
 ) -> list[Judged]:
     """Return all incidents, each with who saw it; `changes` are those of all series, seen online.
+
+    `breaches` are those of the objectives, over the whole run.
 
     What the offline analysis shows while an incident was open is a part of it. A warning that it confirms
     keeps the key that it was given online. Falls of latency are no incidents, though earlier versions stored
     them as findings.
     """
+    of_objectives = [finding for finding in online if finding.kind == "objective"]
+    online = [finding for finding in online if finding.kind != "objective"]
+    changes = [change for change in changes if change.kind != "objective"]
     seen, stopped = offline_changes(timeline), outages(timeline)
     steps = [one for event in seen for one in event if one.kind == "step"]
     courses = [one for event in seen for one in event if one.kind != "step"]
@@ -84,7 +92,33 @@ def look_back(
         else:
             warnings.remove(warned)
             judged.append(Judged(replace(finding, key=warned.key), "both", step))
-    return judged + [Judged(finding, "online") for finding in warnings]
+    judged += [Judged(finding, "online") for finding in warnings]
+    return [*judged, *_missed_objectives(timeline, breaches, of_objectives, judged)]
+
+
+def _missed_objectives(
+    timeline: Timeline,
+    breaches: Sequence[Change],
+    online: Sequence[Finding],
+    judged: Sequence[Judged],
+) -> list[Judged]:
+    """Return the breaches of objectives; what was seen online has the figures of the whole run."""
+    known = {finding.series: finding for finding in online}
+    others = [one.finding for one in judged]
+    found = []
+    for incident in group(breaches):
+        breach = incident.headline
+        before = known.pop(breach.series, None)
+        causes = tuple(attribute_breach(breach, others))
+        about = is_regression(incident, causes)
+        if before is None:
+            finding = finding_of(timeline.run.id, incident, None)
+            key = f"{finding.key}-offline"
+            finding = replace(finding, key=key, causes=causes, is_about_cluster=about)
+            found.append(Judged(finding, "offline"))
+        else:
+            found.append(Judged(replace(before, before=breach.before, after=breach.after), "both"))
+    return [*found, *(Judged(finding, "online") for finding in known.values())]
 
 
 def improvements_of(timeline: Timeline, changes: Sequence[Change]) -> list[Change]:

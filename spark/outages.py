@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from detectors import outage
+from detectors.client_seconds import Second
 from soak.core.model import Change, Column
 from soak.core.plan.plan import OUTAGE_DETECTOR
 from soak.core.series import series_name
@@ -32,7 +33,7 @@ def outages(timeline: Timeline) -> list[Change]:
 
 def _rows(
     timeline: Timeline, source: str, config: outage.Config
-) -> Iterator[tuple[Sequence[Column], outage.Second]]:
+) -> Iterator[tuple[Sequence[Column], Second]]:
     """Give the rough seconds of a source, each with the good ones behind it that may end an outage."""
     rough = {
         int(k): (part.columns, part.values[row])
@@ -48,7 +49,7 @@ def _rows(
         known, values = rough.get(k, (columns, good))
         yield (
             known,
-            outage.Second(k, values, is_valid=k not in invalid, phase=timeline.phases.at(k)),
+            Second(k, values, is_valid=k not in invalid, phase=timeline.phases.at(k)),
         )
 
 

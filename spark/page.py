@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from detectors.objectives import Standing
 from soak.core import wording
 from soak.core.model import Change
 from spark.coverage import LEAST_COVERAGE, MOST_UNTRUSTED, Coverage
@@ -33,6 +34,7 @@ class Page:
     durability: Mapping[str, Any] = field(default_factory=dict)
     forecast: Mapping[str, Any] = field(default_factory=dict)
     improvements: Sequence[Change] = ()  # falls of latency that belong to no finding
+    standings: Sequence[Standing] = ()  # of the plan's objectives
 
     def moment(self, k: float) -> str:
         """Return the time of day, UTC; of a run that has one twice with the day: `11-22 03:12:41Z`."""

@@ -27,6 +27,7 @@ from soak.store.run_folder import RunFolder, read_plan, read_run
 from spark.attribute import step_config
 from spark.coverage import Gap, coverage
 from spark.drives import drives
+from spark.objectives import judge, objective_json
 from spark.offline_analysis import improvements_of, look_back
 from spark.page import Page, headline
 from spark.retention_outcome import forecast_of, retention
@@ -90,15 +91,20 @@ def write(
     Raises:
         RunFolderError: the drive, or who owns the folder, does not let us.
     """
-    judged = [_sized(timeline, one) for one in look_back(timeline, online, changes)]
+    objectives = judge(timeline)
+    found_offline = look_back(timeline, online, changes, objectives.breaches)
+    judged = [_sized(timeline, one) for one in found_offline]
     covered = coverage(timeline, unread)
     durability, forecast = durability_of(timeline.folder), forecast_of(timeline.folder)
     found = verdict(timeline, judged, covered)
     better = improvements_of(timeline, changes)
-    page = Page(timeline, judged, covered, found, None, durability, forecast, better)
+    page = Page(
+        timeline, judged, covered, found, None, durability, forecast, better, objectives.standings
+    )
     body = summary(timeline, judged, covered, durability)
     body |= {
         "headline": headline(page),
+        "objectives": [objective_json(timeline, one) for one in objectives.standings],
         "retention": retention(timeline, forecast),
         "drives": drives(timeline),
     }

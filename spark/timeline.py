@@ -6,7 +6,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
+from detectors.objectives import Minute, Minutes
 from soak.core.errors import JournalError
 from soak.core.model import Column
 from soak.core.plan.phases import Phases, drain_k
@@ -24,7 +25,7 @@ from soak.core.units import SECOND_NS
 from soak.store.audit import audit_run, is_loss_known
 from soak.store.journal.reader import segments, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
-from spark.digest import RoughSeconds, digest, reduction
+from spark.digest import RoughSeconds, Scope, digest, reduction
 from spark.schema import columns_of, columns_text
 
 Ints = NDArray[np.int64]
@@ -43,7 +44,7 @@ SCHEMA = (
     "error string, source string, seconds array<bigint>, columns string, k array<bigint>, "
     "values array<array<double>>, untrusted string, silent array<bigint>, "
     "standing array<bigint>, short array<array<bigint>>, rough_columns string, "
-    "rough_k array<bigint>, rough binary, events string, damage string, incs array<int>"
+    "rough_k array<bigint>, rough binary, minutes string, events string, damage string, incs array<int>"
 )
 
 ARROW_SCHEMA = pa.schema(
@@ -61,6 +62,7 @@ ARROW_SCHEMA = pa.schema(
         ("rough_columns", pa.string()),
         ("rough_k", pa.list_(pa.int64())),
         ("rough", pa.binary()),
+        ("minutes", pa.string()),
         ("events", pa.string()),
         ("damage", pa.string()),
         ("incs", pa.list_(pa.int32())),
@@ -85,6 +87,7 @@ class Timeline:
     standing: Mapping[str, Ints]  # by source: every k in which messages were due, none acknowledged
     short: Mapping[str, Ints]  # by source: rows of k, messages missed, failed; where there were any
     rough: Mapping[str, Sequence[RoughSeconds]]  # by source: of each file, where it has some
+    minutes: Sequence[Minutes]  # of each file: what the objectives of the plan count
     event_seconds: Mapping[str, Ints]  # by kind, of all sources
     damage: tuple[tuple[str, int, str, str], ...]  # source, nearest k, place, reason
     restarts: tuple[tuple[str, str, int], ...]  # daemon, how it died, on the wall clock
@@ -147,13 +150,17 @@ def read_timeline(session: SparkSession, folder: RunFolder) -> Timeline:
         JournalError: a journal was written by a newer version.
     """
 
-    def read(paths: Sequence[Path], step: int) -> list[Row]:
-        return list(digest_frame(session, paths, step).toArrow().to_pylist()) if paths else []
+    def read(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
+        if not paths:
+            return []
+        return list(digest_frame(session, paths, step, scope).toArrow().to_pylist())
 
     return assemble(folder, read)
 
 
-def assemble(folder: RunFolder, read: Callable[[Sequence[Path], int], Sequence[Row]]) -> Timeline:
+def assemble(
+    folder: RunFolder, read: Callable[[Sequence[Path], int, Scope], Sequence[Row]]
+) -> Timeline:
     """Join the rows that `read` makes of the journal files; damaged or missing parts are gaps.
 
     Raises:
@@ -167,7 +174,7 @@ def assemble(folder: RunFolder, read: Callable[[Sequence[Path], int], Sequence[R
     ]
     step = 1 if drain_k(Phases(), plan.phases) <= FULL_RATE_SECONDS else COARSE_STEP
     is_running = run.state == "running" and _is_fresh(paths)
-    rows = read(paths, step)
+    rows = read(paths, step, Scope(plan.service_objectives, phases))
     for row in rows:
         if row["error"]:
             raise JournalError(row["error"])
@@ -180,7 +187,9 @@ def _is_fresh(paths: Sequence[Path]) -> bool:
     return time.time() - newest < SILENT_SECONDS
 
 
-def digest_frame(session: SparkSession, paths: Sequence[Path], step: int) -> DataFrame:
+def digest_frame(
+    session: SparkSession, paths: Sequence[Path], step: int, scope: Scope
+) -> DataFrame:
     """Return one row a journal file, read in the tasks."""
     root = str(Path(__file__).resolve().parents[1])
     names = session.createDataFrame([(str(path),) for path in paths], "path string")
@@ -192,21 +201,21 @@ def digest_frame(session: SparkSession, paths: Sequence[Path], step: int) -> Dat
             sys.path.insert(0, root)
         for batch in batches:
             for path in batch.column("path").to_pylist():
-                yield digest_row(Path(path), step)
+                yield digest_row(Path(path), step, scope)
 
     cores = session.sparkContext.defaultParallelism
     return names.repartition(min(len(paths), 4 * cores)).mapInArrow(read, SCHEMA)
 
 
-def digest_rows(paths: Sequence[Path], step: int) -> list[Row]:
+def digest_rows(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
     """Return one row a journal file, read in this process."""
-    return [digest_row(path, step).to_pylist()[0] for path in paths]
+    return [digest_row(path, step, scope).to_pylist()[0] for path in paths]
 
 
-def digest_row(path: Path, step: int) -> pa.RecordBatch:
+def digest_row(path: Path, step: int, scope: Scope) -> pa.RecordBatch:
     """Return the digest of one journal file in the form of `SCHEMA`."""
     try:
-        found = digest(path, step)
+        found = digest(path, step, scope)
     except JournalError as error:  # in a worker it would end as Spark's traceback
         return pa.RecordBatch.from_pylist([{"error": f"{path}: {error}"}], schema=ARROW_SCHEMA)
     row = {
@@ -223,6 +232,9 @@ def digest_row(path: Path, step: int) -> pa.RecordBatch:
         "rough_columns": columns_text(found.rough.columns),
         "rough_k": found.rough.k.tolist(),
         "rough": found.rough.values.tobytes(),
+        "minutes": json.dumps(
+            {number: [astuple(one) for one in counts] for number, counts in found.minutes.items()}
+        ),
         "events": json.dumps(found.event_seconds),
         "damage": json.dumps([[k, f"{path.name}:{at}", why] for k, at, why in found.damage]),
         "incs": list(found.epochs),
@@ -285,6 +297,7 @@ def _timeline(
             for name, found in short.items()
         },
         rough=rough,
+        minutes=[_minutes(row) for row in rows],
         event_seconds=_distinct(events),
         damage=tuple(damage),
         restarts=tuple(_restarts(folder)),
@@ -298,6 +311,11 @@ def _rough(row: Row) -> RoughSeconds:
     columns = columns_of(row["rough_columns"])
     values = np.frombuffer(row["rough"], dtype=np.float64).reshape(-1, len(columns))
     return RoughSeconds(columns, np.array(row["rough_k"], dtype=np.int64), values)
+
+
+def _minutes(row: Row) -> Minutes:
+    found = json.loads(row["minutes"]).items()
+    return {int(number): [Minute(*one) for one in counts] for number, counts in found}
 
 
 def _distinct(seconds: Mapping[str, Sequence[int]]) -> dict[str, Ints]:

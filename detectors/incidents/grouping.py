@@ -74,11 +74,14 @@ def group(
 
     Of several reports of one change (same series and raise) the last state counts; what was withdrawn counts
     for nothing. A change that is `assigned` to a finding stays there, wherever its onset was refined to; any
-    other joins the nearest incident that is open then. `effect`: what a level must differ by to be another;
+    other joins the nearest incident that is open then; the breach of an objective is always one of its own.
+    `effect`: what a level must differ by to be another;
     `context`: changes that make no incident here, but tell whether a rise only ends a dip.
     """
     least, keys = effect or MinimumEffect(), assigned or {}
-    known = latest(changes)
+    every_change = latest(changes)
+    breaches = [change for change in every_change if change.kind == "objective"]
+    known = [change for change in every_change if change.kind != "objective"]
     reported = sorted(
         (change for change in known if is_told(change)),
         key=lambda change: (opens_k(change), change.raised_k, change.series),
@@ -102,6 +105,7 @@ def group(
         remaining = [change for change in remaining if change not in taken]
     others = [change for change in known if not is_told(change)]
     found = [_incident(one, others) for one in every if one.has_rise]
+    found += [Incident((one,), key=keys.get(identity(one), ""), effect=least) for one in breaches]
     return sorted(found, key=lambda incident: (incident.raised_k, incident.changes[0].series))
 
 

@@ -468,6 +468,9 @@ def show_outcome(console: Console, folder: RunFolder) -> None:
     console.print()
     console.print(f"verdict: {verdict}", style=_VERDICT_STYLES.get(verdict), highlight=False)
     _print_line(console, str(summary["headline"]))
+    for one in summary.get("objectives", ()):
+        left = wording.budget_left_text(one["budget_left"], one["unit"])
+        _print_line(console, f"objective: {one['objective']}: {one['state']}, {left}")
     for found in summary["findings"]:
         _print_finding(console, found)
     audit = ", ".join(f"{key} {wording.known(value)}" for key, value in summary["audit"].items())
@@ -497,7 +500,7 @@ def _print_finding(console: Console, found: dict[str, Any]) -> None:
     source = labels.pop("source", "")
     series = str(SeriesId(source, found["metric"], tuple(labels.items())))
     before, after = (math.nan if found[at] is None else found[at] for at in ("before", "after"))
-    if found["kind"] == "outage":
+    if found["kind"] in wording.WHOLE_SENTENCES:
         what = f"{found['what']} ({source})"
     else:
         change = wording.level_text(series, found["kind"], before, after)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # 12 MiB that the probe daemon can do without
     from numpy.typing import NDArray
 
 Direction = Literal["up", "down"]
-Kind = Literal["step", "drift", "spikes", "tail", "outage"]
+Kind = Literal["step", "drift", "spikes", "tail", "outage", "objective"]
 
 
 class Column(NamedTuple):

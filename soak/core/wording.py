@@ -37,7 +37,9 @@ _PHRASES = (
     ("lag messages", "consumer lag"),
 )
 _ACRONYMS = {"gc": "GC", "cpu": "CPU"}
-_KINDS = {"step": "", "drift": "drifting", "spikes": "spiking", "tail": "in its tail", "outage": ""}
+_KINDS = {"step": "", "drift": "drifting", "spikes": "spiking", "tail": "in its tail"}
+WHOLE_SENTENCES = frozenset[Kind]({"outage", "objective"})
+"""Kinds of which `what_text` says all, without a title of the series."""
 _OUTAGES = {
     ACKNOWLEDGEMENTS_STOPPED: "nothing was acknowledged{} for {}",
     ACKNOWLEDGEMENTS_SHORT: "too few messages were acknowledged in time{} for {}",
@@ -189,6 +191,8 @@ def _length(seconds: float) -> str:
 def what_text(found: Finding, max_title_length: int | None = None) -> str:
     """Return what changed and by how much: `p99 publish latency 4.1 ms -> 61 ms (x15)`."""
     change = change_text(found)
+    if found.kind == "objective":
+        return f"missed: {parse_series(found.series).label('objective')}: {change}"
     if found.kind == "outage":
         return change
     name = title(found.series)
@@ -211,12 +215,21 @@ def level_text(series: str, kind: Kind, before: float, after: float) -> str:
     The wait of an unacknowledged message is a lower bound.
     """
     name = parse_series(series)
+    if kind == "objective":
+        return f"{after:,.0f} {name.metric.rpartition('_')[2]} were bad, the budget was {_short(before)}"
     if kind == "outage":
         leader = name.label("leader")
         by = f" by {_label('leader', leader)}" if leader else ""
         return _OUTAGES.get(name.metric, "an outage{} for {}").format(by, _length(after))
     did = f"{_KINDS[kind]} {step(before, after, name.unit)}".lstrip()
     return f"{did} and longer" if name.metric == WAITING and after > before else did
+
+
+def budget_left_text(left: float, unit: str) -> str:
+    """Return `18.6 minutes of the budget left`, or by how much it was exceeded."""
+    if left < 0:
+        return f"the budget exceeded by {_short(-left)} {unit}"
+    return f"{_short(left)} {unit} of the budget left"
 
 
 def finding_text(found: Finding, start_wall_ns: int) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark import report
+from spark.digest import Scope
 from spark.summary import EXIT_CODE
 from spark.timeline import Row, Timeline, assemble, digest_row, read_timeline
 from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 SHAPE = Shape(gaps=((CONSUMER, range(60, 63)),), damaged_k=80, invalid=range(40, 42))
 
 
-def _alone(paths: Sequence[Path], step: int) -> list[Row]:
-    return [digest_row(path, step).to_pylist()[0] for path in paths]
+def _alone(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
+    return [digest_row(path, step, scope).to_pylist()[0] for path in paths]
 
 
 def _split(folder: Path, lines_each: int) -> None:

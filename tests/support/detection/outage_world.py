@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.outage import Config, Outages, Second
+from detectors.client_seconds import Second
+from detectors.outage import Config, Outages
 from soak.core.model import Change, Column
 
 PRODUCER, CONSUMER = "produce.0@h", "consume.0@h"

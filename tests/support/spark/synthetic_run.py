@@ -52,6 +52,7 @@ class Shape:
     is_drill: bool = False
     is_ended: bool = True
     sinks: str = "{}"
+    objectives: str = "[]"
     seed: int = 7
 
 
@@ -66,7 +67,7 @@ def write_synthetic_run(path: Path, shape: Shape | None = None) -> RunFolder:
     steps = [("warm-up", 0), ("soak", shape.warm_up), ("drain", shape.seconds - shape.drain)]
     ends = [("end", shape.seconds)] if shape.is_ended else []
     folder.phases.write_text("".join(decision_line(name, k) for name, k in (*steps, *ends)))  # type: ignore[arg-type]  # literals
-    for source, lines in _journals(replace(shape, sinks="{}", is_drill=False)):
+    for source, lines in _journals(replace(shape, sinks="{}", objectives="[]", is_drill=False)):
         (folder.journal / source).mkdir(parents=True)
         (folder.journal / source / "000000.jsonl").write_bytes(lines)
     if shape.is_drill:
@@ -96,6 +97,7 @@ broker: {{kafka: {{bootstrap_servers: "127.0.0.1:9"}}}}
 load: {{rate: {shape.rate}/s, message_size: 1KiB}}
 phases: {{warm_up: {shape.warm_up}s, soak: {soak}s, drain: 30s}}
 sinks: {shape.sinks}
+objectives: {shape.objectives}
 """
 
 

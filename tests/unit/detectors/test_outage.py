@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from detectors.client_seconds import Second
 from detectors.level_shift import Config as StepConfig
-from detectors.outage import Config, Outages, Second, detect
+from detectors.outage import Config, Outages, detect
 from detectors.panel import Panel
 from soak.core.model import Change
 from soak.core.units import SECOND_NS

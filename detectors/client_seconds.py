@@ -1,0 +1,95 @@
+"""The counts in one second of a producer or a consumer, and whether it waited for the cluster in vain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soak.core.model import Column
+
+WAITING = "publish_waiting_seconds"
+PUBLISH_ABOVE = "publish_latency_above_messages"
+END_TO_END_ABOVE = "end_to_end_latency_above_messages"
+DUE = ("sent_messages", "missed_messages", "in_flight_messages", "queue_full_messages")
+"""Any of them says that a message was due, or still is."""
+AWAY_SECONDS = 0.5
+_BUSY_CORES = 0.85
+_STARVED_RATIO = 0.5
+"""A client that used so much of a core, was away for so long or waited so much for a processor may itself be
+the reason that nothing was acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """One record of a client: `values` are in the order of its columns, shape (n,), NaN if unmeasured."""
+
+    k: int
+    values: NDArray[np.float64]
+    is_valid: bool = True
+    phase: str = "soak"
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Where the records of a producer or a consumer have the columns that matter."""
+
+    columns: Sequence[Column]
+    is_producer: bool
+    at: Mapping[str, int]  # by metric, of columns without labels
+
+    def value(self, second: Second, metric: str) -> float:
+        """Return a value, 0 where it was not measured."""
+        return value_at(second, self.at.get(metric))
+
+    def count(self, second: Second, metric: str) -> int:
+        return round(self.value(second, metric))
+
+    def above(self, limit_seconds: float) -> int | None:
+        """Return the place of the count above a limit, or above the next threshold that is recorded."""
+        metric = PUBLISH_ABOVE if self.is_producer else END_TO_END_ABOVE
+        found = [
+            (float(dict(column.labels)["threshold"]), i)
+            for i, column in enumerate(self.columns)
+            if column.metric == metric
+        ]
+        return min(((at, i) for at, i in found if at >= limit_seconds), default=(0.0, None))[1]
+
+    def has_waited(self, second: Second) -> bool:
+        """True when nothing was acknowledged, or received, although messages were due.
+
+        Not so when the client itself may be the reason.
+        """
+        if not self.is_producer:
+            nothing = self.count(second, "received_messages") == 0
+            return nothing and second.is_valid and self.value(second, "lag_messages") > 0
+        is_due = any(self.value(second, metric) > 0 for metric in ("failed_messages", *DUE))
+        nothing = self.count(second, "acked_messages") == 0
+        return nothing and is_due and (second.is_valid or self.waits_for_cluster(second))
+
+    def waits_for_cluster(self, second: Second) -> bool:
+        """True when messages were with the cluster, and the client was there to take acknowledgements."""
+        return (
+            self.value(second, "in_flight_messages") > 0
+            and self.value(second, "sender_busy_ratio") < _BUSY_CORES
+            and self.value(second, "callback_delay_seconds") < AWAY_SECONDS
+            and self.value(second, "process_cpu_waiting_ratio") < _STARVED_RATIO
+        )
+
+
+def value_at(second: Second, place: int | None) -> float:
+    """Return the value at a place, 0 where it was not measured, or where there is no such place."""
+    value = 0.0 if place is None else float(second.values[place])
+    return value if math.isfinite(value) else 0.0
+
+
+def client_of(columns: Sequence[Column]) -> Client | None:
+    """Return the producer or consumer that records such columns; None of any other source."""
+    at = {column.metric: i for i, column in enumerate(columns) if not column.labels}
+    if {"sent_messages", "acked_messages"} <= at.keys():
+        return Client(columns, is_producer=True, at=at)
+    return Client(columns, is_producer=False, at=at) if "received_messages" in at else None

@@ -1,0 +1,302 @@
+"""Service objectives: how many minutes or messages of a run were bad, and whether the budget is spent.
+
+Method:  the messages of all producers (or consumers) are counted by minute of the run, those above the limit
+         apart. A minute is bad when more of its messages than the quantile allows were above the limit,
+         failed or were skipped, or when a client waited in vain in as many of its seconds as make an outage.
+         Of an objective in messages each such message is bad. The budget is the share of the soak's minutes,
+         or messages, that may be bad; an objective is missed from the minute on that exceeds it. Of messages
+         the whole soak is projected from those so far.
+Assumes: only seconds of the soak count, and of these not those in which the client itself was at fault. A
+         minute counts when at least half of its seconds do and messages were due. It is closed when every
+         client has passed it; a client that is ten minutes behind the others is not waited for, and what it
+         says of closed minutes is not counted any more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from detectors.client_seconds import AWAY_SECONDS, Client, Second, client_of, value_at
+from soak.core.model import Change, Column
+from soak.core.plan.objectives import Objective
+from soak.core.plan.plan import OUTAGE_DETECTOR, Plan
+from soak.core.series import SeriesId
+from soak.core.units import SECOND_NS
+
+MINUTE = 60
+LEAST_SECONDS = 30
+"""Seconds of a minute that must count; fewer say little about its quantiles."""
+PATIENCE_SECONDS = 600
+"""A client so far behind the others is not waited for."""
+SOURCES = {"publish": "producers", "end-to-end": "consumers"}
+"""The source of a breach, which is of all clients together, by the latency."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The objectives of a run, the length of its soak, and how long an outage lasts at least."""
+
+    objectives: tuple[Objective, ...] = ()
+    soak_seconds: int = 0
+    outage_seconds: int = 5
+
+
+def settings_of(plan: Plan, soak_seconds: int | None = None) -> Settings:
+    """Return the settings of a plan; `soak_seconds`: the length of a soak that is over."""
+    planned = plan.phases.soak // SECOND_NS
+    outage = plan.detection.detectors[OUTAGE_DETECTOR].after // SECOND_NS
+    return Settings(
+        plan.service_objectives, planned if soak_seconds is None else soak_seconds, outage
+    )
+
+
+@dataclass(slots=True)
+class Minute:
+    """The counts of one minute for one objective, of all clients; sums, so that no order matters."""
+
+    seconds: int = 0  # a bit for each second that counts
+    waited: int = 0  # a bit for each in which a client waited in vain
+    bad: int = 0  # messages
+    total: int = 0
+
+    def add(self, other: Minute) -> None:
+        self.seconds |= other.seconds
+        self.waited |= other.waited
+        self.bad += other.bad
+        self.total += other.total
+
+
+Minutes = dict[int, list[Minute]]
+"""By the number of the minute in the run: the counts for each objective, in their order."""
+
+
+class MinuteCounter:
+    """Counts messages by minute, from records in any order."""
+
+    def __init__(self, objectives: Sequence[Objective]) -> None:
+        self._objectives = objectives
+        self._known: dict[str, tuple[Sequence[Column], Client | None, list[int | None]]] = {}
+        self.minutes: Minutes = {}
+
+    def is_client(self, source: str, columns: Sequence[Column]) -> bool:
+        return self._places(source, columns)[0] is not None
+
+    def add(self, source: str, columns: Sequence[Column], second: Second) -> None:
+        """Count a record of a client; records of other sources count nothing."""
+        client, above = self._places(source, columns)
+        if client is None or second.phase != "soak":
+            return
+        counts = self.minutes.setdefault(second.k // MINUTE, [Minute() for _ in self._objectives])
+        for objective, place, minute in zip(self._objectives, above, counts, strict=True):
+            if client.is_producer == (objective.latency == "publish"):
+                minute.add(_counted(client, second, objective, place))
+
+    def _places(
+        self, source: str, columns: Sequence[Column]
+    ) -> tuple[Client | None, list[int | None]]:
+        known = self._known.get(source)
+        if known is None or not (known[0] is columns or known[0] == columns):
+            client = client_of(columns)
+            limits = [one.limit_seconds for one in self._objectives]
+            above = [] if client is None else [client.above(limit) for limit in limits]
+            known = self._known[source] = columns, client, above
+        return known[1], known[2]
+
+
+def _counted(client: Client, second: Second, objective: Objective, place: int | None) -> Minute:
+    bit = 1 << second.k % MINUTE
+    has_waited = client.has_waited(second)
+    above = round(value_at(second, place))
+    if not client.is_producer:
+        if not second.is_valid:
+            return Minute()
+        again = client.count(second, "duplicated_messages") + client.count(
+            second, "reread_messages"
+        )
+        total = max(above, client.count(second, "received_messages") - again)
+        return Minute(bit, bit * has_waited, above, total)
+    failed = client.count(second, "failed_messages")
+    # A pause of the client explains latencies up to its length, and none that is longer.
+    is_longer = objective.limit_seconds >= AWAY_SECONDS and client.waits_for_cluster(second)
+    if not (second.is_valid or has_waited or is_longer):
+        return Minute(0, 0, failed, failed)
+    never = failed + client.count(second, "missed_messages")
+    return Minute(
+        bit, bit * has_waited, above + never, client.count(second, "acked_messages") + never
+    )
+
+
+@dataclass(slots=True)
+class _Account:
+    """One objective since the start of the run; `bad` and `judged` are minutes or messages."""
+
+    bad: int = 0
+    judged: int = 0
+    seconds: int = 0  # that counted
+    raised_k: int | None = None  # None: not missed
+    onset_k: int = 0  # start of the minute that exceeded the budget
+    reported: int = 0  # bad ones in the last change that was returned
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How an objective stands: `bad` of `judged` minutes or messages, of `whole` in the whole soak."""
+
+    objective: Objective
+    bad: int
+    judged: int
+    whole: int
+    missed_k: int | None  # start of the minute that exceeded the budget
+
+    @property
+    def budget(self) -> float:
+        return self.objective.budget(self.whole)
+
+    @property
+    def left(self) -> float:
+        """Return what is left of the budget, below 0 when more than all of it was spent."""
+        return self.budget - self.bad
+
+
+class Objectives:
+    """The objectives of one run: counts of each minute, and accounts of the minutes that are closed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._counter = MinuteCounter(settings.objectives)
+        self._accounts = [_Account() for _ in settings.objectives]
+        self._sources: dict[str, tuple[int, int]] = {}  # by client: epoch and last second
+        self._closed = 0  # minutes below this number are closed
+
+    def update(self, source: str, columns: Sequence[Column], second: Second) -> None:
+        """Take the next second of one source, which counts once."""
+        if not self._accounts or not self._counter.is_client(source, columns):
+            return
+        last = self._sources.get(source)
+        if last is not None and (second.epoch, second.k) <= last:
+            return
+        self._sources[source] = second.epoch, second.k
+        if second.k // MINUTE >= self._closed:
+            self._counter.add(source, columns, second)
+
+    def merge(self, minutes: Mapping[int, Sequence[Minute]]) -> None:
+        """Add minutes that a `MinuteCounter` has counted."""
+        for number, counts in minutes.items():
+            own = self._counter.minutes.setdefault(number, [Minute() for _ in self._accounts])
+            for mine, other in zip(own, counts, strict=True):
+                mine.add(other)
+
+    def settle(self) -> list[Change]:
+        """Close the minutes that every client has passed; return the breaches that are new or have grown.
+
+        Call it when the records of all sources up to one instant were taken, not between two of them.
+        """
+        if not self._sources:
+            return []
+        newest_k = max(k for _, k in self._sources.values())
+        awaited = [k for _, k in self._sources.values() if newest_k - k <= PATIENCE_SECONDS]
+        return self._close((min(awaited) + 1) // MINUTE)
+
+    def conclude(self) -> list[Change]:
+        """Close all minutes; return the breaches that are new or have grown."""
+        return self._close(max(self._counter.minutes, default=-1) + 1)
+
+    def standings(self) -> list[Standing]:
+        """Return how each objective stands after the minutes that are closed."""
+        return [
+            Standing(
+                objective,
+                account.bad,
+                account.judged,
+                self._whole(objective, account),
+                None if account.raised_k is None else account.onset_k,
+            )
+            for objective, account in zip(self._settings.objectives, self._accounts, strict=True)
+        ]
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the state for JSON; the same later records give the same changes."""
+        return {
+            "accounts": [dataclasses.asdict(one) for one in self._accounts],
+            "sources": self._sources,
+            "closed": self._closed,
+            "minutes": {
+                number: [dataclasses.astuple(one) for one in counts]
+                for number, counts in self._counter.minutes.items()
+            },
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over the state that `to_state` returned."""
+        self._accounts = [_Account(**one) for one in state["accounts"]]
+        self._sources = {name: (epoch, k) for name, (epoch, k) in state["sources"].items()}
+        self._closed = state["closed"]
+        self._counter.minutes = {
+            int(number): [Minute(*one) for one in counts]
+            for number, counts in state["minutes"].items()
+        }
+
+    def _close(self, end: int) -> list[Change]:
+        """Close the minutes below a number."""
+        for number in sorted(one for one in self._counter.minutes if one < end):
+            counts = self._counter.minutes.pop(number)
+            for objective, account, minute in zip(
+                self._settings.objectives, self._accounts, counts, strict=True
+            ):
+                self._judge(objective, account, minute)
+                if account.raised_k is None and self._is_spent(objective, account):
+                    account.onset_k = number * MINUTE
+                    account.raised_k = account.onset_k + MINUTE
+        self._closed = max(self._closed, end)
+        return list(self._breaches())
+
+    def _judge(self, objective: Objective, account: _Account, minute: Minute) -> None:
+        seconds = minute.seconds.bit_count()
+        if objective.quantile is None:
+            account.seconds += seconds
+            account.bad += minute.bad
+            account.judged += minute.total
+        elif seconds >= LEAST_SECONDS and (minute.total or minute.waited):
+            is_outage = minute.waited.bit_count() >= self._settings.outage_seconds
+            is_slow = minute.bad > (1 - objective.quantile) * minute.total
+            account.seconds += seconds
+            account.bad += is_outage or is_slow
+            account.judged += 1
+
+    def _whole(self, objective: Objective, account: _Account) -> int:
+        """Return the minutes, or messages, of the whole soak."""
+        soak_seconds = self._settings.soak_seconds
+        if objective.unit == "minutes":
+            return max(soak_seconds // MINUTE, account.judged)
+        if soak_seconds <= account.seconds:
+            return account.judged
+        return account.judged * soak_seconds // max(1, account.seconds)
+
+    def _is_spent(self, objective: Objective, account: _Account) -> bool:
+        return account.bad > objective.budget(self._whole(objective, account))
+
+    def _breaches(self) -> Iterable[Change]:
+        for objective, account in zip(self._settings.objectives, self._accounts, strict=True):
+            if account.raised_k is None or account.bad == account.reported:
+                continue
+            account.reported = account.bad
+            yield Change(
+                series=breach_series(objective),
+                raised_k=account.raised_k,
+                onset_k=account.onset_k,
+                interval=(account.onset_k, account.raised_k - 1),
+                before=objective.budget(self._whole(objective, account)),
+                after=float(account.bad),
+                state="confirmed",
+                confidence=1.0,
+                kind="objective",
+            )
+
+
+def breach_series(objective: Objective) -> str:
+    """Return the series of an objective's breach; no journal has it."""
+    labels = (("objective", str(objective)),)
+    return str(SeriesId(SOURCES[objective.latency], f"objective_bad_{objective.unit}", labels))

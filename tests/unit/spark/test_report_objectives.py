@@ -1,0 +1,109 @@
+"""The objectives of a plan in the report: a table whether they are kept or not, and breaches as findings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from detectors.objectives import breach_series
+from soak.core.model import Finding
+from soak.core.plan.objectives import parse_objective
+from soak.store.run_folder import RunFolder
+from spark import report
+from spark.timeline import assemble
+from tests.support.spark.report_run import read, summary
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
+
+pytestmark = pytest.mark.long
+
+P99 = "p99 publish <= 10ms for 90% of minutes"
+RECEIVED = "p99.9 end-to-end <= 1s for 90% of minutes"
+AVAILABLE = "99.9% of messages acknowledged within 1s"
+SHAPE = Shape(objectives=f"[{P99}, {RECEIVED}, {AVAILABLE}]")
+"""From second 112 of 240 on, 3 % of the messages take 36 ms to be acknowledged."""
+
+
+def written(path: Path, shape: Shape, *online: Finding) -> tuple[RunFolder, int]:
+    """Return the run and the exit code of its report."""
+    folder = write_synthetic_run(path / "run", shape)
+    return folder, report.write(assemble(folder, read), online, None)
+
+
+def test_objectives_that_are_kept_have_a_table_with_what_is_left(tmp_path: Path) -> None:
+    folder, code = written(tmp_path, replace(SHAPE, fault_k=None))
+
+    publish, received, available = summary(folder)["objectives"]
+    assert code == 0
+    assert [one["state"] for one in (publish, received, available)] == ["kept"] * 3
+    assert (publish["bad"], publish["judged"], publish["budget_left"]) == (0, 4, 0.4)
+    assert (available["judged"], available["budget_left"]) == (86_000, 86.0)
+    assert (publish["quantile"], publish["limit_seconds"]) == (0.99, 0.01)
+    page = folder.report.read_text()
+    assert "p99 publish &lt;= 10ms for 90% of minutes" in page
+    assert "0.4 minutes" in page
+
+
+def test_a_missed_objective_is_a_finding_of_its_own(tmp_path: Path) -> None:
+    """Minutes 2 and 3 are bad; the run was over before a stream could say so."""
+    folder, code = written(tmp_path, SHAPE)
+
+    body = summary(folder)
+    publish, received, _ = body["objectives"]
+    (missed,) = [one for one in body["findings"] if one["kind"] == "objective"]
+    assert code == 3
+    assert (publish["state"], publish["bad"], publish["budget_left"]) == ("missed", 2, -1.6)
+    assert publish["missed_at"] == missed["at"] == "2026-09-21T14:15:20Z"
+    assert received["state"] == "kept"
+    assert missed["what"] == f"missed: {P99}: 2 minutes were bad, the budget was 0.4"
+    assert (missed["found"], missed["state"]) == ("offline", "confirmed")
+    assert "missed since 14:15:20Z" in folder.report.read_text()
+
+
+def test_the_incident_that_lasted_longest_before_is_the_cause(tmp_path: Path) -> None:
+    folder, _ = written(tmp_path, SHAPE)
+
+    findings = summary(folder)["findings"]
+    (missed,) = [one for one in findings if one["kind"] == "objective"]
+    (step,) = [one for one in findings if one["kind"] == "step"]
+    assert missed["cause"] == step["cause"]
+    assert missed["evidence"][0]["text"].startswith("Before the budget was spent, this lasted")
+
+
+def test_a_breach_that_the_stream_saw_is_the_same_one_with_the_figures_of_the_whole_run(
+    tmp_path: Path,
+) -> None:
+    online = Finding(
+        key="synthetic-1-180",
+        run="synthetic-1",
+        raised_k=180,
+        onset_k=120,
+        interval=(120, 179),
+        series=breach_series(parse_objective(P99)),
+        kind="objective",
+        before=0.4,
+        after=1.0,
+        state="confirmed",
+        confidence=1.0,
+        is_about_cluster=True,
+    )
+    folder, _ = written(tmp_path, SHAPE, online)
+
+    (missed,) = [one for one in summary(folder)["findings"] if one["kind"] == "objective"]
+    assert (missed["key"], missed["found"], missed["after"]) == ("synthetic-1-180", "both", 2.0)
+
+
+def test_seconds_that_are_missing_or_invalid_are_not_judged(tmp_path: Path) -> None:
+    shape = replace(SHAPE, gaps=(("produce.0@host", range(120, 180)),), invalid=range(180, 235))
+    folder, _ = written(tmp_path, shape)
+
+    publish = summary(folder)["objectives"][0]
+    assert (publish["state"], publish["judged"], publish["bad"]) == ("kept", 2, 0)
+
+
+def test_a_plan_without_objectives_says_so(tmp_path: Path) -> None:
+    folder, _ = written(tmp_path, Shape())
+
+    assert summary(folder)["objectives"] == []
+    assert "The plan states no objectives." in folder.report.read_text()
