@@ -17,6 +17,7 @@ from soak.core.series import parse_series, series_name
 BAR = cause_scores.SO_FAR
 PACKAGE = "detectors.causes"
 UNKNOWN = "unknown"
+NO_CAUSE = (Explanation(UNKNOWN, 0.0, ()),)
 _MOST_NAMES = 12
 _END_TO_END = 'end_to_end_latency_seconds{quantile="0.99"}'
 
@@ -65,7 +66,7 @@ def attribute_breach(breach: Change, findings: Iterable[Finding]) -> list[Explan
     ]
     seconds, longest = max(lasted, key=lambda pair: pair[0], default=(0, None))
     if longest is None or seconds <= 0:
-        return [Explanation(UNKNOWN, 0.0, ())]
+        return [*NO_CAUSE]
     if not longest.causes:
         return []
     before = Evidence(

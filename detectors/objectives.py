@@ -27,6 +27,8 @@ from soak.core.series import SeriesId
 from soak.core.units import SECOND_NS
 
 MINUTE = 60
+_AFTER_SOAK = frozenset({"drain", "end"})
+"""Phases after which no soak comes."""
 LEAST_SECONDS = 30
 """Seconds of a minute that must count; fewer say little about its quantiles."""
 PATIENCE_SECONDS = 600
@@ -161,6 +163,15 @@ class Standing:
         return self.budget - self.bad
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """How far a client has come: its last second, and whether the soak is over for it."""
+
+    epoch: int
+    k: int
+    is_over: bool
+
+
 class Objectives:
     """The objectives of one run: counts of each minute, and accounts of the minutes that are closed."""
 
@@ -168,7 +179,7 @@ class Objectives:
         self._settings = settings
         self._counter = MinuteCounter(settings.objectives)
         self._accounts = [_Account() for _ in settings.objectives]
-        self._sources: dict[str, tuple[int, int]] = {}  # by client: epoch and last second
+        self._sources: dict[str, _Place] = {}  # by client
         self._closed = 0  # minutes below this number are closed
 
     def update(self, source: str, columns: Sequence[Column], second: Second) -> None:
@@ -176,9 +187,9 @@ class Objectives:
         if not self._accounts or not self._counter.is_client(source, columns):
             return
         last = self._sources.get(source)
-        if last is not None and (second.epoch, second.k) <= last:
+        if last is not None and (second.epoch, second.k) <= (last.epoch, last.k):
             return
-        self._sources[source] = second.epoch, second.k
+        self._sources[source] = _Place(second.epoch, second.k, second.phase in _AFTER_SOAK)
         if second.k // MINUTE >= self._closed:
             self._counter.add(source, columns, second)
 
@@ -192,13 +203,18 @@ class Objectives:
     def settle(self) -> list[Change]:
         """Close the minutes that every client has passed; return the breaches that are new or have grown.
 
-        Call it when the records of all sources up to one instant were taken, not between two of them.
+        The last one is closed when the soak is over. Call it when the records of all sources up to one
+        instant were taken, not between two of them.
         """
         if not self._sources:
             return []
-        newest_k = max(k for _, k in self._sources.values())
-        awaited = [k for _, k in self._sources.values() if newest_k - k <= PATIENCE_SECONDS]
-        return self._close((min(awaited) + 1) // MINUTE)
+        newest_k = max(one.k for one in self._sources.values())
+        awaited = [
+            one.k
+            for one in self._sources.values()
+            if newest_k - one.k <= PATIENCE_SECONDS and not one.is_over
+        ]
+        return self._close((min(awaited) + 1) // MINUTE) if awaited else self.conclude()
 
     def conclude(self) -> list[Change]:
         """Close all minutes; return the breaches that are new or have grown."""
@@ -221,7 +237,7 @@ class Objectives:
         """Return the state for JSON; the same later records give the same changes."""
         return {
             "accounts": [dataclasses.asdict(one) for one in self._accounts],
-            "sources": self._sources,
+            "sources": {name: dataclasses.astuple(one) for name, one in self._sources.items()},
             "closed": self._closed,
             "minutes": {
                 number: [dataclasses.astuple(one) for one in counts]
@@ -232,7 +248,7 @@ class Objectives:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over the state that `to_state` returned."""
         self._accounts = [_Account(**one) for one in state["accounts"]]
-        self._sources = {name: (epoch, k) for name, (epoch, k) in state["sources"].items()}
+        self._sources = {name: _Place(*one) for name, one in state["sources"].items()}
         self._closed = state["closed"]
         self._counter.minutes = {
             int(number): [Minute(*one) for one in counts]

@@ -1,4 +1,4 @@
-"""Steps, drift, spikes and tails of one run and shard behind one `update`, their states in one blob."""
+"""All kinds of changes of one run and shard behind one `update`, their states in one blob."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import minimum_effect, outage
+from detectors import minimum_effect, objectives, outage
 from detectors.channels import is_headline, latency_of
 from detectors.client_seconds import Second
 from detectors.kinds import drift, spikes, tail
@@ -29,7 +29,7 @@ from soak.core.units import SECOND_NS
 # series raises one change: a step first, then spikes, then a drift, then a tail. So series and second
 # identify a change; spikes and drifts that had to wait are raised again later.
 
-VERSION = 137
+VERSION = 138
 """Version of the state of all kinds; the state of steps in it has a version of its own."""
 LAYOUT = f"{VERSION}.{online_state.VERSION}"
 """Of the whole state: what differs in it cannot be read."""
@@ -60,9 +60,14 @@ class Panel:
         watched: Callable[[Column], bool] = is_headline,
         worth: minimum_effect.Config | None = None,
         outages: outage.Config | None = None,
+        settings: objectives.Settings | None = None,
     ) -> None:
-        """`worth`: what kinds other than steps must clear; by default what `config` says."""
+        """`worth`: what kinds other than steps must clear; by default what `config` says.
+
+        `settings`: the objectives of the run; by default none.
+        """
         self._outages = outage.Outages(outages)
+        self._objectives = objectives.Objectives(settings or objectives.Settings())
         self._is_watched = watched
         self._baseline = config.baseline // SECOND_NS
         self._worth = worth or config.minimum_effect
@@ -88,9 +93,14 @@ class Panel:
     ) -> list[Change]:
         """Take the next second of one source; return all that is to be said, outages first, then steps."""
         second = Second(k, values, valid, phase, epoch)
+        self._objectives.update(source, columns, second)
         outages = self._outages.update(source, columns, second)
         steps = self._steps.update(source, columns, k, values, valid, phase, epoch=epoch)
         return [*outages, *self._with_other_kinds(source, columns, second, steps)]
+
+    def settle(self) -> list[Change]:
+        """Return the objectives that were missed; call it when all sources up to one instant were taken."""
+        return self._objectives.settle()
 
     def _with_other_kinds(
         self, source: str, columns: Sequence[Column], second: Second, steps: list[Change]
@@ -148,6 +158,7 @@ class Panel:
             "tails": tails,
             "near": dataclasses.asdict(self._near),
             "outages": self._outages.to_state(),
+            "objectives": self._objectives.to_state(),
             "sources": {name: _state(one) for name, one in self._sources.items()},
         }
         text = json.dumps(rest, separators=(",", ":")).encode()
@@ -161,6 +172,7 @@ class Panel:
         config: Config,
         watched: Callable[[Column], bool] = is_headline,
         outages: outage.Config | None = None,
+        settings: objectives.Settings | None = None,
     ) -> Panel:
         """Return the panel that `to_bytes` described.
 
@@ -168,12 +180,13 @@ class Panel:
             ValueError: the bytes are damaged or of another version.
         """
         at, (steps, odds, text) = online_state.unpack_header(blob, _MAGIC, VERSION, 3)
-        panel = cls(config, watched, outages=outages)
+        panel = cls(config, watched, outages=outages, settings=settings)
         panel._steps = online_panel.Panel.from_bytes(blob[at : at + steps], config)
         at += steps
         rest = json.loads(blob[at + odds : at + odds + text])
         panel._tails.restore(blob[at : at + odds], rest["tails"])
         panel._outages.restore(rest["outages"])
+        panel._objectives.restore(rest["objectives"])
         panel._near = NearSteps.of(rest["near"])
         panel._sources = {name: _source(state) for name, state in rest["sources"].items()}
         return panel

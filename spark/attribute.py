@@ -13,7 +13,7 @@ from itertools import count
 import numpy as np
 
 from detectors import level_shift
-from detectors.attribution import UNKNOWN, attribute, is_so_far
+from detectors.attribution import NO_CAUSE, UNKNOWN, attribute, attribute_breach, is_so_far
 from detectors.incidents import Incident, group, identity, is_regression
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
@@ -30,6 +30,7 @@ BEFORE_SECONDS = 600  # looked at around an onset
 AFTER_SECONDS = 300
 SOON_SECONDS = 20  # of the new level before a cause is told, which somebody waits for
 SETTLE_SECONDS = 22  # before that none is known, beyond what the slowest channel lags
+BREACH_SECONDS = 60  # of patience for the cause of an incident in which a budget was spent
 PATIENCE_SECONDS = 10  # for a source that has fallen silent
 _PRODUCER = "produce."
 
@@ -79,10 +80,21 @@ class Attribution:
                 store.drop_warning(key)
             self._is_settled = True
             latest = self._latest() if incidents else {}
-            for incident in incidents:
+            of_series = [change for change in known if change.kind != "objective"]
+            judged: list[Finding] = []
+            # breaches come last, for the others are their causes
+            for incident in sorted(incidents, key=lambda one: one.headline.kind == "objective"):
                 before = stored.get(incident.key)
                 finding = finding_of(self.run, incident, before)
-                finding = self._judged(incident, finding, before, known, latest, is_over=is_over)
+                if finding.kind == "objective":
+                    finding = self._breach(
+                        incident, finding, before, judged, latest, is_over=is_over
+                    )
+                else:
+                    finding = self._judged(
+                        incident, finding, before, of_series, latest, is_over=is_over
+                    )
+                judged.append(finding)
                 if finding != before:
                     store.save_finding(finding, list(self.plan.sinks), self.clock.wall_ns())
 
@@ -118,6 +130,35 @@ class Attribution:
         return replace(
             finding, causes=tuple(causes), is_about_cluster=is_about_cluster, is_settled=is_settled
         )
+
+    def _breach(
+        self,
+        incident: Incident,
+        finding: Finding,
+        before: Finding | None,
+        others: Sequence[Finding],
+        latest: dict[str, int],
+        *,
+        is_over: bool,
+    ) -> Finding:
+        """Return the finding of a missed objective with its causes, which are those of other incidents.
+
+        They are known soon after, and may change as long as causes of a step may.
+        """
+        causes: Sequence[Explanation] = before.causes if before is not None else ()
+        is_settled = before is not None and before.is_settled
+        if not is_settled:
+            newest_k = max(latest.values(), default=0)
+            is_settled = newest_k >= finding.raised_k + AFTER_SECONDS or (
+                is_over and self._is_run_over()
+            )
+            found = attribute_breach(incident.headline, others)
+            is_known = bool(found) and found[0].cause != UNKNOWN and not is_so_far(found)
+            if is_known or is_over or newest_k >= finding.raised_k + BREACH_SECONDS:
+                causes = found or NO_CAUSE
+            self._is_settled &= is_settled
+        about = is_regression(incident, causes)
+        return replace(finding, causes=tuple(causes), is_about_cluster=about, is_settled=is_settled)
 
     def _is_run_over(self) -> bool:
         """True when it has an end; a pause has none, and who goes on afterwards sees more."""

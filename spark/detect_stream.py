@@ -15,6 +15,7 @@ from pyspark.sql.functions import col, count
 from pyspark.sql.functions import max as greatest
 from pyspark.sql.types import LongType
 
+from detectors.objectives import settings_of
 from detectors.panel import LAYOUT
 from soak.core.model import Change, Column
 from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR, Plan
@@ -130,7 +131,12 @@ class _Stream:
         options = {"run_dir": str(self.folder.path), "run": self.known.id}
         rows = session.readStream.format(NAME).options(**options).load()
         detectors = self.plan.detection.detectors
-        changes = detect(observed(rows), detectors[STREAM_DETECTOR], detectors[OUTAGE_DETECTOR])
+        changes = detect(
+            observed(rows),
+            detectors[STREAM_DETECTOR],
+            detectors[OUTAGE_DETECTOR],
+            settings_of(self.plan),
+        )
 
         def on_batch(frame: DataFrame, batch: int) -> None:
             found = [Change.from_row(row.asDict()) for row in frame.collect()]  # the one action

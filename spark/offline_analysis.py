@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from detectors import kinds, level_shift
-from detectors.attribution import attribute, attribute_breach
+from detectors.attribution import NO_CAUSE, attribute, attribute_breach
 from detectors.channels import is_headline
 from detectors.incidents import group, improvements, is_regression
 from detectors.offline.steps import Config, detect_together
@@ -109,7 +109,7 @@ def _missed_objectives(
     for incident in group(breaches):
         breach = incident.headline
         before = known.pop(breach.series, None)
-        causes = tuple(attribute_breach(breach, others))
+        causes = tuple(attribute_breach(breach, others)) or NO_CAUSE
         about = is_regression(incident, causes)
         if before is None:
             finding = finding_of(timeline.run.id, incident, None)

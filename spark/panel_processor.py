@@ -14,7 +14,7 @@ import pandas as pd
 from pyspark.sql.functions import col
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from detectors import outage
+from detectors import objectives, outage
 from detectors.level_shift import Config
 from detectors.panel import Panel
 from soak.core.model import Change
@@ -32,23 +32,36 @@ _USED = (
 _FED = ("source", "epoch", "k", "columns_id", "values", "trusted", "phase")
 
 
-def detect(rows: DataFrame, config: Config, outages: outage.Config | None = None) -> DataFrame:
+def detect(
+    rows: DataFrame,
+    config: Config,
+    outages: outage.Config | None = None,
+    settings: objectives.Settings | None = None,
+) -> DataFrame:
     """Return the changes (`CHANGES`) in rows of `ROWS`; a stream, for it keeps state."""
     records = rows.where(col("gap").isNull()).select(*_USED)
     # One partition satisfies the grouping, so nothing is shuffled. `detect` of a fleet will shard.
     return (
         records.coalesce(1)
         .groupBy("run", "shard")
-        .transformWithStateInPandas(PanelProcessor(config, outages), CHANGES, "Append", "None")
+        .transformWithStateInPandas(
+            PanelProcessor(config, outages, settings), CHANGES, "Append", "None"
+        )
     )
 
 
 class PanelProcessor(StatefulProcessor):
     """Feeds the rows of a batch to the panel of their key."""
 
-    def __init__(self, config: Config, outages: outage.Config | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        outages: outage.Config | None = None,
+        settings: objectives.Settings | None = None,
+    ) -> None:
         self._config = config
         self._outages = outages
+        self._settings = settings
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._state = handle.getValueState("panel", "blob binary")
@@ -63,9 +76,11 @@ class PanelProcessor(StatefulProcessor):
         batch = pd.concat(list(rows), ignore_index=True)
         state = self._state.get()
         if state is None:
-            panel = Panel(self._config, outages=self._outages)
+            panel = Panel(self._config, outages=self._outages, settings=self._settings)
         else:
-            panel = Panel.from_bytes(bytes(state[0]), self._config, outages=self._outages)
+            panel = Panel.from_bytes(
+                bytes(state[0]), self._config, outages=self._outages, settings=self._settings
+            )
         changes = fed(panel, batch)
         self._state.update((panel.to_bytes(),))
         if changes:
@@ -94,4 +109,4 @@ def fed(panel: Panel, batch: pd.DataFrame) -> list[Change]:
         changes += panel.update(
             source, columns[name], int(k), taken, bool(valid), phase, epoch=int(epoch)
         )
-    return changes
+    return [*changes, *panel.settle()]

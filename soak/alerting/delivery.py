@@ -217,6 +217,8 @@ class Delivery:
 
     def _with_chart(self, row: Notification, context: MessageContext) -> Message:
         """Return the message with its chart, or without one when there is nothing to draw."""
+        if context.finding.kind == "objective":  # no single series shows a budget
+            return compose(context, None, row.created_wall_ns)
         finding = drawn(context.finding)
         try:
             first_k, last_k = window_bounds(finding, is_resolved=row.kind == "resolved")

@@ -118,6 +118,7 @@ def compose_end(run: Run, summary: Mapping[str, Any], report: str, queued_wall_n
         ("verdict", verdict),
         ("incidents", f"{len(shown)}{note}"),
         ("lost", "not known" if lost is None else wording.counted(lost, "message")),
+        *(("objective", _objective_text(one)) for one in summary.get("objectives", ())),
         (
             "covered",
             f"{wording.share_down(covered['ratio'], 2)} of {wording.span(covered['seconds'])}",
@@ -156,6 +157,11 @@ def _summary_line(finding: Mapping[str, Any]) -> str:
     state = "open at the end" if finding["state"] == "confirmed" else "resolved"
     seen = ", only in the offline analysis" if finding["found"] == "offline" else ""
     return f"{finding['at']}, cause {finding['cause']}, {state}{seen}: {finding['what']}"
+
+
+def _objective_text(one: Mapping[str, Any]) -> str:
+    left = wording.budget_left_text(one["budget_left"], one["unit"])
+    return f"{one['state']}, budget {left}: {one['objective']}"
 
 
 def _finding_line(run: Run, finding: Finding) -> str:

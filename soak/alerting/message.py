@@ -21,6 +21,7 @@ from soak.alerting.document import (
 )
 from soak.core import wording
 from soak.core.model import Change, Finding, Kind
+from soak.core.plan.objectives import parse_objective
 from soak.core.ports import Message
 from soak.core.series import parse_series
 from soak.core.units import SECOND_NS
@@ -172,7 +173,7 @@ def _subject(context: MessageContext) -> str:
 def _recovery(context: MessageContext) -> str:
     finding = context.finding
     known = "" if finding.cause == _UNKNOWN else f" ({wording.cause_text(finding.cause)})"
-    if finding.kind == "outage":
+    if finding.kind in wording.WHOLE_SENTENCES:
         return f": {_what(finding)}{known}"
     resolved_k = finding.resolved_k
     after = "" if resolved_k is None else f" after {wording.span(resolved_k - finding.onset_k)}"
@@ -254,8 +255,14 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
         lasted = wording.span(finding.resolved_k - finding.onset_k)
         end = f"by {context.moment_with_day(finding.resolved_k)}, after {lasted}"
         facts.append(("resolved", f"{end}{_current_level(context, '; now ')}"))
+    if finding.kind == "objective":
+        unit = parse_objective(parse_series(finding.series).label("objective")).unit
+        left = wording.budget_left_text(finding.before - finding.after, unit)
+        facts.append(("budget", left))
     source = wording.shortened(parse_series(finding.series).source, _MAX_SOURCE_LENGTH)
-    facts.append(("source", f"{source}, confidence {finding.confidence:.2%}"))
+    if finding.kind != "objective":
+        source = f"{source}, confidence {finding.confidence:.2%}"
+    facts.append(("source", source))
     if context.other_findings:
         facts.append(("also open", _other_findings(context)))
     return facts

@@ -470,7 +470,7 @@ def show_outcome(console: Console, folder: RunFolder) -> None:
     _print_line(console, str(summary["headline"]))
     for one in summary.get("objectives", ()):
         left = wording.budget_left_text(one["budget_left"], one["unit"])
-        _print_line(console, f"objective: {one['objective']}: {one['state']}, {left}")
+        _print_line(console, f"objective: {one['objective']}: {one['state']}, budget {left}")
     for found in summary["findings"]:
         _print_finding(console, found)
     audit = ", ".join(f"{key} {wording.known(value)}" for key, value in summary["audit"].items())

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from soak.core.model import Finding, Kind
+from soak.core.plan.objectives import parse_objective
 from soak.core.series import parse_series
 from soak.core.units import SECOND_NS
 
@@ -192,7 +193,7 @@ def what_text(found: Finding, max_title_length: int | None = None) -> str:
     """Return what changed and by how much: `p99 publish latency 4.1 ms -> 61 ms (x15)`."""
     change = change_text(found)
     if found.kind == "objective":
-        return f"missed: {parse_series(found.series).label('objective')}: {change}"
+        return f"objective missed: {parse_series(found.series).label('objective')}: {change}"
     if found.kind == "outage":
         return change
     name = title(found.series)
@@ -216,7 +217,9 @@ def level_text(series: str, kind: Kind, before: float, after: float) -> str:
     """
     name = parse_series(series)
     if kind == "objective":
-        return f"{after:,.0f} {name.metric.rpartition('_')[2]} were bad, the budget was {_short(before)}"
+        objective = parse_objective(name.label("objective"))
+        whole = round(before / (1.0 - float(objective.target)))
+        return f"{after:,.0f} of {whole:,} {objective.unit} were bad, {_short(before)} allowed"
     if kind == "outage":
         leader = name.label("leader")
         by = f" by {_label('leader', leader)}" if leader else ""
@@ -226,10 +229,8 @@ def level_text(series: str, kind: Kind, before: float, after: float) -> str:
 
 
 def budget_left_text(left: float, unit: str) -> str:
-    """Return `18.6 minutes of the budget left`, or by how much it was exceeded."""
-    if left < 0:
-        return f"the budget exceeded by {_short(-left)} {unit}"
-    return f"{_short(left)} {unit} of the budget left"
+    """Return what is left of a budget: `18.6 minutes left`, or `exceeded by 0.4 minutes`."""
+    return f"exceeded by {amount(-left, unit)}" if left < 0 else f"{amount(left, unit)} left"
 
 
 def finding_text(found: Finding, start_wall_ns: int) -> str:

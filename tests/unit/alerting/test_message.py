@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from detectors.objectives import breach_series
 from soak.alerting.chart import Window, draw_chart, read_window, window_bounds, with_breaks
 from soak.alerting.document import COLUMNS
 from soak.alerting.message import MessageContext, compose
 from soak.core.errors import JournalError
 from soak.core.model import Change, Evidence, Explanation, Finding
+from soak.core.plan.objectives import parse_objective
 from soak.core.ports import CHART_URL
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize, Level
@@ -518,3 +520,47 @@ def test_a_window_of_few_seconds_makes_a_message() -> None:
     text = compose(dataclasses.replace(CONTEXT, window=few), None, 0).text
 
     assert "  ▁▁██\n  14:15:10Z14:15:13Z  4 ms to 60 ms\n" in text
+
+
+MISSED = """\
+what      objective missed: p99 publish <= 50ms for 99% of minutes: 22 of
+          2,160 minutes were bad, 21.6 allowed
+since     2026-09-21 14:15:20Z (between 14:15:20Z and 14:16:19Z)
+budget    exceeded by 0.4 minutes
+source    producers
+
+cause     retention_cliff (score 0.93)
+  - The first deletion came 2 s before the step.
+  - Latency peaks in 121 of the 127 seconds with a deletion; in as many
+    seconds taken at random it does in 31.
+
+other possible causes
+  - slow_fsync 0.31: fsync p99 of /data rose 1.2 times.
+
+report    on h1: soak report /runs/r1
+finding   run1-180
+"""
+
+
+def test_a_missed_objective_reads_like_this() -> None:
+    """The subject says the cause, the objective and the bad minutes of all."""
+    missed = dataclasses.replace(
+        FINDING,
+        key="run1-180",
+        raised_k=180,
+        onset_k=120,
+        interval=(120, 179),
+        series=breach_series(parse_objective("p99 publish <= 50ms for 99% of minutes")),
+        kind="objective",
+        before=21.6,
+        after=22.0,
+        changes=(),
+    )
+
+    message = compose(dataclasses.replace(CONTEXT, finding=missed, window=None), None, 0)
+
+    assert message.subject == (
+        "[soakd] retention cliff: objective missed: p99 publish <= 50ms for 99% of minutes: "
+        "22 of 2,160 minutes were bad, 21.6 allowed - demo"
+    )
+    assert message.text == MISSED

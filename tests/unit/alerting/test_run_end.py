@@ -43,6 +43,14 @@ def ended_world(path: Path) -> AlertWorld:
         "verdict": "regressed",
         "headline": "Regressed: publish latency p99 stepped.",
         "findings": [incident("both"), incident("offline")],
+        "objectives": [
+            {
+                "objective": "p99.9 end-to-end <= 500ms for 99.5% of minutes",
+                "unit": "minutes",
+                "state": "kept",
+                "budget_left": 10.8,
+            }
+        ],
         "audit": {"lost": 0},
         "coverage": {"seconds": 129_600, "ratio": 0.9999},
     }
@@ -62,6 +70,7 @@ def test_it_lists_what_only_the_offline_analysis_found_and_is_sent_once(tmp_path
     assert "incidents 2, 1 of them only in the offline analysis of the whole run" in message.text
     assert "resolved, only in the offline\n    analysis: " in message.text
     assert "lost      0 messages" in message.text
+    assert "objective kept, budget 10.8 minutes left: p99.9 end-to-end" in message.text
     assert "covered   99.99% of 36 h" in message.text
     lines = [one for one in message.text.splitlines() if not one.startswith("report")]
     assert max(map(len, lines)) <= COLUMNS

@@ -250,6 +250,12 @@ OUTAGE = Finding(
 )
 
 
+def test_a_budget_is_left_or_exceeded() -> None:
+    assert wording.budget_left_text(18.6, "minutes") == "18.6 minutes left"
+    assert wording.budget_left_text(-0.4, "minutes") == "exceeded by 0.4 minutes"
+    assert wording.budget_left_text(0.0, "messages") == "0 messages left"
+
+
 def test_an_outage_is_sized_by_its_length_and_its_messages() -> None:
     late = dataclasses.replace(OUTAGE, failed_messages=0, late_messages=12)
     both = dataclasses.replace(OUTAGE, late_messages=12)

@@ -174,6 +174,13 @@ def test_a_minute_is_closed_when_every_client_has_passed_it() -> None:
     assert (objectives.standings()[0].bad, objectives.standings()[0].judged) == (2, 2)
 
 
+def test_the_last_minute_is_closed_when_the_soak_is_over_for_every_client() -> None:
+    drained = [*seconds(90, slow=(1,)), replace(second(90), phase="drain")]
+
+    assert standing(seconds(90)).judged == 1
+    assert (standing(drained).judged, standing(drained).bad) == (2, 1)
+
+
 def test_a_client_that_is_far_behind_is_not_waited_for() -> None:
     """What it says of closed minutes later is not counted."""
     objectives = Objectives(Settings((P99,), 6000))

@@ -56,7 +56,7 @@ def test_a_missed_objective_is_a_finding_of_its_own(tmp_path: Path) -> None:
     assert (publish["state"], publish["bad"], publish["budget_left"]) == ("missed", 2, -1.6)
     assert publish["missed_at"] == missed["at"] == "2026-09-21T14:15:20Z"
     assert received["state"] == "kept"
-    assert missed["what"] == f"missed: {P99}: 2 minutes were bad, the budget was 0.4"
+    assert missed["what"] == f"objective missed: {P99}: 2 of 4 minutes were bad, 0.4 allowed"
     assert (missed["found"], missed["state"]) == ("offline", "confirmed")
     assert "missed since 14:15:20Z" in folder.report.read_text()
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from detectors.incidents import group
+from detectors.objectives import breach_series
 from soak.core.model import Change, Finding
 from soak.core.plan import text
+from soak.core.plan.objectives import parse_objective
 from soak.core.plan.phases import decision_line
 from soak.store.findings.store import FindingsStore
 from soak.store.journal.history import MAX_WINDOW_SECONDS
@@ -393,6 +395,66 @@ def test_an_onset_anywhere_in_hours_fits_into_a_window() -> None:
     k0, k1 = seconds_around(incident.headline, 40_000)
 
     assert (k1, k1 - k0) == (20_000 + AFTER_SECONDS + 1, MAX_WINDOW_SECONDS)
+
+
+BREACH = Change(
+    series=breach_series(parse_objective("p99 publish <= 10ms for 90% of minutes")),
+    raised_k=300,
+    onset_k=240,
+    interval=(240, 299),
+    before=0.5,
+    after=1.0,
+    state="confirmed",
+    confidence=1.0,
+    kind="objective",
+)
+
+
+def test_a_missed_objective_is_sent_with_the_cause_of_the_incident_before_it(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 310)
+    judge = attribution(folder)
+    judge.advance([STEP, BREACH])
+
+    step, missed = findings(folder)
+    assert (missed.key, missed.kind, missed.is_about_cluster) == (f"{RUN}-300", "objective", True)
+    assert missed.cause == step.cause == "retention_cliff"
+    assert missed.causes[0].evidence[0].text.startswith("Before the budget was spent, this lasted")
+    assert messages(folder) == [("mail", "opened")] * 2
+
+
+def test_a_missed_objective_without_an_incident_is_sent_after_a_minute(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    """An incident that explains it may be found a little later."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 310)
+    judge = attribution(folder)
+    judge.advance([BREACH])
+    early = messages(folder)
+    grow(whole, folder, 361)
+    judge.advance([])
+
+    (missed,) = findings(folder)
+    assert early == []
+    assert messages(folder) == [("mail", "opened")]
+    assert (missed.cause, missed.is_settled) == ("unknown", False)
+
+
+def test_further_bad_minutes_are_the_same_finding_and_no_further_mail(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 310)
+    judge = attribution(folder)
+    judge.advance([STEP, BREACH])
+    grow(whole, folder, 370)
+    judge.advance([replace(BREACH, after=2.0)])
+
+    assert [(one.key, one.after) for one in findings(folder)][1] == (f"{RUN}-300", 2.0)
+    assert messages(folder) == [("mail", "opened")] * 2
 
 
 def dipped(onset_k: int, before: float, after: float, **changes: object) -> Change:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,15 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 from pyspark.sql.types import StructType
 
 from detectors.level_shift import Config
+from detectors.objectives import settings_of
 from detectors.panel import Panel
 from soak.core.model import Change, Column, Record
 from spark.journal_source import batches, rows
+from spark.objectives import judge
 from spark.offsets import ColumnsIndex, newest, spans
 from spark.panel_processor import PanelProcessor
 from spark.schema import ARROW_ROWS, CHANGES, NOT_CARRIED, ROWS, columns_of, columns_text
+from spark.timeline import assemble, digest_rows
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 pytestmark = pytest.mark.long
@@ -78,6 +81,25 @@ def test_batches_and_order_of_rows_do_not_matter(
 
     assert sorted(map(repr, one)) == sorted(map(repr, in_forty))
     assert one
+
+
+def test_stream_and_report_judge_objectives_alike(frame: pd.DataFrame, tmp_path: Path) -> None:
+    """The budget is spent in the minute of the step; forty batches say what the whole run says."""
+    texts = (
+        "p99 publish <= 10ms for 90% of minutes",
+        "p99 end-to-end <= 1s for 90% of minutes",
+        "99.9% of messages acknowledged within 10ms",
+    )
+    shape = replace(SHAPE, objectives=f"[{', '.join(texts)}]")
+    timeline = assemble(write_synthetic_run(tmp_path / "r", shape), digest_rows)
+    tester = TwsTester(PanelProcessor(Config(), settings=settings_of(timeline.plan)))
+
+    changes = [change for part in parts_of(frame, 40) for change in found(tester, part)]
+
+    online = {change.series: change for change in changes if change.kind == "objective"}
+    offline = {change.series: change for change in judge(timeline).breaches}
+    assert online == offline
+    assert [one.onset_k for one in offline.values()] == [180, 180]
 
 
 def test_rows_delivered_again_change_nothing(frame: pd.DataFrame) -> None:

@@ -200,3 +200,15 @@ def test_a_rise_within_a_minute_of_the_end_reopens_the_incident(apart: int) -> N
     changes = [rise(100), fall(200), rise(200 + apart)]
 
     assert len(group(changes)) == (1 if apart < 60 else 2)
+
+
+def test_a_missed_objective_is_an_incident_of_its_own() -> None:
+    """Also while latency is worse, and under the key that it was given."""
+    missed = replace(
+        outage(300, 3.0), series='producers|objective_bad_minutes{objective="o"}', kind="objective"
+    )
+    latency, breach = group([rise(100), missed], {identity(missed): "r-304"})
+
+    assert [one.onset_k for one in latency.changes] == [100]
+    assert (breach.key, breach.headline.kind, breach.state) == ("r-304", "objective", "confirmed")
+    assert missed.series not in latency.moved
