@@ -12,6 +12,6 @@ Caveats:  Starts at the end of the log. Times are those of the log, to the milli
 Open `probe` first; it reads lines by `tail`, matches them by `patterns` and dates them by `timestamps`.
 """
 
-from probes.broker_log.probe import Config, build, check_settings
+from probes.broker_log.probe import Config, build, check_settings, preflight
 
-__all__ = ["Config", "build", "check_settings"]
+__all__ = ["Config", "build", "check_settings", "preflight"]

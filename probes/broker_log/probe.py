@@ -50,6 +50,24 @@ def check_settings(config: Config) -> None:
         raise SettingError(("patterns",), str(error)) from error
 
 
+def preflight(config: Config, clock: Clock) -> list[str]:
+    """Return a warning for each log that cannot be read on this host."""
+    del clock
+    warnings = []
+    for name in (config.log, *config.more_logs):
+        tail = LogTail(Path(name))
+        try:
+            if name:
+                tail.read()
+        except ProbeError as error:
+            warnings.append(
+                f"the probe broker_log: {error}; name the broker's log on this host, or let this user read it"
+            )
+        finally:
+            tail.close()
+    return warnings
+
+
 class _Log:
     """The state of one log."""
 

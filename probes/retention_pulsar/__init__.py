@@ -12,6 +12,6 @@ Caveats:  Ledgers that are created and trimmed between two polls are missed. The
 Open `probe` first; it follows `ledgers` and `bookies` by the answers of `cluster`.
 """
 
-from probes.retention_pulsar.probe import Config, build, check_settings
+from probes.retention_pulsar.probe import Config, build, check_settings, preflight
 
-__all__ = ["Config", "build", "check_settings"]
+__all__ = ["Config", "build", "check_settings", "preflight"]

@@ -92,6 +92,27 @@ def connect(config: Config) -> Cluster:
     )
 
 
+def preflight(config: Config, clock: Clock) -> list[str]:
+    """Return a warning for each page of a bookie that does not answer."""
+    del clock
+    if not config.admin_url or not config.bookie_urls:
+        return []
+    warnings = []
+    try:
+        cluster = connect(config)
+    except ProbeError as error:
+        return [f"the probe retention_pulsar: {error}"]
+    for url in cluster.bookies:
+        try:
+            cluster.page(url)
+        except ProbeError as error:
+            warnings.append(
+                f"the probe retention_pulsar cannot read the bookie {url}: {error}; without it the space that"
+                " it frees is not seen: correct bookie_urls or start its metrics page"
+            )
+    return warnings
+
+
 class RetentionPulsar:
     """`poll` is one round of the thread; tests call it themselves."""
 

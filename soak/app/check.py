@@ -6,14 +6,12 @@ import contextlib
 import logging
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from soak.app import guarantees, host, preflight
 from soak.app.multi_host import load_probe_plan
 from soak.app.preflight import (
-    check_probe_folders,
-    check_probe_settings,
     check_runs_folder,
     limit_warnings,
     probe_warnings,
@@ -24,12 +22,12 @@ from soak.conductor.catch_up import never_begins
 from soak.conductor.free_space import broker_folders
 from soak.core.clock import SystemClock
 from soak.core.cluster import durability
-from soak.core.errors import BrokerError, PlanError
+from soak.core.errors import BrokerError, PlanError, combined
 from soak.core.plan import text
 from soak.core.plan.objectives import budget_text, is_budget_below_one
 from soak.core.plan.plan import AnyPlan, Plan, ProbePlan, Ship
 from soak.core.plan.rates import soak_rate_text
-from soak.core.plan.text import Document, PlanFile
+from soak.core.plan.text import Document, PlanFile, is_consequence
 from soak.core.ports import Clock, LeaderSource
 from soak.core.units import format_duration
 from soak.core.wording import OTHERS_NAME
@@ -46,7 +44,7 @@ def run_check(
     """Check a plan, this machine and the cluster, and print the result.
 
     Raises:
-        PlanError: with file, line and key of the first error.
+        PlanError: with file, line and key of every fault.
     """
     with _without_client_logs():
         _run_check(plan, show, scale, duration, drives, run_dir)
@@ -68,12 +66,49 @@ def _run_check(
             else:
                 check_probe_host(plan, *probe_plan)
         return
-    plan_file = preflight.scaled_plan(preflight.load_plan(plan), scale, duration)
-    preflight.check_host(plan_file, Path(plan_file.plan.run_directory))
-    if plan_file.plan.lab is None:
-        preflight.check_cluster(plan_file)
+    found, faults = preflight.load_plan_with_faults(plan)
+    if found is None:
+        raise combined(faults)
+    plan_file = preflight.scaled_plan(found, scale, duration)
+    left_out = [fault.place for fault in faults if fault.place is not None]
+    faults += [fault for fault in _faults(plan_file) if not is_consequence(fault, left_out)]
+    if faults:
+        _print_warnings(*_warnings_beside(plan_file, faults))
+        raise combined(faults)
     with _after_plan(plan_file.plan if show else None):
         _print_summary(plan_file, drives, run_dir)
+
+
+def _faults(plan_file: PlanFile) -> list[PlanError]:
+    """Return what a plan asks of this machine and of the cluster and does not get."""
+    faults = preflight.host_faults(plan_file, Path(plan_file.plan.run_directory))
+    if plan_file.plan.lab is None and not _concern_broker(faults):
+        faults += preflight.cluster_faults(plan_file)
+    return faults
+
+
+def _concern_broker(faults: Sequence[PlanError]) -> bool:
+    return any((fault.place or ("",))[0] == "broker" for fault in faults)
+
+
+def _warnings_beside(plan_file: PlanFile, faults: Sequence[PlanError]) -> list[str]:
+    """Return the warnings that can be known although the plan has faults."""
+    found = _environment_warnings(plan_file, SystemClock())
+    if plan_file.plan.lab is None and not _concern_broker(faults):
+        found += _cluster_warnings(plan_file, SystemClock())
+    return found
+
+
+def _environment_warnings(plan_file: PlanFile, clock: Clock) -> list[str]:
+    """Return warnings about the logs and pages of brokers, and about the servers for notifications."""
+    of_probes = probe_warnings(plan_file.plan, clock) if plan_file.plan.lab is None else []
+    return [*of_probes, *preflight.sink_warnings(plan_file)]
+
+
+def _cluster_warnings(plan_file: PlanFile, clock: Clock) -> list[str]:
+    """Return warnings about a cluster that answers."""
+    plan = plan_file.plan
+    return [*preflight.cluster_warnings(plan_file), *leader_warnings(plan, connect(plan, clock))]
 
 
 @contextlib.contextmanager
@@ -113,7 +148,8 @@ def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> N
     if plan.lab is None:
         level = durability.level_text(guarantees.read_durability(plan, plan_file.document))
         print(f"Durability: {level}; `soak audit {name}` gives the reasons.")
-        _print_warnings(*probe_warnings(plan, clock), *leader_warnings(plan, connect(plan, clock)))
+        _print_warnings(*_cluster_warnings(plan_file, clock))
+    _print_warnings(*_environment_warnings(plan_file, clock))
     forecast = guarantees.forecast_plan(plan, table, Path(plan.run_directory))
     print("\n".join(forecast.lines))
     _print_warnings(
@@ -186,9 +222,13 @@ def check_probe_host(path: Path, plan: ProbePlan, document: Document) -> None:
     Raises:
         PlanError: with file, line and key.
     """
-    check_runs_folder(plan, document, Path(plan.run_directory))
-    check_probe_folders(plan, document)
-    check_probe_settings(plan, document)
+    faults = [
+        *preflight.found_by(lambda: check_runs_folder(plan, document, Path(plan.run_directory))),
+        *preflight.probe_folder_faults(plan, document),
+        *preflight.probe_setting_faults(plan, document),
+    ]
+    if faults:
+        raise combined(faults)
     print(f"{path}: good. Probe host with {', '.join(plan.probes)}.")
     clock = SystemClock()
     _print_warnings(*probe_warnings(plan, clock), *ship_warnings(plan.ship, clock))

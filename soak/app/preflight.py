@@ -1,14 +1,18 @@
-"""Check a plan, this machine and the cluster before the first side effect; errors name file, line and key."""
+"""Check a plan, this machine and the cluster before the first side effect; errors name file, line and key.
+
+`..._faults` return every fault, for `soak check`; `check_...` raise them as one error.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from ipaddress import ip_address
@@ -23,7 +27,7 @@ from soak.conductor.catch_up import cron_error
 from soak.conductor.free_space import broker_folders
 from soak.core import plugins
 from soak.core.clock import SystemClock
-from soak.core.errors import BrokerError, NotNowError, PlanError, SettingError
+from soak.core.errors import BrokerError, NotNowError, PlanError, SettingError, combined
 from soak.core.plan import scaling
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import (
@@ -57,7 +61,36 @@ def load_plan(path: Path) -> PlanFile:
     Raises:
         PlanError: the file cannot be read, or the plan is wrong.
     """
-    loaded = plan_text.load(read_plan_text(path), str(path))
+    return _with_lab(plan_text.load(read_plan_text(path), str(path)))
+
+
+def load_plan_with_faults(path: Path) -> tuple[PlanFile | None, list[PlanError]]:
+    """Return the plan in a file without its wrong keys, as far as there is one, and all faults of its text.
+
+    Raises:
+        PlanError: the file cannot be read, or is not YAML.
+    """
+    loaded, faults = plan_text.load_with_faults(read_plan_text(path), str(path))
+    return (None if loaded is None else _with_lab(loaded)), faults
+
+
+def found_by(*checks: Callable[[], None]) -> list[PlanError]:
+    """Return the faults that these checks raise."""
+    faults = []
+    for check in checks:
+        try:
+            check()
+        except PlanError as error:
+            faults.append(error)
+    return faults
+
+
+def _raise(faults: Sequence[PlanError]) -> None:
+    if faults:
+        raise combined(faults)
+
+
+def _with_lab(loaded: PlanFile) -> PlanFile:
     if loaded.plan.lab is None and not _named_addresses(loaded):
         plan = dataclasses.replace(loaded.plan, lab=Lab())
         return dataclasses.replace(loaded, plan=plan)
@@ -123,7 +156,7 @@ def check_free_space(plan: AnyPlan, document: Document, folder: Path) -> None:
     if free < floor:
         have = format_size(free // 2**20 * 2**20)
         why = f"{folder} has {have} free, less than the floor of {format_size(floor)}"
-        raise NotNowError(str(document.error(("free_space_floor",), why)))
+        raise _not_now(document.error(("free_space_floor",), why))
 
 
 def _check_writable(document: Document, folder: Path) -> None:
@@ -201,35 +234,37 @@ def limit_warnings(plan_file: PlanFile) -> list[str]:
     return [f"{'.'.join(map(str, place))}: {why}{YES_HINT}" for place, why in found]
 
 
-def check_probe_folders(plan: AnyPlan, document: Document) -> None:
-    """Check that each probe of a broker's drive or log names a folder or a log.
-
-    Raises:
-        PlanError: with file, line and key.
-    """
-    for name in plugins_without(plan, "probes", "directory"):
-        raise document.error(
+def probe_folder_faults(plan: AnyPlan, document: Document) -> list[PlanError]:
+    """Return a fault for each probe of a broker's drive or log that names no folder or log."""
+    faults = [
+        document.error(
             ("probes", name, "directory"),
             "names no folder on the broker's drive, and the plan has no lab that would set it",
         )
-    for name in plugins_without(plan, "probes", "log"):
-        if not getattr(plan.probes[name], "more_logs", ()):
-            why = "names no log of the broker, and the plan has no lab that would set it"
-            raise document.error(("probes", name, "log"), why)
+        for name in plugins_without(plan, "probes", "directory")
+    ]
+    why = "names no log of the broker, and the plan has no lab that would set it"
+    return faults + [
+        document.error(("probes", name, "log"), why)
+        for name in plugins_without(plan, "probes", "log")
+        if not getattr(plan.probes[name], "more_logs", ())
+    ]
 
 
-def check_probe_clusters(plan: Plan, document: Document) -> None:
-    """Check that each probe of another kind of cluster than the plan's names one.
+def check_probe_folders(plan: AnyPlan, document: Document) -> None:
+    """Raise `PlanError` for `probe_folder_faults`."""
+    _raise(probe_folder_faults(plan, document))
 
-    Raises:
-        PlanError: with file, line and key.
-    """
-    for key in ("bootstrap_servers", "admin_url"):
-        if key in plan.broker_config.addresses:
-            continue
-        for name in plugins_without(plan, "probes", key):
-            why = f"names no cluster, and {plan.broker_kind} has no such address"
-            raise document.error(("probes", name, key), why)
+
+def _probe_cluster_faults(plan: Plan, document: Document) -> list[PlanError]:
+    """Return a fault for each probe of another kind of cluster than the plan's that names none."""
+    why = f"names no cluster, and {plan.broker_kind} has no such address"
+    return [
+        document.error(("probes", name, key), why)
+        for key in ("bootstrap_servers", "admin_url")
+        if key not in plan.broker_config.addresses
+        for name in plugins_without(plan, "probes", key)
+    ]
 
 
 def probe_warnings(plan: AnyPlan, clock: Clock) -> list[str]:
@@ -241,32 +276,59 @@ def probe_warnings(plan: AnyPlan, clock: Clock) -> list[str]:
     return warnings
 
 
+def sink_warnings(plan_file: PlanFile) -> list[str]:
+    """Return a warning for each sink that could not send now, with file, line and key."""
+    found = []
+    for name, config in plan_file.plan.sinks.items():
+        look = getattr(plugins.load("soak.sinks", name), "preflight", None)
+        key, troubles = look(config) if look is not None else ("", [])
+        found += [str(plan_file.error(f"sinks.{name}.{key}", trouble)) for trouble in troubles]
+    return found
+
+
+def cluster_warnings(plan_file: PlanFile) -> list[str]:
+    """Return what is wrong with a cluster that answers; empty if it does not say."""
+    try:
+        return connect(plan_file.plan, SystemClock()).cluster_warnings()
+    except BrokerError:
+        return []
+
+
 def topic_warnings(plan: Plan) -> list[str]:
     """Return the warnings about the topic's settings that the kind of broker has."""
     found = getattr(plugins.load("soak.brokers", plan.broker_kind), "topic_warnings", None)
     return found(plan.topic) if found is not None else []
 
 
-def check_probe_settings(plan: AnyPlan, document: Document) -> None:
-    """Check the settings of the probes, of the metrics page and of shipping.
+def probe_setting_faults(plan: AnyPlan, document: Document) -> list[PlanError]:
+    """Return the faults in the settings of the probes, of the metrics page and of shipping."""
+    metrics, ship = plan.metrics, plan.ship
+    checks = [
+        functools.partial(_check_probe, name, config, document)
+        for name, config in plan.probes.items()
+    ]
+    if metrics is not None:
+        checks.append(functools.partial(_check_metrics_address, metrics.address, document))
+    if ship is not None:
+        checks.append(functools.partial(_check_ship_settings, ship, document))
+    return found_by(*checks)
 
-    Raises:
-        PlanError: with file, line and key.
-    """
-    if plan.metrics is not None:
-        _check_metrics_address(plan.metrics.address, document)
-    for name, config in plan.probes.items():
-        check = getattr(plugins.load("probes", name), "check_settings", None)
-        if check is None:
-            continue
-        try:
-            check(config)
-        except SettingError as error:
-            raise document.error(("probes", name, *error.place), str(error)) from error
-        except BrokerError as error:
-            raise document.error(("probes", name), str(error)) from error
-    if plan.ship is not None:
-        _check_ship_settings(plan.ship, document)
+
+def check_probe_settings(plan: AnyPlan, document: Document) -> None:
+    """Raise `PlanError` for `probe_setting_faults`."""
+    _raise(probe_setting_faults(plan, document))
+
+
+def _check_probe(name: str, config: object, document: Document) -> None:
+    check = getattr(plugins.load("probes", name), "check_settings", None)
+    if check is None:
+        return
+    try:
+        check(config)
+    except SettingError as error:
+        raise document.error(("probes", name, *error.place), str(error)) from error
+    except BrokerError as error:
+        raise document.error(("probes", name), str(error)) from error
 
 
 def _check_ship_settings(ship: Ship, document: Document) -> None:
@@ -300,42 +362,66 @@ def check_host(plan_file: PlanFile, runs: Path) -> None:
     """Check this machine: the folder for runs, free space, and the needs of probes and sinks.
 
     Raises:
-        PlanError: with file, line and key.
+        PlanError: with file, line and key of every fault.
     """
-    plan = plan_file.plan
-    check_load(plan_file)
-    check_runs_folder(plan, plan_file.document, runs)
+    _raise(host_faults(plan_file, runs))
+
+
+def host_faults(plan_file: PlanFile, runs: Path) -> list[PlanError]:
+    """Return every fault of a plan on this machine, without asking the cluster."""
+    plan, document = plan_file.plan, plan_file.document
+    faults = found_by(
+        functools.partial(check_load, plan_file),
+        functools.partial(check_runs_folder, plan, document, runs),
+        functools.partial(_check_alert_times, plan_file),
+        functools.partial(_check_shipping_cluster, plan_file),
+        functools.partial(_check_detection, plan_file),
+    )
     if plan.lab is None:
-        _check_without_lab(plan_file)
-    wrong = find_bad_cron(plan.alerts)
+        faults += _faults_without_lab(plan_file)
+    return [
+        *faults,
+        *_target_faults(plan_file),
+        *_probe_cluster_faults(plan, document),
+        *probe_setting_faults(plan, document),
+    ]
+
+
+def _check_alert_times(plan_file: PlanFile) -> None:
+    wrong = find_bad_cron(plan_file.plan.alerts)
     if wrong:
         raise plan_file.document.error(("alerts", *wrong[0]), wrong[1])
-    check_target(plan_file)
-    check_probe_clusters(plan, plan_file.document)
-    check_probe_settings(plan, plan_file.document)
+
+
+def _check_shipping_cluster(plan_file: PlanFile) -> None:
+    plan = plan_file.plan
     if plan.ship and not plan.ship.bootstrap_servers and not _is_kafka(plan):
         raise plan_file.error(
             "ship.bootstrap_servers", f"names no Kafka cluster, and {plan.broker_kind} is not one"
         )
-    _check_detection(plan_file)
 
 
-def _check_without_lab(plan_file: PlanFile) -> None:
-    """Check what a lab would otherwise set: folders, logs and servers that probes and sinks need."""
+def _faults_without_lab(plan_file: PlanFile) -> list[PlanError]:
+    """Return a fault for each folder, log or server that a lab would otherwise set."""
     plan = plan_file.plan
-    check_probe_folders(plan, plan_file.document)
     folders = broker_folders(plan)
-    for folder in folders:  # the load fills their drives, and the fsync probe writes there
-        if Path(folder).is_dir():
-            check_free_space(plan, plan_file.document, Path(folder))
-    if plan.drive_check and not folders:
-        raise plan_file.error(
-            "drive_check", "no probe names a folder on a broker's drive, and the plan has no lab"
+    faults = probe_folder_faults(plan, plan_file.document)
+    faults += found_by(
+        *(  # the load fills their drives, and the fsync probe writes there
+            functools.partial(check_free_space, plan, plan_file.document, Path(folder))
+            for folder in folders
+            if Path(folder).is_dir()
         )
-    for name in plugins_without(plan, "sinks", "host"):
-        raise plan_file.error(
+    )
+    if plan.drive_check and not folders:
+        why = "no probe names a folder on a broker's drive, and the plan has no lab"
+        faults.append(plan_file.error("drive_check", why))
+    return faults + [
+        plan_file.error(
             f"sinks.{name}.host", "names no mail server, and the plan has no lab that would set it"
         )
+        for name in plugins_without(plan, "sinks", "host")
+    ]
 
 
 def _check_detection(plan_file: PlanFile) -> None:
@@ -355,31 +441,52 @@ def check_target(plan_file: PlanFile) -> None:
     """Check the lab and the settings of broker and topic, without asking the cluster.
 
     Raises:
-        PlanError: with file, line and key.
+        PlanError: with file, line and key of every fault.
     """
-    lab, kind = plan_file.plan.lab, plan_file.plan.broker_kind
-    if lab is not None:
-        _check_lab(plan_file, lab)
-        most = plugins.load("soak.lab.brokers", lab.broker).MAX_NODES
-        if lab.nodes > most:
-            nodes = "node" if most == 1 else "nodes"
-            raise plan_file.error(
-                "lab.nodes", f"a lab's {lab.broker} has at most {most} {nodes}, not {lab.nodes}"
-            )
-        _check_lab_drive(plan_file, lab)
-    check_lab_limits(plan_file, profile_table(plan_file))
-    check_topic = getattr(plugins.load("soak.brokers", kind), "check_topic", None)
+    _raise(_target_faults(plan_file))
+
+
+def _target_faults(plan_file: PlanFile) -> list[PlanError]:
+    lab_faults = found_by(lambda: _check_lab(plan_file))
+    return lab_faults or found_by(
+        lambda: check_lab_limits(plan_file, profile_table(plan_file)),
+        lambda: _check_topic(plan_file),
+        lambda: _check_broker(plan_file),
+    )
+
+
+def _check_topic(plan_file: PlanFile) -> None:
+    check_topic = getattr(
+        plugins.load("soak.brokers", plan_file.plan.broker_kind), "check_topic", None
+    )
     if check_topic is not None:
         with errors_at(plan_file, "topic"):
             check_topic(plan_file.plan.topic)
-    with errors_at(plan_file, "broker", kind):
+
+
+def _check_broker(plan_file: PlanFile) -> None:
+    with errors_at(plan_file, "broker", plan_file.plan.broker_kind):
         broker = connect(plan_file.plan, SystemClock())
         broker.check_settings()
         if plan_file.plan.load.keys.kind != "none":
             broker.partition_of(b"", plan_file.plan.topic.partitions)
 
 
-def _check_lab(plan_file: PlanFile, lab: Lab) -> None:
+def _check_lab(plan_file: PlanFile) -> None:
+    lab = plan_file.plan.lab
+    if lab is None:
+        return
+    _check_lab_broker(plan_file, lab)
+    most = plugins.load("soak.lab.brokers", lab.broker).MAX_NODES
+    if lab.nodes > most:
+        nodes = "node" if most == 1 else "nodes"
+        raise plan_file.error(
+            "lab.nodes", f"a lab's {lab.broker} has at most {most} {nodes}, not {lab.nodes}"
+        )
+    _check_lab_drive(plan_file, lab)
+
+
+def _check_lab_broker(plan_file: PlanFile, lab: Lab) -> None:
     """Check that the lab can start the kind of broker that the plan uses."""
     kind, known = plan_file.plan.broker_kind, plugins.names("soak.lab.brokers")
     address = f"broker.{kind}.{next(iter(plan_file.plan.broker_config.addresses))}"
@@ -414,16 +521,39 @@ def errors_at(plan_file: PlanFile, *place: str) -> Iterator[None]:
 
 
 def check_cluster(plan_file: PlanFile, partial: RunFolder | None = None) -> None:
-    """Check that the cluster of the plan answers, and that the topics do not belong to someone else.
+    """Check that the cluster of the plan answers, can hold the topics, and that they are not someone else's.
 
     `partial` is a run whose start was interrupted and is resumed: the topics that it created are its own.
 
     Raises:
+        PlanError: with file, line and key of every fault.
+    """
+    _raise(cluster_faults(plan_file, partial))
+
+
+def cluster_faults(plan_file: PlanFile, partial: RunFolder | None = None) -> list[PlanError]:
+    """Return the faults of a plan on its cluster; as `check_cluster`."""
+    faults = found_by(lambda: check_cluster_answers(plan_file))
+    if faults:
+        return faults
+    broker = connect(plan_file.plan, SystemClock())
+    checks = [lambda: check_replication(plan_file, broker)]
+    if plan_file.plan.topic.name:
+        checks.append(lambda: check_topics(plan_file, broker, partial))
+    return found_by(*checks)
+
+
+def check_replication(plan_file: PlanFile, broker: Broker) -> None:
+    """Check that the cluster has enough nodes for the copies of new topics.
+
+    Raises:
         PlanError: with file, line and key.
     """
-    check_cluster_answers(plan_file)
-    if plan_file.plan.topic.name:
-        check_topics(plan_file, connect(plan_file.plan, SystemClock()), partial)
+    topic = plan_file.plan.topic
+    with _broker_errors_at_address(plan_file):
+        why = "" if topic.use_existing else broker.replication_error(topic)
+    if why:
+        raise plan_file.error("topic.replication", why)
 
 
 def check_cluster_answers(plan_file: PlanFile) -> None:
@@ -475,11 +605,18 @@ def _broker_errors_at_address(plan_file: PlanFile) -> Iterator[None]:
     try:
         yield
     except BrokerError as error:
-        key = f"broker.{plan.broker_kind}.{next(iter(plan.broker_config.addresses))}"
-        located = plan_file.error(key, str(error))
+        address = error.address or next(iter(plan.broker_config.addresses))
+        located = plan_file.error(f"broker.{plan.broker_kind}.{address}", str(error))
         if isinstance(error, SettingError):
             raise located from error
-        raise NotNowError(str(located)) from error
+        raise _not_now(located) from error
+
+
+def _not_now(error: PlanError) -> NotNowError:
+    """Return the same error as one that may be over later."""
+    found = NotNowError(str(error))
+    found.place = error.place
+    return found
 
 
 def check_run_folder(plan_file: PlanFile, run_dir: Path) -> RunFolder:

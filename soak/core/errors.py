@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
+_LINE = re.compile(r":(\d+): ")  # of `file:line: key: what is wrong`
+
 
 class SoakError(Exception):
     """Base of all errors that are meant for the user: a message, no traceback."""
 
 
 class PlanError(SoakError):
-    """The plan, or what it asks of this machine or cluster, cannot be run; exit code 2."""
+    """The plan, or what it asks of this machine or cluster, cannot be run; exit code 2.
+
+    `place` is the key path in the plan, if the error is about one key; `others` were found with it.
+    """
+
+    place: tuple[str | int, ...] | None = None
+    others: tuple[PlanError, ...] = ()
 
 
 class NotNowError(PlanError):
@@ -24,7 +35,9 @@ class ProbeError(SoakError):
 
 
 class BrokerError(SoakError):
-    """A broker refused or did not answer."""
+    """A broker refused or did not answer; `address` is the key of the address that failed, if it is known."""
+
+    address = ""
 
 
 class JournalError(SoakError):
@@ -53,3 +66,18 @@ class SettingError(BrokerError):
     def __init__(self, place: tuple[str, ...], message: str) -> None:
         super().__init__(message)
         self.place = place
+
+
+def combined(faults: Sequence[PlanError]) -> PlanError:
+    """Return one error that lists several faults of a plan in order of their lines; a single one as it is."""
+    if len(faults) == 1:
+        return faults[0]
+    by_line = sorted(faults, key=_line_of)
+    text = "\n".join([f"{len(faults)} faults", *(f"  {fault}" for fault in by_line)])
+    is_not_now = all(isinstance(fault, NotNowError) for fault in faults)
+    return NotNowError(text) if is_not_now else PlanError(text)
+
+
+def _line_of(fault: PlanError) -> int:
+    match = _LINE.search(str(fault))
+    return int(match[1]) if match else 0

@@ -277,6 +277,22 @@ class Broker(LeaderSource, Partitioner, Protocol):
         """Raise `BrokerError` when the settings are wrong or the cluster cannot be reached."""
         ...
 
+    def replication_error(self, topic: Topic) -> str:
+        """Return why the cluster has too few nodes for the copies of a topic, and what to do, or "".
+
+        Raises:
+            BrokerError: the cluster did not answer in time.
+        """
+        ...
+
+    def cluster_warnings(self) -> list[str]:
+        """Return what is wrong with the cluster before the run, such as partitions without a leader.
+
+        Raises:
+            BrokerError: the cluster did not answer in time.
+        """
+        ...
+
     def existing(self, names: Sequence[str]) -> list[str]:
         """Return which of these topics exist."""
         ...

@@ -76,6 +76,7 @@ def read_drive_state(directory: str, paths: SystemPaths, root: Path = Path("/"))
         write_cache=_text(queues[0] / "write_cache") if queues else "",
         trim_timer=_trim_timer(root),
         trimmed_wall_ns=int(stamp.stat().st_mtime * SECOND_NS) if stamp.exists() else None,
+        used_bytes=(space.f_blocks - space.f_bfree) * space.f_frsize,
     )
 
 

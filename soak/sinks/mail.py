@@ -15,7 +15,7 @@ import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import EmailPolicy
@@ -148,6 +148,30 @@ def _sent_address(address: str) -> str:
         return f"{name}@{idna.encode(domain, uts46=True).decode('ascii')}"
     except idna.IDNAError as error:
         raise ValueError(f"{address!r} has no valid domain: {error}") from error
+
+
+def preflight(config: Config) -> tuple[str, list[str]]:
+    """Return what keeps mail from being sent now, and the key that it is about; nothing is sent."""
+    if not config.host:  # the lab's
+        return "host", []
+    server = f"{config.host}:{config.port}"
+    try:
+        with Deadline(config.timeout / SECOND_NS) as deadline:
+            client = _connect(replace(config, username="", password=""), deadline)
+            has_utf8 = client.has_extn("smtputf8")
+            client.close()
+    except (smtplib.SMTPException, OSError) as error:
+        why = str(error) or type(error).__name__
+        return "host", [
+            f"the mail server {server} does not answer: {why}; start it or correct host and port"
+        ]
+    needs_utf8 = [one for one in config.to if not _sent_address(one).isascii()]
+    if needs_utf8 and not has_utf8:
+        named = ", ".join(needs_utf8)
+        return "to", [
+            f"{server} cannot send to {named} (no SMTPUTF8): use an address of plain letters"
+        ]
+    return "host", []
 
 
 class _WholeIds(EmailPolicy):

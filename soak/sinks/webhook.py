@@ -71,6 +71,15 @@ def build(config: Config) -> WebhookSink:
     return WebhookSink(config, SystemClock())
 
 
+def preflight(config: Config) -> tuple[str, list[str]]:
+    """Return what keeps alerts from being posted now, and the key that it is about; nothing is posted."""
+    try:
+        _request(config, "GET", None, {})
+    except HttpError as error:
+        return "url", [f"does not answer: {error}; start Alertmanager there or correct the address"]
+    return "url", []
+
+
 def alert_of(config: Config, message: Message, now_wall_ns: int) -> dict[str, object]:
     """Return the alert of a message: labels identify the subject, annotations hold the text."""
     begin_ns = message.begin_wall_ns or message.at_wall_ns
@@ -121,10 +130,14 @@ def _parts(url: str) -> SplitResult:
 
 
 def _post(config: Config, body: bytes) -> Answer:
+    return _request(config, "POST", body, _authorization(config))
+
+
+def _request(config: Config, method: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
     parts = _parts(config.url)
     client = HttpClient(
         config.url,
-        access=lambda: Access(_authorization(config), lambda: tls_context(config.ca_file)),
+        access=lambda: Access(headers, lambda: tls_context(config.ca_file)),
         timeout_seconds=config.timeout / SECOND_NS,
         max_bytes=_MAX_DETAIL,
         redirects="none",
@@ -133,7 +146,7 @@ def _post(config: Config, body: bytes) -> Answer:
     )
     with closing(client):
         url = config.url.rstrip("/") + _PATH
-        return client.request("POST", url, body, {"Content-Type": "application/json"})
+        return client.request(method, url, body, {"Content-Type": "application/json"})
 
 
 def _authorization(config: Config) -> Mapping[str, str]:

@@ -177,6 +177,13 @@ class FakeBroker:
             raise self.error
         return len(set(self.leader))
 
+    def replication_error(self, topic: object) -> str:
+        del topic
+        return ""
+
+    def cluster_warnings(self) -> list[str]:
+        return []
+
     def partition_of(self, key: bytes, partitions: int) -> int:
         return sum(key) % partitions
 

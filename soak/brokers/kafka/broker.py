@@ -33,7 +33,7 @@ from soak.brokers.kafka.batch_calls import (
 from soak.brokers.kafka.config import Config, KafkaProtocolConfig, check_settings
 from soak.brokers.kafka.consumer import KafkaConsumer, MessageFetch
 from soak.brokers.kafka.producer import DEFAULT_PARTITIONER, KafkaProducer, partition_of
-from soak.brokers.kafka.topics import delete_topics, topic_ids
+from soak.brokers.kafka.topics import delete_topics, partition_warnings, topic_ids
 from soak.clients import client_settings
 from soak.clients.kafka_log import ClientLog, ErrorCallback, ErrorCause, error_text
 from soak.core.cluster.durability import Durability
@@ -273,6 +273,19 @@ class KafkaBroker:
 
     def broker_count(self) -> int:
         return len(self._metadata().brokers)
+
+    def replication_error(self, topic: Topic) -> str:
+        brokers = self.broker_count()
+        if topic.replication <= brokers:
+            return ""
+        have = "1 broker" if brokers == 1 else f"{brokers} brokers"
+        return (
+            f"{topic.replication} copies need as many brokers, and the cluster has {have}: "
+            f"set it to at most {brokers}, or add brokers"
+        )
+
+    def cluster_warnings(self) -> list[str]:
+        return partition_warnings(self._metadata().topics)
 
     def partition_of(self, key: bytes, partitions: int) -> int:
         settings = {**self._config.common, **self._config.producer}

@@ -84,6 +84,7 @@ _REDPANDA_SETTINGS = frozenset(
     }
 )
 _VENDOR_PREFIXES = ("redpanda.", "confluent.", "automq.")
+_MAX_NAMED = 5  # partitions in one warning
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _WHOLE_NUMBER = re.compile(r"-?[0-9]+")
 TOPIC_NAME_RULE = "must be at most 249 letters, digits, '.', '_' or '-', and neither '.' nor '..'"
@@ -137,6 +138,37 @@ def topic_warnings(topic: Topic) -> list[str]:
         for name in topic.settings
         if name not in known and not name.startswith(_VENDOR_PREFIXES)
     ]
+
+
+def partition_warnings(topics: Mapping[str, Any]) -> list[str]:
+    """Return a warning for the partitions without a leader, and one for those that lack copies in sync."""
+    partitions = [
+        (f"{name}-{number}", partition)
+        for name, topic in sorted(topics.items())
+        for number, partition in sorted(topic.partitions.items())
+    ]
+    leaderless = [name for name, one in partitions if one.leader < 0]
+    behind = [
+        name for name, one in partitions if one.leader >= 0 and len(one.isrs) < len(one.replicas)
+    ]
+    found = []
+    if leaderless:
+        found.append(
+            f"{_named(leaderless)} no leader: start the brokers that hold them; until then clients of these"
+            " topics wait"
+        )
+    if behind:
+        found.append(
+            f"{_named(behind)} fewer copies in sync than replicas: a broker is down or catches up, which"
+            " costs the others; wait until all are in sync"
+        )
+    return found
+
+
+def _named(partitions: Sequence[str]) -> str:
+    more = len(partitions) - _MAX_NAMED
+    names = ", ".join(partitions[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{names} {'has' if len(partitions) == 1 else 'have'}"
 
 
 def is_topic_name(name: str) -> bool:

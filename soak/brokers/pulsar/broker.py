@@ -127,7 +127,11 @@ class PulsarBroker:
             BrokerError: the settings are wrong, or one of the two does not answer.
         """
         self.check_settings()
-        self._config.admin().get("/admin/v2/clusters")
+        try:
+            self._config.admin().get("/admin/v2/clusters")
+        except BrokerError as error:
+            error.address = "admin_url"
+            raise
         client = self._client()
         try:  # under the name of a partition, for which a request creates no topic
             client.get_topic_partitions(f"persistent://{self._config.namespace}/soak-partition-0")
@@ -243,6 +247,23 @@ class PulsarBroker:
         if not isinstance(brokers, list):
             raise BrokerError("the cluster does not list its brokers")
         return len(brokers)
+
+    def replication_error(self, topic: Topic) -> str:
+        """Compare the ensemble with the bookies; a cluster may list them for superusers only."""
+        listed = durability.get_mapping(self._config.admin(), "/admin/v2/bookies/all").get(
+            "bookies"
+        )
+        ensemble = int(topic.settings.get("bookkeeperEnsemble", topic.replication))
+        if not isinstance(listed, list) or ensemble <= len(listed):
+            return ""
+        have = "1 bookie" if len(listed) == 1 else f"{len(listed)} bookies"
+        return (
+            f"an ensemble of {ensemble} needs as many bookies, and the cluster has {have}: "
+            f"set it to at most {len(listed)}, or add bookies"
+        )
+
+    def cluster_warnings(self) -> list[str]:
+        return []
 
     def partition_of(self, key: bytes, partitions: int) -> int:
         return partition_of(key, partitions)

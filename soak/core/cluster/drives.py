@@ -32,10 +32,14 @@ class DriveState:
     write_cache: str  # "write back", "write through", or "" if the kernel does not say
     trim_timer: Trim
     trimmed_wall_ns: int | None  # when the timer last ran
+    used_bytes: int | None = None  # None in checks of earlier versions
 
     @property
     def fill_ratio(self) -> float:
-        return 1.0 - self.free_bytes / self.total_bytes if self.total_bytes else 0.0
+        """Return how full the filesystem is, as df does: blocks kept for root are neither used nor free."""
+        used = self.total_bytes - self.free_bytes if self.used_bytes is None else self.used_bytes
+        whole = used + self.free_bytes
+        return used / whole if whole else 0.0
 
     @property
     def is_trimmed_at_once(self) -> bool:

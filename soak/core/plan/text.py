@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import yaml
@@ -54,7 +54,9 @@ class Document:
             known = known[:-1]
         line = self.lines.get(known, 1)
         key = ".".join(str(part) for part in place)
-        return PlanError(f"{self.name}:{line}: {key + ': ' if key else ''}{message}")
+        error = PlanError(f"{self.name}:{line}: {key + ': ' if key else ''}{message}")
+        error.place = place
+        return error
 
 
 def parse_yaml(text: str, name: str) -> Document:
@@ -280,7 +282,71 @@ def load(text: str, name: str) -> PlanFile:
     Raises:
         PlanError: the first fault found, as `file:line: key: what is wrong`.
     """
+    return _plan_file(parse_yaml(text, name))
+
+
+def load_with_faults(text: str, name: str) -> tuple[PlanFile | None, list[PlanError]]:
+    """Return a plan without its wrong keys, and all faults; None if what is left is no plan.
+
+    Each wrong key is left out in turn, so that the others are checked, too. What is then missing, or wrong
+    because of the default in its place, is no fault of the plan.
+
+    Raises:
+        PlanError: the text is not YAML, or no mapping.
+    """
     document = parse_yaml(text, name)
+    faults: list[PlanError] = []
+    left_out: list[KeyPath] = []
+    with warnings.catch_warnings(record=True) as former:
+        warnings.simplefilter("always", FormerNameWarning)
+        plan_file: PlanFile | None = None
+        while plan_file is None:
+            try:
+                plan_file = _plan_file(document)
+            except PlanError as error:
+                several = (error, *error.others)
+                new = [one for one in several if not is_consequence(one, left_out)]
+                faults += new
+                places = {_existing(document.value, one.place or ()) for one in new} - {()}
+                if not places:
+                    break
+                left_out += [*places, *(one.place for one in new if one.place)]
+                for place in places:
+                    document = replace(document, value=_without(document.value, place))
+    for warning in {str(one.message): one.message for one in former}.values():
+        warnings.warn(warning, stacklevel=2)
+    return plan_file, faults
+
+
+def is_consequence(error: PlanError, left_out: Iterable[KeyPath]) -> bool:
+    """Return whether an error is about a key that was left out, about what holds it or what it holds."""
+    place = error.place
+    if place is None:
+        return False
+    return any(place[: len(one)] == one or one[: len(place)] == place for one in left_out)
+
+
+def _existing(value: Any, place: KeyPath) -> KeyPath:  # noqa: ANN401  # whatever the file says
+    """Return the longest part of a key path that the value has, without items of lists."""
+    found: list[str | int] = []
+    for part in place:
+        if not isinstance(value, dict) or part not in value:
+            break
+        value = value[part]
+        found.append(part)
+    return tuple(found)
+
+
+def _without(value: dict[str, Any], place: KeyPath) -> dict[str, Any]:
+    key, *rest = place
+    if not rest or not isinstance(
+        value.get(str(key)), dict
+    ):  # what holds it may be left out by now
+        return {name: item for name, item in value.items() if name != key}
+    return {**value, str(key): _without(value[str(key)], tuple(rest))}
+
+
+def _plan_file(document: Document) -> PlanFile:
     raw = _raw(document)
     if "broker" not in raw and raw.get("probes"):
         raise document.error(("broker",), f"{_MISSING}; {_OF_A_HOST}")
@@ -364,15 +430,24 @@ def validated(kind: type[Any], raw: object, document: Document, place: KeyPath) 
         PlanError: with the line and key of the first fault.
     """
     raw = with_current_keys(kind, {} if raw is None else raw, document, place)
-    for where, message in mistyped(kind, raw, ()):
-        raise document.error((*place, *where), message)
+    wrong = [document.error((*place, *at), message) for at, message in mistyped(kind, raw, ())]
+    if wrong:
+        raise _first(wrong)
     try:
         return TypeAdapter(kind).validate_python(raw, context=IN_TEXT)
     except ValidationError as error:
-        first = error.errors()[0]
-        inner: KeyPath = tuple(part for part in first["loc"] if isinstance(part, str | int))
-        text, at = _message(kind, first, inner), (*place, *inner)
-        raise _at_its_key(text, at, document) from error
+        raise _first([_located(kind, one, document, place) for one in error.errors()]) from error
+
+
+def _first(faults: list[PlanError]) -> PlanError:
+    """Return the first of several faults, which holds the others."""
+    faults[0].others = tuple(faults[1:])
+    return faults[0]
+
+
+def _located(kind: type[Any], error: Any, document: Document, place: KeyPath) -> PlanError:  # noqa: ANN401  # pydantic's ErrorDetails
+    inner: KeyPath = tuple(part for part in error["loc"] if isinstance(part, str | int))
+    return _at_its_key(_message(kind, error, inner), (*place, *inner), document)
 
 
 def _check_sampled(raw: dict[str, Any], document: Document) -> None:

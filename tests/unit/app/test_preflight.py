@@ -56,6 +56,17 @@ def test_a_synchronised_clock_and_an_untrimmed_drive_are_printed() -> None:
     assert "is never trimmed" in warning
 
 
+@pytest.mark.parametrize(
+    ("used", "free", "full"),
+    [(18, 82, "18%"), (18, 12, "60%"), (0, 100, "0%"), (95, 5, "95%"), (0, 0, "0%")],
+)
+def test_a_drive_is_as_full_as_df_says(used: int, free: int, full: str) -> None:
+    """Blocks that are kept for root are neither used nor free."""
+    state = replace(STATE, used_bytes=used, free_bytes=free)
+
+    assert f"; {full} full;" in state.words
+
+
 def test_an_unsynchronised_clock_is_a_warning() -> None:
     """End-to-end latency between hosts would then mean little."""
     (line,) = host_lines([], lambda: replace(KEPT, is_synchronised=False))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from soak.brokers import kafka, pulsar, redpanda
+from soak.brokers.kafka.topics import partition_warnings
+from soak.core.clock import SystemClock
 from soak.core.errors import SettingError
 from soak.core.plan.plan import Topic
+from tests.support.pages import pages
 
 
 @pytest.mark.parametrize(
@@ -83,3 +86,55 @@ def test_a_name_with_another_meaning_in_pulsar_is_refused(name: str) -> None:
         pulsar.check_topic(Topic(name=name))
 
     assert error.value.place == ("name",)
+
+
+def topic_of(*partitions: tuple[int, list[int], list[int]]) -> SimpleNamespace:
+    """Return a topic of metadata: of each partition the leader, the replicas and those in sync."""
+    return SimpleNamespace(
+        partitions={
+            number: SimpleNamespace(leader=leader, replicas=replicas, isrs=isrs)
+            for number, (leader, replicas, isrs) in enumerate(partitions)
+        }
+    )
+
+
+def test_partitions_without_a_leader_and_copies_out_of_sync_are_warnings() -> None:
+    """Of all topics, with their names."""
+    healthy = (1, [1, 2], [1, 2])
+    topics = {
+        "a": topic_of(healthy, (-1, [2], [])),
+        "b": topic_of((1, [1, 2], [1]), healthy),
+        "c": topic_of(*[(-1, [2], [])] * 6),
+    }
+
+    leaderless, behind = partition_warnings(topics)
+
+    assert leaderless.startswith("a-1, c-0, c-1, c-2, c-3 and 2 more have no leader: ")
+    assert behind.startswith("b-0 has fewer copies in sync than replicas: ")
+
+
+def test_a_healthy_cluster_has_no_warnings() -> None:
+    """Nor one without topics."""
+    assert partition_warnings({"a": topic_of((1, [1, 2], [2, 1]))}) == []
+    assert partition_warnings({}) == []
+
+
+@pytest.mark.parametrize(
+    ("replication", "settings", "expected"),
+    [
+        (1, {}, ""),
+        (3, {}, "the cluster has 1 bookie: set it to at most 1"),
+        (3, {"bookkeeperEnsemble": "1"}, ""),
+    ],
+)
+def test_pulsar_needs_as_many_bookies_as_the_ensemble(
+    replication: int, settings: dict[str, str], expected: str
+) -> None:
+    """Three copies on one bookie cannot be written."""
+    with pages({"/admin/v2/bookies/all": '{"bookies": [{"bookieId": "b:3181"}]}'}) as url:
+        config = pulsar.Config(service_url="pulsar://127.0.0.1:1", admin_url=url)
+        broker = pulsar.connect(config, SystemClock())
+        why = broker.replication_error(Topic(replication=replication, settings=settings))
+
+    assert expected in why
+    assert bool(expected) == bool(why)

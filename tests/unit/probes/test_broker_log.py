@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.broker_log.probe import BrokerLog, Config
+from probes.broker_log.probe import BrokerLog, Config, preflight
 from probes.broker_log.tail import MAX_BEHIND_BYTES, MAX_LINE_BYTES, LogTail
 from probes.broker_log.timestamps import TimestampReader
 from probes.common.polling import MAX_EVENTS
@@ -224,6 +224,19 @@ def test_a_missing_log_is_a_failure_and_is_read_once_it_appears(tmp_path: Path) 
     probe.poll()
 
     assert [event.fields["offset"] for event in probe.taken(0).events] == [23]
+
+
+@pytest.mark.parametrize("more", [(), ("other.log",)])
+def test_preflight_names_each_log_that_cannot_be_read(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    """Before the run; one that is there is none of them."""
+    (tmp_path / "broker.log").touch()
+    logs = tuple(str(tmp_path / name) for name in (*more, "gc.log"))
+    warnings = preflight(Config(log=str(tmp_path / "broker.log"), more_logs=logs), FakeClock())
+
+    assert len(warnings) == len(logs)
+    assert all(log in warning for log, warning in zip(logs, warnings, strict=True))
 
 
 def test_a_missing_log_does_not_affect_the_others(followed: Followed) -> None:

@@ -21,7 +21,7 @@ from aiosmtpd.smtp import AuthResult
 from soak.core.errors import PlanError
 from soak.core.ports import CHART_URL, Message
 from soak.core.units import SECOND_NS
-from soak.sinks.mail import Config, MailSink, build, compose
+from soak.sinks.mail import Config, MailSink, build, compose, preflight
 from tests.support.alerting.mail_server import Inbox, free_port, served
 from tests.support.certificate import certificate
 
@@ -185,6 +185,30 @@ def test_an_address_without_a_valid_domain_is_refused(address: str) -> None:
     """When the plan is read."""
     with pytest.raises(ValueError, match="no valid domain"):
         config(to=(address,))
+
+
+def test_preflight_says_that_a_server_does_not_answer() -> None:
+    """With its address and what to do; the plan's own lab needs none."""
+    port = free_port()
+
+    key, (trouble,) = preflight(config(port, timeout=SECOND_NS))
+
+    assert key == "host"
+    assert trouble.startswith(f"the mail server 127.0.0.1:{port} does not answer: ")
+    assert preflight(config(host="")) == ("host", [])
+
+
+def test_preflight_sends_nothing_and_names_recipients_that_cannot_be_reached() -> None:
+    """Of a server that answers."""
+    inbox = Inbox()
+    with served(inbox, has_utf8=False) as port:
+        key, (trouble,) = preflight(config(port, to=ADDRESSED))
+    with served(inbox) as port:
+        assert preflight(config(port, to=ADDRESSED)) == ("host", [])
+
+    assert key == "to"
+    assert f"cannot send to {UTF8} (no SMTPUTF8)" in trouble
+    assert inbox.mails == []
 
 
 def test_only_deferred_recipients_get_the_second_try() -> None:
