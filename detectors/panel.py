@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from detectors.kinds.tail import NearSteps
 from detectors.level_shift import Config
 from detectors.online import panel as online_panel
 from detectors.online import state as online_state
-from detectors.online.panel import Gate
 from soak.core.model import Change, Column
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
@@ -44,11 +43,18 @@ class _Watched:
     drift: drift.Watch
     spikes: spikes.Watch
 
+    def to_state(self) -> dict[str, Any]:
+        """Return the state for JSON."""
+        every = {"recent": self.recent, "drift": self.drift, "spikes": self.spikes}
+        return {name: one.to_state() for name, one in every.items()}
 
-@dataclass(slots=True)
-class _Source:
-    gate: Gate = field(default_factory=Gate)
-    series: dict[str, _Watched] = field(default_factory=dict)  # by name with the source
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> _Watched:
+        return cls(
+            Recent.of(state["recent"]),
+            drift.Watch.of(state["drift"]),
+            spikes.Watch.of(state["spikes"]),
+        )
 
 
 class Panel:
@@ -74,7 +80,7 @@ class Panel:
         self._linear = dataclasses.replace(self._worth, scale="linear", smallest_step_seconds=0.0)
         self._steps = online_panel.Panel(config)
         self._tails = tail.Tails(config, self._worth)
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, dict[str, _Watched]] = {}  # series by name with the source
         self._near = NearSteps()
         self._places: dict[
             str, tuple[Sequence[Column], list[tuple[int, str, minimum_effect.Config]]]
@@ -95,60 +101,50 @@ class Panel:
         second = Second(k, values, valid, phase, epoch)
         self._objectives.update(source, columns, second)
         outages = self._outages.update(source, columns, second)
-        steps = self._steps.update(source, columns, k, values, valid, phase, epoch=epoch)
-        return [*outages, *self._with_other_kinds(source, columns, second, steps)]
+        moment = self._steps.gate(source).take(k, epoch, phase, is_valid=valid)
+        if not moment.is_new:
+            return outages
+        steps = self._steps.take(source, columns, k, values, moment)
+        others = self._with_other_kinds(tail.Second(source, columns, k, values, moment), steps)
+        return [*outages, *others]
 
     def settle(self) -> list[Change]:
         """Return the objectives that were missed; call it when all sources up to one instant were taken."""
         return self._objectives.settle()
 
-    def _with_other_kinds(
-        self, source: str, columns: Sequence[Column], second: Second, steps: list[Change]
-    ) -> list[Change]:
+    def _with_other_kinds(self, second: tail.Second, steps: list[Change]) -> list[Change]:
         """Return the steps, and the drifts, spikes and tails of the same second."""
         k = second.k
-        known = self._sources.setdefault(source, _Source())
-        recents = {name: one.recent for name, one in known.series.items()}
+        known = self._sources.setdefault(second.source, {})
+        recents = {name: one.recent for name, one in known.items()}
         changes = [self._tails.renamed(change, recents) for change in steps]
-        if not known.gate.is_new(k, second.epoch):
-            return changes
-        if known.gate.is_apart(k):
-            is_back = k <= known.gate.last_k
-            if is_back:
-                self._near.forget(source)
-            for one in known.series.values():
-                one.recent = Recent()
-                if is_back:
-                    one.spikes.go_back(k + self._baseline)
-                else:
-                    one.spikes.start_anew()
-        counts = known.gate.counts(k, second.epoch, second.phase, is_valid=second.is_valid)
+        if second.moment.is_apart:
+            self._start_anew(second)
         busy = {change.series for change in changes if change.raised_k == k}
         for change in changes:
             self._near.note(change)
             if change.state == "confirmed":
                 _note_step(known, change)
         slow: list[Change] = []
-        if counts:
-            for at, name, config in self._watched(source, columns):
+        if second.moment.counts:
+            for at, name, config in self._watched(second.source, second.columns):
                 slow += self._seen(known, name, k, float(second.values[at]), config)
-        recents = {name: one.recent for name, one in known.series.items()}
+        recents = {name: one.recent for name, one in known.items()}
         raised = _in_turn(known, slow, k, busy)
-        tails = self._tails.update(
-            tail.Second(
-                source,
-                columns,
-                k,
-                second.values,
-                second.is_valid,
-                second.phase,
-                second.epoch,
-                counts,
-            ),
-            recents,
-            self._near,
-        )
+        tails = self._tails.update(second, recents, self._near)
         return [*changes, *raised, *(one for one in tails if not _is_name_taken(known, one))]
+
+    def _start_anew(self, second: tail.Second) -> None:
+        """Forget what a second does not follow: it comes after a long gap, or again."""
+        is_back = second.k <= second.moment.last_k
+        if is_back:
+            self._near.forget(second.source)
+        for one in self._sources[second.source].values():
+            one.recent = Recent()
+            if is_back:
+                one.spikes.go_back(second.k + self._baseline)
+            else:
+                one.spikes.start_anew()
 
     def to_bytes(self) -> bytes:
         """Return the whole state; the same later records give the same changes bit for bit."""
@@ -159,7 +155,10 @@ class Panel:
             "near": dataclasses.asdict(self._near),
             "outages": self._outages.to_state(),
             "objectives": self._objectives.to_state(),
-            "sources": {name: _state(one) for name, one in self._sources.items()},
+            "sources": {
+                source: {name: one.to_state() for name, one in series.items()}
+                for source, series in self._sources.items()
+            },
         }
         text = json.dumps(rest, separators=(",", ":")).encode()
         sizes = (len(steps), len(odds), len(text))
@@ -188,20 +187,28 @@ class Panel:
         panel._outages.restore(rest["outages"])
         panel._objectives.restore(rest["objectives"])
         panel._near = NearSteps.of(rest["near"])
-        panel._sources = {name: _source(state) for name, state in rest["sources"].items()}
+        panel._sources = {
+            source: {name: _Watched.of(one) for name, one in series.items()}
+            for source, series in rest["sources"].items()
+        }
         return panel
 
     def _seen(
-        self, known: _Source, name: str, k: int, value: float, config: minimum_effect.Config
+        self,
+        known: dict[str, _Watched],
+        name: str,
+        k: int,
+        value: float,
+        config: minimum_effect.Config,
     ) -> list[Change]:
         """Return what one value says of drift and spikes."""
         y = config.scaled_one(value)
         if not np.isfinite(y):
             return []
-        one = known.series.get(name)
+        one = known.get(name)
         if one is None:
             one = _Watched(Recent(), drift.Watch(), spikes.Watch(k + self._baseline))
-            known.series[name] = one
+            known[name] = one
         changes = one.spikes.take(name, k, y, one.recent, config)
         if one.recent.take(k, y):
             changes += one.drift.minute_ended(name, k, one.recent, config)
@@ -227,7 +234,9 @@ class Panel:
         return found
 
 
-def _in_turn(known: _Source, slow: Sequence[Change], k: int, busy: set[str]) -> list[Change]:
+def _in_turn(
+    known: Mapping[str, _Watched], slow: Sequence[Change], k: int, busy: set[str]
+) -> list[Change]:
     """Return spikes and drifts, but not those that begin when their series begins to tell another thing.
 
     They are taken back, and seen again.
@@ -240,50 +249,21 @@ def _in_turn(known: _Source, slow: Sequence[Change], k: int, busy: set[str]) -> 
             busy.add(change.series)
             kept.append(change)
         elif change.kind == "drift":
-            known.series[change.series].drift.standing = None
+            known[change.series].drift.standing = None
         else:
-            known.series[change.series].spikes.standing = None
+            known[change.series].spikes.standing = None
     return kept
 
 
-def _is_name_taken(known: _Source, tail: Change) -> bool:
+def _is_name_taken(known: Mapping[str, _Watched], tail: Change) -> bool:
     """True when spikes or a drift of the series were raised in the second in which a tail was."""
-    one = known.series[tail.series]
+    one = known[tail.series]
     standing = (one.spikes.standing, one.drift.standing)
     return any(other is not None and other.raised_k == tail.raised_k for other in standing)
 
 
-def _note_step(known: _Source, step: Change) -> None:
+def _note_step(known: Mapping[str, _Watched], step: Change) -> None:
     """Leave the combs that came with a step to it."""
-    for name, one in known.series.items():
+    for name, one in known.items():
         if latency_of(name) == latency_of(step.series):
             one.spikes.note_step(step.onset_k)
-
-
-def _state(source: _Source) -> dict[str, Any]:
-    """Return the state of one source for JSON."""
-    return {
-        "gate": dataclasses.asdict(source.gate),
-        "series": {
-            name: {
-                "recent": one.recent.to_state(),
-                "drift": one.drift.to_state(),
-                "spikes": one.spikes.to_state(),
-            }
-            for name, one in source.series.items()
-        },
-    }
-
-
-def _source(state: Mapping[str, Any]) -> _Source:
-    return _Source(
-        Gate(**state["gate"]),
-        {
-            name: _Watched(
-                Recent.of(one["recent"]),
-                drift.Watch.of(one["drift"]),
-                spikes.Watch.of(one["spikes"]),
-            )
-            for name, one in state["series"].items()
-        },
-    )

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import log10
 
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors import scale
 from detectors.calibration.extrapolation import Ratio, Rung, extended, size_seen
 from detectors.calibration.quiet_rows import BLOCK_ROWS, Quiet, drawn
 from detectors.level_shift import Config
 from detectors.online.panel import Panel
-from detectors.scale import FLOOR_SECONDS, Step, least
+from detectors.scale import FLOOR_SECONDS
 from soak.core.model import Change, Column
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
@@ -171,23 +171,22 @@ def _said(
 
 
 def _sizes(one: Quiet, config: Config) -> NDArray[np.float64]:
-    """Return the steps to try, ascending, on the scale of the series."""
     y = np.log10(np.maximum(one.values, FLOOR_SECONDS)) if _is_log(one) else one.values
     low, high = np.quantile(y, _TAILS)
     sd = float(high - low) / _GAUSS
-    smallest = _smallest_step(one, config)
+    smallest = _smallest_step(one, float(np.median(y)), config)
     return np.geomspace(
         max(smallest, _SMALLEST_SD * sd), max(_LARGEST_STEPS * smallest, _LARGEST_SD * sd), _SIZES
     )
 
 
-def _smallest_step(one: Quiet, config: Config) -> float:
-    step = Step(config.smallest_step_ratio, config.smallest_step_seconds)
-    least_change = float(least([Column("x", unit=one.unit)], step)[0])
-    if _is_log(one):
-        level = max(one.level, FLOOR_SECONDS)
-        return max(log10(step.ratio), log10(1.0 + least_change / level))
-    return max(least_change, (step.ratio - 1.0) * abs(one.level), 1e-9)
+def _smallest_step(one: Quiet, level: float, config: Config) -> float:
+    """Return the smallest step up from a level, both on the scale of the series."""
+    step = scale.Step(config.smallest_step_ratio, config.smallest_step_seconds)
+    column = [Column("x", unit=one.unit)]
+    levels = np.array([level], np.float32)
+    effect = scale.minimum_effect(levels, scale.is_log(column), scale.least(column, step), step)
+    return float(effect[0])
 
 
 def _moved(one: Quiet, size: float) -> float:

@@ -89,7 +89,7 @@ class Incident:
             and change.direction == "down"
             and change.state == "confirmed"
             and change.onset_k > rise.onset_k
-            and not self._is_above(before, change.after)
+            and not is_above(before, change.after, self.effect)
         )
         return min(returns, default=None)
 
@@ -98,9 +98,6 @@ class Incident:
         own = (change for change in self.rises if change.series == series and change.kind in LEVELS)
         return min(own, key=lambda change: (change.onset_k, change.raised_k)).before
 
-    def _is_above(self, before: float, level: float) -> bool:
-        return level > before and self.effect.is_worth(before, level)
-
     def _rank(self, change: Change) -> tuple[object, ...]:
         return _prominence(change, self._before(change))
 
@@ -108,6 +105,11 @@ class Incident:
         """Return the level before a rise, or before the incident where that was lower."""
         is_level = change.kind in LEVELS
         return min(change.before, self.level_before(change.series)) if is_level else change.before
+
+
+def is_above(before: float, level: float, effect: MinimumEffect) -> bool:
+    """True when a level is above another by the minimum effect or more."""
+    return level > before and effect.is_worth(before, level)
 
 
 def opens_k(change: Change) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from detectors.incidents.incident import LEVELS, Incident
+from detectors.incidents.incident import LEVELS, Incident, is_above
 from detectors.minimum_effect import Config as MinimumEffect
 from soak.core.model import Change, Explanation
 
@@ -36,7 +36,7 @@ def is_recovery(up: Change, known: Iterable[Change], effect: MinimumEffect) -> b
     return any(
         one.direction == "down"
         and up.onset_k - DIP_SECONDS <= one.onset_k < up.onset_k
-        and not _is_above(one.before, up.after, effect)
+        and not is_above(one.before, up.after, effect)
         and not any(_stood(rise, one.onset_k) or _ends(one, rise, effect) for rise in rises)
         for one in own
     )
@@ -49,13 +49,9 @@ def _ends(fall: Change, rise: Change, effect: MinimumEffect) -> bool:
     """
     is_earlier = rise.resolved_k is not None and 0 <= fall.onset_k - rise.resolved_k <= DIP_SECONDS
     is_back = not effect.is_worth(rise.before, fall.after)
-    return is_earlier and is_back and _is_above(rise.before, fall.before, effect)
+    return is_earlier and is_back and is_above(rise.before, fall.before, effect)
 
 
 def _stood(rise: Change, k: int) -> bool:
     """True when a rise was not over yet in second `k`, in which it may have begun to be."""
     return rise.onset_k < k and (rise.resolved_k is None or rise.resolved_k >= k)
-
-
-def _is_above(before: float, level: float, effect: MinimumEffect) -> bool:
-    return level > before and effect.is_worth(before, level)

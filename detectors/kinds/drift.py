@@ -62,16 +62,12 @@ def judged(at: NDArray[np.int64], y: NDArray[np.float64]) -> Trend | None:
     return Trend(*ends, surprise, 1.0 - line / step if step > 0.0 else 0.0)
 
 
-def _squares(y: NDArray[np.float64]) -> float:
-    return float(((y - y.mean()) ** 2).sum())
-
-
 def _best_step(y: NDArray[np.float64]) -> float:
     """Return the least sum of squares about two means, the first up to some row, the second from there."""
     sums = np.cumsum(y - y.mean())[:-1]
     before = np.arange(1, y.size)
     gained = sums**2 * (1.0 / before + 1.0 / (y.size - before))
-    return _squares(y) - float(gained.max())
+    return float(((y - y.mean()) ** 2).sum() - gained.max())
 
 
 def _memory(y: NDArray[np.float64], slope: float) -> float:

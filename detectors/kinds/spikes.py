@@ -14,21 +14,21 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import exp, lgamma, log
+from math import log
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import bdtrc
 
 from detectors.kinds.recent_rows import MINUTE, Recent
 from detectors.minimum_effect import Config
 from soak.core.model import Change, Series
 
 # --- Whether bursts keep a period: how many fall on the ticks of a comb, against chance.
-# Method:  combs through every pair of an early and a late burst; of those that have a burst at most
-# ticks, the
-# one with the rarest number of hits, by the binomial law of bursts that come at any time. Every comb
-# tried costs its share.
+# Method:  combs through every pair of an early and a late burst; of those with a burst at most ticks, the
+# one with the rarest number of hits, by the binomial law of bursts that come at any time. Every comb tried
+# costs its share.
 
 LEAST_BURSTS = 6
 EARLY_ROWS, EARLY_RATIO = 1.0, 0.02  # and of a period: by how much a burst may be early or late
@@ -66,13 +66,11 @@ def judged(starts: NDArray[np.int64] | NDArray[np.float64]) -> Comb | None:
     usable = (periods >= _LEAST_ROWS) & (chance <= _MOST_CHANCE) & (filled > _LEAST_FILLED * ticks)
     if not usable.any():
         return None
-    counts = hits.sum(axis=1)
-    surprise, at = max(
-        (_rarity(int(counts[at]) - 2, n - 2, float(chance[at])), int(at))
-        for at in np.flatnonzero(usable)
-    )
+    # a comb goes through two bursts; the others hit it by chance, so many of them or more
+    rarity = bdtrc(hits.sum(axis=1) - 3, n - 2, np.minimum(chance, _MOST_CHANCE))
+    at = int(np.argmin(np.where(usable, rarity, np.inf)))
     period, last = _fitted(times[hits[at]], float(periods[at]))
-    return Comb(period, surprise - log(periods.size), hits[at], last)
+    return Comb(period, -log(rarity[at] * periods.size), hits[at], last)
 
 
 def _candidates(
@@ -91,26 +89,11 @@ def _candidates(
     return np.array(first, np.int64), np.array(periods), np.array(ticks, np.float64)
 
 
-def _rarity(hits: int, of: int, chance: float) -> float:
-    """Return -ln of the chance of so many hits or more."""
-    terms = [
-        lgamma(of + 1)
-        - lgamma(k + 1)
-        - lgamma(of - k + 1)
-        + k * log(chance)
-        + (of - k) * log(1.0 - chance)
-        for k in range(max(0, hits), of + 1)
-    ]
-    top = max(terms)
-    return -(top + log(sum(exp(term - top) for term in terms)))
-
-
 def _fitted(times: NDArray[np.float64], period: float) -> tuple[float, float]:
     """Return the period and the last tick by least squares over the ticks that were hit."""
     tick = np.round((times - times[0]) / period)
-    centred = tick - tick.mean()
-    slope = float((centred * times).sum() / (centred**2).sum())
-    return slope, float(times.mean()) + slope * float(centred[-1])
+    slope, start = np.polyfit(tick, times, 1)
+    return float(slope), float(start + slope * tick[-1])
 
 
 # --- How often a series rose so far above its level before: what was so all along is no news.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite, log
+from math import exp, isfinite
 from typing import Any, Literal
 
 import numpy as np
@@ -23,8 +23,8 @@ from detectors import level_shift
 from detectors.channels import latency_of
 from detectors.kinds.recent_rows import MINUTE, Recent
 from detectors.minimum_effect import Config
+from detectors.offline import steps
 from detectors.online import panel as online_panel
-from detectors.online.onset import interval
 from soak.core.model import Change, Column, Series
 from soak.core.series import SeriesId, parse_series, series_name, source_of
 
@@ -168,98 +168,45 @@ def _nearest(above: NDArray[np.float64], total: float, share: float) -> int | No
 
 
 # --- Where the spread of a whole series about its level grew or shrank, for series that have no counts.
-# Method:  the 90 % quantile of the distance from the median in each minute, on log10; cut in two where the
-# likelihood ratio of two levels is largest, and each part again.
-# Assumes: spreads of minutes that are independent but for what means of four minutes tell.
+# Method:  the 90 % quantile of the distance from the median in each minute; its steps, as the offline search
+# finds them in any series.
 
-_LEAST_BLOCKS = 5
 _SPREAD_RATIO = 2.0
 _TOP = 0.9
-_MAD_TO_SD = 1.4826
 _FLOOR = 1e-9  # of a spread
-_LEAST_NOISE = 0.02  # on log10, of the spread of a minute
+_MOST_RATE = 0.05  # probability of a tail in a series without one, as of steps
 
 
 def detect(series: Series, config: Config) -> list[Change]:
     """Return where the spread of a whole series grew or shrank for good, in order of time."""
     y = config.scaled(series.values)
-    edges = np.arange(MINUTE, y.size - MINUTE // 2, MINUTE)
-    parts = np.split(y, edges)
-    if len(parts) < 2 * _LEAST_BLOCKS:
-        return []
+    starts = np.arange(0, max(1, y.size - MINUTE // 2), MINUTE)
+    parts = np.split(y, starts[1:])
     spreads = np.array([np.quantile(np.abs(part - np.median(part)), _TOP) for part in parts])
-    width = np.log10(np.maximum(spreads, _FLOOR))
-    starts = [int(at) for at in (0, *edges)]
-    found = [
-        _grown(series, starts, at, ratio, bounds, config)
-        for at, ratio, bounds in _cuts(width, 0, width.size, config)
-    ]
+    spread = Series(series.name, np.arange(starts.size), np.maximum(spreads, _FLOOR))
+    settings = steps.Config(
+        smallest_step_ratio=_SPREAD_RATIO,
+        smallest_step_seconds=0.0,
+        false_step_rate=min(_MOST_RATE, y.size * exp(-config.threshold)),
+        unit_seconds=float(MINUTE),
+    )
+    found = [_grown(series, starts, step) for step in steps.detect(spread, settings)]
     return [one for one in found if config.is_worth(one.before, one.after)]
 
 
-def _cuts(
-    width: NDArray[np.float64], first: int, stop: int, config: Config
-) -> list[tuple[int, float, tuple[int, int]]]:
-    """Return the blocks at which the width changes, each with its ratio and its interval, in order."""
-    part = width[first:stop]
-    if part.size < 2 * _LEAST_BLOCKS:
-        return []
-    ratio = _ratios(part)
-    at = int(np.argmax(ratio))
-    grown = abs(float(np.median(part[at:]) - np.median(part[:at]))) if at else 0.0
-    if ratio[at] < config.threshold - log(MINUTE) or grown < np.log10(_SPREAD_RATIO):
-        return []
-    low, high = interval(ratio)
-    here = (first + at, float(ratio[at]), (first + low, first + high))
-    return [*_cuts(width, first, first + at, config), here, *_cuts(width, first + at, stop, config)]
-
-
-def _ratios(part: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the log likelihood ratio of two levels that meet at each block, 0 near the ends."""
-    ratio, noise = np.zeros(part.size), _noise(part)
-    at = np.arange(_LEAST_BLOCKS, part.size - _LEAST_BLOCKS + 1)
-    sums, rest = np.cumsum(part)[at - 1], part.size - at
-    apart = (part.sum() - sums) / rest - sums / at
-    ratio[at] = apart**2 / (2.0 * noise * (1.0 / at + 1.0 / rest))
-    return ratio
-
-
-def _noise(part: NDArray[np.float64]) -> float:
-    """Return the variance of a block, from differences of blocks and of means of four, the larger."""
-    found = []
-    for size in (1, 4):
-        means = part[: part.size // size * size].reshape(-1, size).mean(axis=1)
-        steps = np.abs(np.diff(means)) * np.sqrt(size)
-        found.append(float(np.median(steps)) * _MAD_TO_SD)
-    return max(*found, _LEAST_NOISE) ** 2 / 2.0
-
-
-def _grown(
-    series: Series,
-    starts: Sequence[int],
-    at: int,
-    ratio: float,
-    bounds: tuple[int, int],
-    config: Config,
-) -> Change:
-    row = starts[at]
-    low, high = (starts[place] for place in bounds)
-    last = min(series.k.size - 1, high + MINUTE)
-    around = [
-        series.values[max(0, row - 10 * MINUTE) : row],
-        series.values[row : row + 10 * MINUTE],
-    ]
-    before, after = (float(np.quantile(part, 0.99)) for part in around)
+def _grown(series: Series, starts: NDArray[np.int64], step: Change) -> Change:
+    """Return a step of the spread, counted in minutes, as a change of the p99 of ten minutes."""
+    low, row, high = (int(starts[at]) for at in (step.interval[0], step.onset_k, step.interval[1]))
+    before = series.values[max(0, row - 10 * MINUTE) : row]
+    after = series.values[row : row + 10 * MINUTE]
     onset = int(series.k[row])
-    return Change(
-        series=series.name,
+    return replace(
+        step,
         raised_k=onset,
         onset_k=onset,
-        interval=(int(series.k[low]), int(series.k[last])),
-        before=before,
-        after=after,
-        state="confirmed",
-        confidence=config.confidence(ratio),
+        interval=(int(series.k[low]), int(series.k[min(series.k.size - 1, high + MINUTE)])),
+        before=float(np.quantile(before, 0.99)),
+        after=float(np.quantile(after, 0.99)),
         kind="tail",
     )
 
@@ -276,16 +223,13 @@ _MEDIAN, _SLOW, _FAR = "0.5", "0.99", "0.999"
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """What one source measured in one second; `counts` is False where it teaches nothing."""
+    """What one source measured in one second."""
 
     source: str
     columns: Sequence[Column]
     k: int
     values: NDArray[np.float64]
-    valid: bool
-    phase: str
-    epoch: int
-    counts: bool
+    moment: online_panel.Moment
 
 
 class Tails:
@@ -312,16 +256,10 @@ class Tails:
         for metric, found in self._counted(second):
             columns += [_odds_column(metric, quantile) for quantile in SHARES]
             odds += self._odds(series_name(second.source, metric), found, second)
-        if not columns:
+        if not columns and not self._panel.knows(second.source):
             return []
-        said = self._panel.update(
-            second.source,
-            tuple(columns),
-            second.k,
-            np.array(odds),
-            second.valid,
-            second.phase,
-            epoch=second.epoch,
+        said = self._panel.take(
+            second.source, tuple(columns), second.k, np.array(odds), second.moment
         )
         held = [one for one in self._held if source_of(one.series) == second.source]
         self._held = [one for one in self._held if one not in held]
@@ -381,7 +319,7 @@ class Tails:
 
     def _odds(self, latency: str, found: Places, second: Second) -> list[float]:
         known = self._learnt.setdefault(latency, Exceedance())
-        if not second.counts:
+        if not second.moment.counts:
             return [float("nan")] * len(SHARES)
         above, total = second.values[found.above], float(second.values[found.total])
         return known.odds(found.thresholds, above, total)

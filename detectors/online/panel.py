@@ -35,6 +35,16 @@ _GONE_EVERY = 5
 _DAY_SECONDS = 86_400
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """How a second of a source relates to the one before it, `last_k`."""
+
+    last_k: int
+    is_new: bool = True  # not, where the second was taken before
+    is_apart: bool = False  # no continuation: after a long gap, or by a clock that was set back
+    counts: bool = False
+
+
 @dataclass(slots=True)
 class Gate:
     """Decides which seconds of a source count: in order, in the soak and not at its edges, and valid."""
@@ -44,23 +54,21 @@ class Gate:
     edge_k: int = -(2**62)
     phase: str = ""
 
-    def is_new(self, k: int, epoch: int) -> bool:
-        return (epoch, k) > (self.epoch, self.last_k)
-
-    def is_apart(self, k: int) -> bool:
-        """True when second `k` is no continuation: after a long gap, or by a clock that was set back."""
-        return not 0 < k - self.last_k <= LONG_GAP
-
-    def counts(self, k: int, epoch: int, phase: str, *, is_valid: bool) -> bool:
-        """Take a second that is new; return whether its values count."""
-        if self.is_apart(k):
+    def take(self, k: int, epoch: int, phase: str, *, is_valid: bool) -> Moment:
+        """Take the next second; one that is not after the last one of its epoch changes nothing."""
+        last_k = self.last_k
+        if (epoch, k) <= (self.epoch, last_k):
+            return Moment(last_k, is_new=False)
+        is_apart = not 0 < k - last_k <= LONG_GAP
+        if is_apart:
             self.edge_k = min(self.edge_k, k)  # the edge was in the seconds before
         self.last_k, self.epoch = k, epoch
         if phase != self.phase:
             if self.phase:
                 self.edge_k = k + EDGE_SECONDS
             self.phase = phase
-        return phase == "soak" and k >= self.edge_k and is_valid
+        counts = phase == "soak" and k >= self.edge_k and is_valid
+        return Moment(last_k, is_apart=is_apart, counts=counts)
 
 
 @dataclass(slots=True)
@@ -69,7 +77,6 @@ class _Source:
 
     state: SourceState
     steps: Steps
-    gate: Gate
     columns: Sequence[Column]  # of the last record, as given
     watched: NDArray[np.int64]  # places of those that are followed
 
@@ -81,6 +88,14 @@ class Panel:
         self._config = config
         self._states: dict[str, SourceState] = {}
         self._sources: dict[str, _Source] = {}
+        self._gates: dict[str, Gate] = {}
+
+    def gate(self, source: str) -> Gate:
+        """Return the gate of a source, which takes each of its seconds once."""
+        return self._gates.setdefault(source, Gate())
+
+    def knows(self, source: str) -> bool:
+        return source in self._states
 
     def update(
         self,
@@ -98,16 +113,24 @@ class Panel:
         A second that is not after the last one of its source and epoch changes nothing. In a new epoch the
         clock may have been set back: then the levels are learnt anew.
         """
-        known = self._sources.get(source)
-        if known is not None and not known.gate.is_new(k, epoch):
+        moment = self.gate(source).take(k, epoch, phase, is_valid=valid)
+        return self.take(source, columns, k, values, moment)
+
+    def take(
+        self,
+        source: str,
+        columns: Sequence[Column],
+        k: int,
+        values: NDArray[np.float64],
+        moment: Moment,
+    ) -> list[Change]:
+        """Do what `update` does with a second that a gate has taken."""
+        if not moment.is_new:
             return []
-        one, changes = self._adopted(source, columns, k)
-        if not one.gate.is_new(k, epoch):
-            return changes
-        if one.gate.is_apart(k):
+        one, changes = self._adopted(source, columns, k, moment.last_k)
+        if moment.is_apart:
             changes += _learn_anew(source, one, k)
-        counts = one.gate.counts(k, epoch, phase, is_valid=valid)
-        if not counts:
+        if not moment.counts:
             return changes
         row = np.full(len(one.state.columns), np.nan)
         row[: one.watched.size] = np.asarray(values, dtype=np.float64)[one.watched]
@@ -120,8 +143,8 @@ class Panel:
 
     def to_bytes(self) -> bytes:
         """Return the whole state; the same later records give the same changes bit for bit."""
-        for one in self._sources.values():
-            one.state.gate = dataclasses.asdict(one.gate)
+        for name, one in self._states.items():
+            one.gate = dataclasses.asdict(self.gate(name))
         return stored.encode(self._states)
 
     @classmethod
@@ -133,10 +156,11 @@ class Panel:
         """
         panel = cls(config)
         panel._states = stored.decode(blob)
+        panel._gates = {name: Gate(**one.gate) for name, one in panel._states.items()}
         return panel
 
     def _adopted(
-        self, source: str, columns: Sequence[Column], k: int
+        self, source: str, columns: Sequence[Column], k: int, last_k: int
     ) -> tuple[_Source, list[Change]]:
         """Return the source with these columns, and the candidates of series that were given up."""
         known, since_k = self._sources.get(source), k - _ABSENT_SECONDS
@@ -147,9 +171,8 @@ class Panel:
         watched = np.array([i for i, one in enumerate(columns) if _is_watched(one)], np.int64)
         chosen = tuple(columns[i] for i in watched)
         old = self._states.get(source) or SourceState.empty(chosen)
-        gate = Gate(**old.gate) if known is None else known.gate
-        new = _with_columns(old, chosen, gate.last_k, since_k)
-        found = _Source(new, Steps(new, self._config), gate, columns, watched)
+        new = _with_columns(old, chosen, last_k, since_k)
+        found = _Source(new, Steps(new, self._config), columns, watched)
         self._states[source], self._sources[source] = new, found
         lost = [
             _withdrawn(source, name, one)

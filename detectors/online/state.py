@@ -29,7 +29,6 @@ VERSION = 13
 _MAGIC = b"SKST"
 
 _OUTLIER_PRIOR, _OUTLIER_PRIOR_ROWS = 0.0067, 100.0  # the share of a clip of 2
-_NEVER = 2**15 - 1
 
 _f4, _u1, _u2 = np.dtype("<f4"), np.dtype("<u1"), np.dtype("<u2")
 _FIELDS: Mapping[str, tuple[tuple[int, ...], np.dtype[Any], float]] = {

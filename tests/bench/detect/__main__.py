@@ -31,7 +31,7 @@ SHARED = Path("../shared/data")
 RESULT = Path("build/bench/detect.json")
 _TABLE_WIDTH = 160
 _FACTORS = (0.5, 2.0)
-_SENSITIVITY = replace(QUICK, series=20, delays=30)  # all figures in less than a minute
+_SENSITIVITY = replace(QUICK, series=10, pieces=300, delays=20)  # all figures in half a minute
 _SEEDS = 50  # panels of a cause
 _QUICK_SEEDS = 2
 

@@ -14,7 +14,7 @@ from detectors.kinds.recent_rows import Recent
 from detectors.level_shift import Config
 from detectors.online import panel as online_panel
 from detectors.online.panel import Gate
-from detectors.panel import Panel, _in_turn, _is_name_taken, _Source, _Watched
+from detectors.panel import Panel, _in_turn, _is_name_taken, _Watched
 from soak.core.model import Change, Column
 from soak.core.series import series_name
 from tests.support.detection import tail_world
@@ -100,7 +100,7 @@ def test_of_two_kinds_that_begin_in_one_second_one_is_told_then() -> None:
     rise = Change(P99, 3600, 600, (300, 900), 0.01, 0.04, "confirmed", 0.99, kind="drift")
     comb = replace(rise, kind="spikes", period_seconds=52.0, burst_seconds=3.0)
     one = _Watched(Recent(), drift.Watch(3, rise), spikes.Watch(standing=comb))
-    known, busy = _Source(series={P99: one}), {"s|other"}
+    known, busy = {P99: one}, {"s|other"}
     told = _in_turn(known, [comb, rise], 3600, busy)
 
     assert (told, busy) == ([comb], {"s|other", P99})
@@ -147,12 +147,12 @@ def test_a_clock_set_back_hides_nothing_that_comes_after_it() -> None:
     panel.update("s", COLUMNS, 1100, rows[0], True, "soak", epoch=1)
     gate = Gate()
     for k, phase in ((5000, "catch-up"), (5001, "soak")):
-        gate.counts(k, 0, phase, is_valid=True)
+        gate.take(k, 0, phase, is_valid=True)
 
     assert told(found) == {("step", P99)}
     assert (before, panel._near.beside(latency, 1200)) == ("told", "none")
-    assert not gate.counts(5002, 0, "soak", is_valid=True)
-    assert gate.counts(4000, 1, "soak", is_valid=True)
+    assert not gate.take(5002, 0, "soak", is_valid=True).counts
+    assert gate.take(4000, 1, "soak", is_valid=True).counts
 
 
 def test_the_state_of_the_kinds_is_small() -> None:

@@ -11,6 +11,7 @@ from detectors import minimum_effect
 from detectors.kinds.recent_rows import Recent
 from detectors.kinds.tail import NearSteps, Second, Tails
 from detectors.level_shift import Config
+from detectors.online.panel import Moment
 from soak.core.model import Change
 from soak.core.series import series_name
 from tests.support.detection import tail_world
@@ -109,7 +110,7 @@ def resumed(tails: Tails) -> Tails:
 def second(k: int) -> Second:
     """Return a second that teaches nothing."""
     values = np.ones(len(tail_world.COLUMNS))
-    return Second("s", tail_world.COLUMNS, k, values, False, "soak", 0, counts=False)
+    return Second("s", tail_world.COLUMNS, k, values, Moment(k - 1))
 
 
 def test_a_tail_beside_a_step_that_is_withdrawn_is_told_then_and_ends() -> None:
