@@ -1,9 +1,10 @@
 """Bursts: a few values far above the level of those around them, and back.
 
-Method:  distance on log10 from the median of the 9 values before or of the 9 after, whichever is lower, in
-         robust standard deviations of the distance to the nearer one over the whole series; values next to
-         it are near that level on both sides, which a step's are on one.
-Assumes: latencies or other positive values; noise of one size. What lasts longer than `most_rows` is a level.
+Method:  distance on log10 from the median of the 9 values before or of the 9 after, whichever is lower. Those
+         next to the farthest that are half as far belong to its burst; the values around it are near that
+         level on both sides, which a step's are on one. It must be several times as far as all but a tenth of
+         the other values are, so what comes often is noise.
+Assumes: latencies or other positive values. What lasts longer than `most_rows` is a level.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from detectors.scale import FLOOR_SECONDS
 from soak.core.model import Change, Series
 
 _AROUND = 9  # values on either side
-_CALM = 0.5  # of the least distance, that a value next to a burst may have
-_MAD_TO_SD = 1.4826
+_PART = 0.5  # of the distance of the farthest, which the others of its burst have
+_USUAL = 0.9  # quantile of the other distances
 _CONFIDENCE = 0.9999  # of what is many sd away
 
 
@@ -30,12 +31,12 @@ class Config:
     """How far, and for how long."""
 
     smallest_ratio: float = 4.0
-    sds: float = 8.0
+    times: float = 3.0  # 2 and 4 find the same in recorded runs
     most_rows: int = 6
 
     def __post_init__(self) -> None:
-        if not (1.0 < self.smallest_ratio < inf and 0.0 < self.sds < inf):
-            raise ValueError("smallest_ratio must be above 1, sds above 0, both finite")
+        if not (1.0 < self.smallest_ratio < inf and 0.0 < self.times < inf):
+            raise ValueError("smallest_ratio must be above 1, times above 0, both finite")
         if not 1 <= self.most_rows <= _AROUND:
             raise ValueError(f"most_rows: 1 to {_AROUND}")
 
@@ -45,20 +46,18 @@ def detect(series: Series, config: Config) -> list[Change]:
     if series.values.size < 2 * _AROUND:
         return []
     y = np.log10(np.maximum(series.values, FLOOR_SECONDS))
-    before, after = _levels(y)
-    level = np.minimum(before, after)
-    nearest = np.minimum(np.abs(y - before), np.abs(y - after))
-    sd = _MAD_TO_SD * float(np.median(nearest))
-    least = max(np.log10(config.smallest_ratio), config.sds * sd)
-    is_far = y - level >= least
-    bounds = np.flatnonzero(np.diff(np.concatenate([[False], is_far, [False]])))
+    level = np.minimum(*_levels(y))
+    far = y - level
     edges = []
-    for first, stop in bounds.reshape(-1, 2):
+    for top in map(int, np.flatnonzero(far >= np.log10(config.smallest_ratio))):
+        first, stop = _around(top, far >= _PART * far[top])
+        usual = np.quantile(np.delete(far, slice(first, stop)), _USUAL)
+        is_far = far[first:stop].argmax() == top - first and far[top] >= config.times * usual
         is_short = stop - first <= config.most_rows and first > 0 and stop < series.k.size
-        if is_short and max(y[first - 1], y[stop]) - level[first] < _CALM * least:
-            around, within = 10.0 ** level[first], np.median(series.values[first:stop])
-            edges.append(_edge(series, int(first), float(around), float(within)))
-            edges.append(_edge(series, int(stop), float(within), float(around)))
+        if is_far and is_short and max(y[first - 1], y[stop]) < level[top] + _PART * far[top]:
+            around, within = 10.0 ** level[top], np.median(series.values[first:stop])
+            edges.append(_edge(series, first, float(around), float(within)))
+            edges.append(_edge(series, stop, float(within), float(around)))
     return edges
 
 
@@ -68,6 +67,13 @@ def without(series: Series, edges: Sequence[Change]) -> Series:
     for up, down in zip(edges[::2], edges[1::2], strict=True):
         keep &= (series.k < up.onset_k) | (series.k >= down.onset_k)
     return Series(series.name, series.k[keep], series.values[keep])
+
+
+def _around(row: int, is_part: NDArray[np.bool_]) -> tuple[int, int]:
+    """Return the first row of those together with `row` that are part of it, and the first after them."""
+    outside = np.concatenate([[-1], np.flatnonzero(~is_part), [is_part.size]])
+    after = int(np.searchsorted(outside, row))
+    return int(outside[after - 1]) + 1, int(outside[after])
 
 
 def _levels(y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -57,8 +57,8 @@ def has_grown(found: list[Move]) -> bool:
 
 
 # --- A backlog that begins to drain at the onset: its peak lies there, and it falls from then on.
-# Method:  the peak of a backlog is dated; from it the backlog must fall in four of five values, by a third at
-# least, and be worth five seconds of the load or, where that is not known, fall for as long.
+# Method:  the peak of a backlog is dated; of all its changes from there four fifths must be falls, by a
+# third at least, and be worth five seconds of the load or, where that is not known, fall for as long.
 # Assumes: a backlog told in every value; one that is told late is looked for as late as its channel lags.
 
 _LEAST_VALUES = 3
@@ -67,7 +67,7 @@ _PARTS = 10
 _FALLEN = 1.0 / 3.0
 _LEAST_SECONDS = 5.0
 _FULL = 0.95  # of the peak: still the full level
-_BEGUN = 0.5
+_MOST_FULL = 0.25  # of the fall
 _EMPTY = 0.02  # of the peak: what follows is no drain any more
 
 
@@ -136,10 +136,10 @@ def _falling(values: NDArray[np.float64], peak: float) -> NDArray[np.float64]:
     if falling.size < _LEAST_VALUES or falling[-1] > (1.0 - _FALLEN) * peak:
         return falling[:0]
     apart = max(1, falling.size // _PARTS)  # or noise would hide a slow drain
-    begin = 2 * apart
-    usual = begin * (falling[0] - falling[-1]) / (falling.size - 1)
-    is_steady = np.mean(falling[apart:] < falling[:-apart]) >= _FALLING
-    is_begun = falling[0] - falling[begin] >= _BEGUN * usual  # it is no plateau any more
+    falls = falling[:-apart] - falling[apart:]
+    is_steady = falls[falls > 0.0].sum() >= _FALLING * np.abs(falls).sum()
+    full = int(np.flatnonzero(falling >= _FULL * falling[0])[-1])
+    is_begun = full <= _MOST_FULL * (falling.size - 1)  # a plateau lasts longer
     return falling if is_steady and is_begun else falling[:0]
 
 

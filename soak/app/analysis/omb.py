@@ -29,7 +29,15 @@ from soak.omb import plan_import, result_file
 from soak.omb import result as series
 from soak.omb.histograms import SourceRecord
 from soak.omb.plan_import import SourceFile
-from soak.omb.result import FAMILIES, Family, Floats, Result, statistic_name
+from soak.omb.result import (
+    END_TO_END,
+    FAMILIES,
+    PUBLISH,
+    Family,
+    Floats,
+    Result,
+    statistic_name,
+)
 from soak.omb.run_result import ExportedRun, Second
 from soak.store.journal.merged import MergedReader
 from soak.store.journal.reader import sources
@@ -207,6 +215,8 @@ def write_file(path: Path, chunks: Iterable[str]) -> None:
 _STEP_RATIO = 1.5
 _BURSTS = bursts.Config()
 _MEDIAN = "_p50_seconds"
+_LEVEL_VALUES = 2  # the fewest that `detect_together` takes for a level
+_LEAST_AGE = 0.5  # of a silence: its first messages are as old as it, but a quantile is no maximum
 _BOUNDS = episodes.Bounds(together=2, smallest_step_ratio=_STEP_RATIO)
 
 
@@ -240,7 +250,7 @@ def latency_rises(result: Result) -> list[LatencyRise]:
     """
     latencies = series.latency_series(result)
     metrics = {one.name: metric for metric, one in latencies.items()}
-    steps = _steps(latencies, result.step_seconds)
+    steps = _steps(_with_level_before(latencies, result.step_seconds), result.step_seconds)
     end = series.second_of(result, result.seconds.size)
     panel = Nearby(k0=0, k1=end, series=series.series_by_second(result))
     found = []
@@ -278,6 +288,37 @@ def _steps(latencies: Mapping[str, Series], step_seconds: float) -> list[tuple[C
         for changes in detect_together(without_bursts, config)
     ]
     return sorted(steps, key=lambda changes: changes[0].onset_k)
+
+
+def _with_level_before(latencies: Mapping[str, Series], step_seconds: float) -> dict[str, Series]:
+    """Return the latencies; until a late first read, publish latency stands in for end-to-end latency.
+
+    A benchmark with a backlog pauses its consumers when it begins, so it has no end-to-end latency before
+    they read the backlog. Publish latency is the lower one and the nearest to it that was measured.
+    """
+    found = dict(latencies)
+    received = [name for name in latencies if name.startswith(END_TO_END.name)]
+    begin = max((_late_first_read(latencies[name], step_seconds) for name in received), default=0)
+    for name in received:
+        one = latencies[name]
+        published = latencies.get(name.replace(END_TO_END.name, PUBLISH.name))
+        if published is not None:
+            before, since = published.k < begin, one.k >= begin
+            k = np.concatenate([published.k[before], one.k[since]])
+            values = np.concatenate([published.values[before], one.values[since]])
+            found[name] = Series(one.name, k, values)
+    return found
+
+
+def _late_first_read(latency: Series, step_seconds: float) -> int:
+    """Return the sample of the first read if it ends a silence at the begin of the run, else 0.
+
+    What is read then has waited for most of the silence; otherwise consumers only began later.
+    """
+    silent = np.diff(latency.k, prepend=-1)[:_LEVEL_VALUES] - 1  # samples before each value
+    at = int(np.argmax(silent))
+    is_late = latency.values[at] >= _LEAST_AGE * silent[at] * step_seconds
+    return int(latency.k[at]) if silent[at] > 0 and is_late else 0
 
 
 def _at_measured(change: Change, k: NDArray[np.int64]) -> Change:

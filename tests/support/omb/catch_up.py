@@ -36,7 +36,8 @@ def result(catch_up: CatchUp, rng: np.random.Generator) -> Result:
     samples: dict[str, Floats] = {"backlog_messages": backlog}
     samples["publish_rate_per_second"] = catch_up.rate * (1.0 + 0.002 * rng.normal(size=n))
     read = -np.diff(backlog, prepend=backlog[0]) / STEP
-    samples["consume_rate_per_second"] = np.maximum(samples["publish_rate_per_second"] + read, 0.0)
+    rate = np.maximum(samples["publish_rate_per_second"] + read, 0.0)
+    samples["consume_rate_per_second"] = np.where(is_paused, 0.0, rate)
     wander = _wander(catch_up, rng)
     age = np.concatenate([backlog[:1], backlog[:-1]]) / catch_up.rate
     for statistic, ratio in _QUANTILES.items():

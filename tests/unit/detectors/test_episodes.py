@@ -112,6 +112,15 @@ def test_noise_has_no_bursts() -> None:
     assert sum(map(len, found)) == 0
 
 
+def test_a_burst_in_noise_of_a_decade_is_found_alone() -> None:
+    """Among values that are often ten times their level, only one that is a thousand times it stands out."""
+    rng = np.random.default_rng(1)
+    y = rng.normal(0.0, 0.1, 90) + np.where(rng.random(90) < 0.15, rng.uniform(0.6, 1.1, 90), 0.0)
+    y[40:42] = 3.5, 2.0
+
+    assert burst_edges(y) == [40, 42]
+
+
 def test_a_series_without_its_bursts_keeps_all_other_rows() -> None:
     y = np.zeros(60)
     y[[20, 21, 40]] = 3.0

@@ -74,11 +74,14 @@ def test_without_its_backlog_the_same_run_has_no_known_cause(name: str) -> None:
         CatchUp(samples=60, end=75),
         CatchUp(pause=47),
         CatchUp(samples=40, pause=10, drain=20, end=26),
+        CatchUp(pause=0, drain=20, end=45, publish_ratio=1.0),
+        CatchUp(pause=1, drain=20, end=22, publish_ratio=1.0),
+        CatchUp(pause=0, drain=20, end=120, publish_ratio=1.0),
     ],
     ids=str,
 )
 def test_every_catch_up_read_is_one_finding_until_it_is_over(catch_up: CatchUp) -> None:
-    """Short, long and endless ones, with white and correlated noise, with or without publish latency."""
+    """Short, long and endless ones, in white and correlated noise, some from the first sample on."""
     for seed in (1, 2):
         run = result(catch_up, np.random.default_rng(seed))
         found = latency_rises(run)
@@ -94,6 +97,19 @@ def test_a_quiet_run_has_no_finding() -> None:
     calm = CatchUp(pause=90, drain=91, end=92, noise=0.1, correlation=0.6)
 
     assert sum(len(latency_rises(result(calm, np.random.default_rng(s)))) for s in range(20)) <= 1
+
+
+def test_consumers_that_only_begin_later_read_nothing_late() -> None:
+    """No message waited for them, so end-to-end latency is usual from their first sample on."""
+    quiet = result(CatchUp(pause=90, drain=91, end=92), np.random.default_rng(1))
+    is_silent = quiet.seconds <= 200.0
+    received = {
+        name: np.where(is_silent, np.nan, row)
+        for name, row in quiet.samples.items()
+        if name.startswith("end_to_end")
+    }
+
+    assert latency_rises(replace(quiet, samples={**quiet.samples, **received})) == []
 
 
 def test_no_order_of_the_keys_changes_what_is_found() -> None:

@@ -298,6 +298,18 @@ def test_a_backlog_that_stood_and_then_drains() -> None:
     assert causes(late) == ["unknown"]
 
 
+def test_a_backlog_that_a_throttled_consumer_drains_by_turns() -> None:
+    """It reads twice as fast as messages come for 20 s, then nothing for ten."""
+    k = np.arange(END, dtype=np.int64)
+    is_reading = (k > ONSET) & ((k - ONSET) % 30 < 20)
+    read = np.where(is_reading, 3.0, 0.0) * 200.0
+    values = 12_000.0 + np.cumsum(np.where(k > ONSET, 200.0 - read, 0.0))
+    values[k < ONSET] = 200.0 * np.maximum(60.0 - (ONSET - k[k < ONSET]), 0.0)
+    found = around(Series(LAG, k, np.maximum(values, 0.0)), channel(SENT, 200.0, 200.0))
+
+    assert causes(found) == ["catch_up_read"]
+
+
 def test_samples_every_ten_seconds_tell_a_drain_as_well() -> None:
     """As in a result of the OpenMessaging Benchmark: 18 samples, 10 s apart."""
     k = np.arange(0, END, 10, dtype=np.int64)
