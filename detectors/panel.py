@@ -45,8 +45,11 @@ class _Watched:
 
     def to_state(self) -> dict[str, Any]:
         """Return the state for JSON."""
-        every = {"recent": self.recent, "drift": self.drift, "spikes": self.spikes}
-        return {name: one.to_state() for name, one in every.items()}
+        return {
+            "recent": self.recent.to_state(),
+            "drift": self.drift.to_state(),
+            "spikes": self.spikes.to_state(),
+        }
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> _Watched:

@@ -180,6 +180,8 @@ _MOST_RATE = 0.05  # probability of a tail in a series without one, as of steps
 def detect(series: Series, config: Config) -> list[Change]:
     """Return where the spread of a whole series grew or shrank for good, in order of time."""
     y = config.scaled(series.values)
+    if not y.size:
+        return []
     starts = np.arange(0, max(1, y.size - MINUTE // 2), MINUTE)
     parts = np.split(y, starts[1:])
     spreads = np.array([np.quantile(np.abs(part - np.median(part)), _TOP) for part in parts])
