@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import field
 from datetime import UTC, datetime
@@ -74,7 +74,7 @@ def build(config: Config) -> WebhookSink:
 def preflight(config: Config) -> tuple[str, list[str]]:
     """Return what keeps alerts from being posted now, and the key that it is about; nothing is posted."""
     try:
-        _request(config, "GET", None, {})
+        _request(config, "GET", None, dict)
     except HttpError as error:
         return "url", [f"does not answer: {error}; start Alertmanager there or correct the address"]
     return "url", []
@@ -130,14 +130,19 @@ def _parts(url: str) -> SplitResult:
 
 
 def _post(config: Config, body: bytes) -> Answer:
-    return _request(config, "POST", body, _authorization(config))
+    return _request(config, "POST", body, lambda: _authorization(config))
 
 
-def _request(config: Config, method: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+def _request(
+    config: Config,
+    method: str,
+    body: bytes | None,
+    headers: Callable[[], Mapping[str, str]],
+) -> Answer:
     parts = _parts(config.url)
     client = HttpClient(
         config.url,
-        access=lambda: Access(headers, lambda: tls_context(config.ca_file)),
+        access=lambda: Access(headers(), lambda: tls_context(config.ca_file)),
         timeout_seconds=config.timeout / SECOND_NS,
         max_bytes=_MAX_DETAIL,
         redirects="none",

@@ -196,18 +196,19 @@ def _delete(admin: AdminClient, topic: str) -> None:
             raise
 
 
-def _missing_kafka(lab: Lab, _config: object) -> str:
-    return "" if lab.broker == "kafka" else "the lab's cluster is no Kafka"
+def _missing_brokers(lab: Lab, _config: RollingRestartConfig) -> str:
+    return "" if lab.nodes > 1 else "it needs several brokers: set `lab.nodes` of the plan"
 
 
 FAULTS = {
-    name: Fault(config=config, inject=inject, missing_from_lab=_missing_kafka)
-    for name, config, inject in (
-        ("foreign_flood", ForeignFloodConfig, _inject_foreign_flood),
-        ("foreign_reads", ForeignReadsConfig, _inject_foreign_reads),
-        ("create_partitions", CreatePartitionsConfig, _inject_create_partitions),
-        ("rolling_restart", RollingRestartConfig, _inject_rolling_restart),
-        ("client_quota", ClientQuotaConfig, _inject_client_quota),
-        ("topic_compaction", TopicCompactionConfig, _inject_topic_compaction),
-    )
+    "foreign_flood": Fault(config=ForeignFloodConfig, inject=_inject_foreign_flood),
+    "foreign_reads": Fault(config=ForeignReadsConfig, inject=_inject_foreign_reads),
+    "create_partitions": Fault(config=CreatePartitionsConfig, inject=_inject_create_partitions),
+    "rolling_restart": Fault(
+        config=RollingRestartConfig,
+        inject=_inject_rolling_restart,
+        missing_from_lab=_missing_brokers,
+    ),
+    "client_quota": Fault(config=ClientQuotaConfig, inject=_inject_client_quota),
+    "topic_compaction": Fault(config=TopicCompactionConfig, inject=_inject_topic_compaction),
 }
