@@ -93,15 +93,18 @@ def _concern_broker(faults: Sequence[PlanError]) -> bool:
 
 def _warnings_beside(plan_file: PlanFile, faults: Sequence[PlanError]) -> list[str]:
     """Return the warnings that can be known although the plan has faults."""
-    found = _environment_warnings(plan_file, SystemClock())
+    found = _environment_warnings(plan_file, SystemClock(), faults)
     if plan_file.plan.lab is None and not _concern_broker(faults):
         found += _cluster_warnings(plan_file, SystemClock())
     return found
 
 
-def _environment_warnings(plan_file: PlanFile, clock: Clock) -> list[str]:
+def _environment_warnings(
+    plan_file: PlanFile, clock: Clock, faults: Sequence[PlanError] = ()
+) -> list[str]:
     """Return warnings about the logs and pages of brokers, and about the servers for notifications."""
-    of_probes = probe_warnings(plan_file.plan, clock) if plan_file.plan.lab is None else []
+    plan = plan_file.plan
+    of_probes = [] if plan.lab is not None else probe_warnings(plan, clock, faults)
     return [*of_probes, *preflight.sink_warnings(plan_file)]
 
 

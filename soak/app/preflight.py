@@ -267,10 +267,13 @@ def _probe_cluster_faults(plan: Plan, document: Document) -> list[PlanError]:
     ]
 
 
-def probe_warnings(plan: AnyPlan, clock: Clock) -> list[str]:
-    """Return the warnings of each probe that can read its sources in advance."""
+def probe_warnings(plan: AnyPlan, clock: Clock, faults: Sequence[PlanError] = ()) -> list[str]:
+    """Return the warnings of each probe that can read its sources in advance, and has none of the faults."""
     warnings: list[str] = []
+    wrong = {fault.place[:2] for fault in faults if fault.place is not None}
     for name, config in plan.probes.items():
+        if ("probes", name) in wrong:
+            continue
         preflight = getattr(plugins.load("probes", name), "preflight", None)
         warnings += preflight(config, clock) if preflight is not None else []
     return warnings
