@@ -1,11 +1,14 @@
-"""Why it stepped: every cause is asked, those above the bar are named, else it is unknown."""
+"""Why it stepped: facts once an incident, every hypothesis asked about them, and the arbiter's judgement."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 
-from detectors import affected_brokers, cause_scores
+from detectors.causes import arbiter
+from detectors.causes.facts import Facts
+from detectors.causes.hypothesis import Hypothesis
 from detectors.incidents import Incident
 from detectors.kinds.spikes import words_of
 from detectors.nearby import Nearby
@@ -14,34 +17,62 @@ from soak.core.audit import SEND_FAILED_EVENT
 from soak.core.model import Change, Evidence, Explanation, Finding
 from soak.core.series import parse_series, series_name
 
-BAR = cause_scores.SO_FAR
-PACKAGE = "detectors.causes"
-UNKNOWN = "unknown"
+BAR = arbiter.BAR
+UNKNOWN = arbiter.UNKNOWN
 NO_CAUSE = (Explanation(UNKNOWN, 0.0, ()),)
+_PACKAGE = "detectors.causes"
 _MOST_NAMES = 12
 _END_TO_END = 'end_to_end_latency_seconds{quantile="0.99"}'
 
 
 def attribute(
-    found: Change | Incident, nearby: Nearby, *, is_last: bool = False
+    found: Change | Incident,
+    nearby: Nearby,
+    *,
+    is_last: bool = False,
+    named: Sequence[Explanation] = (),
 ) -> list[Explanation]:
     """Return the causes that pass the bar, best first; `unknown` alone when there is none.
 
-    The last word has none that waits for seconds to come. A step down is `unknown`: causes say what makes
-    latency worse. So is a drift, which has no instant that a cause could share. Of spikes the period is said
-    too.
+    The last judgement has none that waits for seconds to come. `named` is the judgement before: what it names
+    stays until evidence against it. A step down is `unknown`: causes say what makes latency worse. So is a
+    drift, which has no instant that a cause could share. Of spikes the period is reported too.
     """
-    change = _as_latency(found.headline if isinstance(found, Incident) else found)
-    touched = replace(nearby, events=affected_brokers.events_of_touched(change, nearby))
-    causes = _asked(change, touched, is_last=is_last)
-    if isinstance(found, Incident) and found.headline.kind == "outage":
-        concerned = _concerned(found, nearby)
-        first, *others = causes
-        return [replace(first, evidence=(*first.evidence, *concerned)), *others]
-    if change.kind != "spikes" or change.period_seconds is None:
-        return causes
-    first, *others = causes
-    return [replace(first, evidence=(*first.evidence, _comb(change))), *others]
+    headline = found.headline if isinstance(found, Incident) else found
+    change = _as_latency(headline)
+    outage = headline if headline.kind == "outage" else None
+    facts = Facts(change, nearby, outage)
+    asked = _hypotheses(facts) if change.direction == "up" and change.kind != "drift" else []
+    first, *others = arbiter.weigh(asked, facts, is_last=is_last, named=named)
+    if isinstance(found, Incident) and outage is not None:
+        first = replace(first, evidence=(*first.evidence, *_concerned(found, nearby)))
+    elif change.kind == "spikes" and change.period_seconds is not None:
+        first = replace(first, evidence=(*first.evidence, _periodic(change)))
+    return [first, *others]
+
+
+def is_so_far(causes: Sequence[Explanation]) -> bool:
+    """True where there is no judgement yet, or one that the seconds to come may take back."""
+    return not causes or causes[0].score == BAR
+
+
+@cache
+def causes() -> dict[str, str]:
+    """Return every cause there is, sorted, with what an operator should do first."""
+    found = {UNKNOWN: arbiter.NEXT_UNKNOWN}
+    for name in plugins.names(_PACKAGE):
+        found |= getattr(plugins.load(_PACKAGE, name), "NEXT", {})
+    return dict(sorted(found.items()))
+
+
+def _hypotheses(facts: Facts) -> list[Hypothesis]:
+    modules = (plugins.load(_PACKAGE, name) for name in plugins.names(_PACKAGE))
+    return [
+        hypothesis
+        for module in modules
+        if hasattr(module, "examine")
+        for hypothesis in module.examine(facts)
+    ]
 
 
 def _as_latency(change: Change) -> Change:
@@ -76,27 +107,6 @@ def attribute_breach(breach: Change, findings: Iterable[Finding]) -> list[Explan
     )
     first, *others = longest.causes
     return [replace(first, evidence=(before, *first.evidence)), *others]
-
-
-def is_so_far(causes: Sequence[Explanation]) -> bool:
-    """True where there is no word yet, or one that the seconds to come may take back."""
-    return not causes or causes[0].score == cause_scores.SO_FAR
-
-
-def _asked(change: Change, nearby: Nearby, *, is_last: bool) -> list[Explanation]:
-    told = [
-        plugins.load(PACKAGE, name).explain(change, nearby)
-        for name in plugins.names(PACKAGE)
-        if name != UNKNOWN and change.direction == "up" and change.kind != "drift"
-    ]
-    passing = [one for one in told if one and _passes(one.score, is_last=is_last)]
-    if passing:
-        return sorted(passing, key=lambda explanation: (-explanation.score, explanation.cause))
-    return [plugins.load(PACKAGE, UNKNOWN).explain(change, nearby)]
-
-
-def _passes(score: float, *, is_last: bool) -> bool:
-    return score > BAR or (score == BAR and not is_last)
 
 
 def _concerned(found: Incident, nearby: Nearby) -> list[Evidence]:
@@ -134,7 +144,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _comb(change: Change) -> Evidence:
+def _periodic(change: Change) -> Evidence:
     top = wording.amount(change.after, parse_series(change.series).unit)
     return Evidence(
         f"{wording.title(change.series)} spikes {words_of(change)}, to {top}.",

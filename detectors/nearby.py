@@ -38,6 +38,7 @@ class Nearby:
     invalid_k: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)  # by source
     phases: tuple[tuple[int, str], ...] = ()  # (from_k, name), in order
     lag_seconds: Mapping[str, float] = field(default_factory=dict)  # by series, 0 where missing
+    topics: frozenset[str] = frozenset()  # of this run, empty where they are not known
 
     def event_ks(self, kind: str) -> NDArray[np.int64]:
         """Return the seconds with an event of this kind, ascending, each once."""

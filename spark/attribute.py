@@ -14,7 +14,7 @@ import numpy as np
 
 from detectors import level_shift
 from detectors.attribution import NO_CAUSE, UNKNOWN, attribute, attribute_breach, is_so_far
-from detectors.incidents import Incident, group, identity, is_regression
+from detectors.incidents import TOGETHER_SECONDS, Incident, group, identity, is_regression
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
 from soak.core.plan.phases import Phases
@@ -122,7 +122,8 @@ class Attribution:
             is_settled = newest_k >= last_k or (is_over and self._is_run_over())
             if is_soon or is_all_there or is_last:
                 nearby = self._nearby(worst, known, newest_k + 1)
-                found = attribute(incident, nearby, is_last=is_settled)
+                named = causes if _is_same_onset(before, worst) else ()
+                found = attribute(incident, nearby, is_last=is_settled, named=named)
                 if found[0].cause != UNKNOWN or is_all_there or is_last:
                     causes = found
             self._is_settled &= is_settled
@@ -200,7 +201,15 @@ class Attribution:
         k0, k1 = seconds_around(worst, end_k)
         phases = read_phases(self.folder.phases)
         window = self.history.window(k0, k1)
-        return nearby_of(window, known, phases, self.history.earlier_events(k0))
+        earlier = self.history.earlier_events(k0)
+        return nearby_of(window, known, phases, earlier, self.plan.topic.names)
+
+
+def _is_same_onset(before: Finding | None, worst: Change) -> bool:
+    """True when the causes stored of an incident are about the change that is its worst by now."""
+    if before is None or before.worst_k is None:
+        return False
+    return abs(before.worst_k - worst.onset_k) <= TOGETHER_SECONDS
 
 
 def step_config(plan: Plan) -> level_shift.Config:
@@ -282,7 +291,11 @@ def seconds_around(change: Change, end_k: int) -> tuple[int, int]:
 
 
 def nearby_of(
-    window: Window, changes: Iterable[Change], phases: Phases, earlier_events: dict[str, int]
+    window: Window,
+    changes: Iterable[Change],
+    phases: Phases,
+    earlier_events: dict[str, int],
+    topics: Iterable[str],
 ) -> Nearby:
     """Return a window of the journals as causes want to see it."""
     return Nearby(
@@ -298,6 +311,7 @@ def nearby_of(
         },
         phases=tuple(zip(phases.from_k, phases.names, strict=True)),
         lag_seconds=lags(window),
+        topics=frozenset(filter(None, topics)),
     )
 
 

@@ -266,6 +266,7 @@ def _findings(
             (*steps, *changes),
             timeline.phases,
             history.earlier_events(k0),
+            timeline.plan.topic.names,
         )
         causes = tuple(attribute(incident, nearby, is_last=not timeline.is_running))
         key = f"{finding.key}-offline"

@@ -110,11 +110,20 @@ def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:
         "state": found.state,
         "found": one.found,
         "is_about_cluster": found.is_about_cluster,
-        "causes": [{"cause": cause.cause, "score": cause.score} for cause in found.causes],
+        "suspect": found.suspect,
+        "causes": [
+            {"cause": cause.cause, "score": cause.score, "suspect": cause.suspect}
+            for cause in found.causes
+        ],
         "evidence": [
             {"cause": cause.cause, "text": item.text, "numbers": _numbers(item.numbers)}
             for cause in found.causes
             for item in cause.evidence
+        ],
+        "against": [
+            {"cause": cause.cause, "text": item.text, "numbers": _numbers(item.numbers)}
+            for cause in found.causes
+            for item in cause.against
         ],
         "also": list(found.changes),
         "messages": _messages(found),

@@ -1,6 +1,7 @@
-"""Causes of a change: one module a cause, found by its name; `detectors.attribution` asks each of them.
+"""Why latency stepped: facts, hypotheses, and an arbiter between them, in this direction only.
 
-A module defines `explain(change, nearby)`, which returns a score with its evidence or None, and `NEXT`, what
-an operator should do first. Modules with a leading underscore hold what several causes share. Open `unknown`
-first: it is the shortest.
+`facts` holds what changed at the onset, with `channel`, `drive_facts`, `answers`, `background` and `locking`.
+Each module with `examine(facts)` and `NEXT` (what an operator should do first, by cause) gives hypotheses
+with signs for and against; none looks at another. `arbiter` weighs them. `detectors.attribution` imports this
+package, which imports `detectors.nearby` and `soak.core`. Open `hypothesis` first, then `network`.
 """

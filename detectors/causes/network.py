@@ -11,33 +11,101 @@ Assumes: nothing is concluded from the rest being innocent alone.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import atanh, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import cause_scores
-from detectors.causes import _innocence
-from detectors.causes._moves import (
-    VALUES,
-    Move,
-    are_calm,
-    end_of,
-    mid_ranks,
-    moves,
-    moves_like,
-    near,
-    risen,
-    share,
-    spacing_of,
-    start_of,
-    told,
+from detectors.causes import background, channel
+from detectors.causes.answers import ROUND_TRIPS
+from detectors.causes.channel import Shift, are_calm, mid_ranks, risen
+from detectors.causes.facts import Facts
+from detectors.causes.hypothesis import CLEAR, FAIR, SLIGHT, Hypothesis, Sign, ruled_out, unmeasured
+from soak.core.model import Change, Evidence, Series
+from soak.core.series import host_of, source_of
+
+NEXT = {"network": "see losses on both hosts and between them: ss -ti, ip -s link"}
+
+_PAGES = "scrape_duration_seconds"
+_AT_BROKER = (
+    "vectorized_kafka_latency_produce_latency_seconds",
+    "redpanda_kafka_request_latency_seconds",
+    "kafka_network_requestmetrics_totaltime_seconds",
+    "pulsar_broker_publish_latency_seconds",
 )
-from detectors.nearby import Nearby
-from soak.core.model import Change, Evidence, Explanation, Series
-from soak.core.series import parse_series
+_MORE = 1.5
+_LEAST_PACKETS = 1.0
+_MANY_MORE, _MANY_PACKETS = 10.0, 5.0  # a second: no calm of anything else is asked for
+
+
+def examine(facts: Facts) -> Iterator[Hypothesis]:
+    """Give which channel of the network changed with the step."""
+    trips = facts.shifts_like(ROUND_TRIPS)
+    counted = facts.shifts_like(background.PACKETS)
+    trip = _felt(risen(trips, _MORE), facts)
+    packets = risen((one for one in counted if one.after >= _LEAST_PACKETS), _MORE)
+    lone = _felt(risen(facts.shifts(background.LONE_DELAY), _MORE), facts)
+    if trip is not None:
+        yield _hypothesis([trip, lone, packets], facts, Sign(FAIR, _part_text(trip, facts)))
+        return
+    if facts.is_cpu_guilty:  # a host that waits for a processor answers late too
+        lone = None
+    is_innocent = facts.is_drive_innocent and facts.is_cpu_innocent
+    for late in (packets, lone):
+        if late is not None and (found := _by_packets(late, facts, is_innocent=is_innocent)):
+            yield found
+            return
+    page = _late_page(facts) if is_innocent else None
+    if page is not None:
+        yield _hypothesis([page], facts)
+    elif not trips and not counted:
+        yield unmeasured(
+            "network", "round trips to the brokers (probe round_trip), packets sent again"
+        )
+    elif are_calm([*trips, *counted]):
+        yield ruled_out("network", "Round trips and packets sent again stayed as they were.")
+
+
+def _felt(one: Shift | None, facts: Facts) -> Shift | None:
+    """Return a delay that is a part of the step; None where it is too small."""
+    if one is None or one.added(facts.change) < background.LEAST_WAY_SHARE:
+        return None
+    return one
+
+
+def _part_text(trip: Shift, facts: Facts) -> Evidence:
+    return Evidence(f"That is {min(1.0, trip.added(facts.change)):.0%} of the step by itself.")
+
+
+def _by_packets(packets: Shift, facts: Facts, *, is_innocent: bool) -> Hypothesis | None:
+    """Return what packets, or single late answers, say; None when something else may have made them late."""
+    followed = coupling(facts.nearby.series[packets.series], facts)
+    if followed is not None and followed.is_following:
+        text = (
+            f"Latency follows it second by second (rank correlation {followed.rho:.2f} over "
+            f"{followed.seconds} s), which makes {followed.explained:.0%} of the step."
+        )
+        return _hypothesis([packets], facts, Sign(FAIR, Evidence(text, {"rho": followed.rho})))
+    are_many = packets.ratio >= _MANY_MORE and packets.after >= _MANY_PACKETS
+    return _hypothesis([packets], facts) if are_many or is_innocent else None
+
+
+def _late_page(facts: Facts) -> Shift | None:
+    """Return the page that answers late although the brokers' own time for a request stayed."""
+    page = _felt(risen(facts.shifts(_PAGES), _MORE), facts)
+    return page if page is not None and are_calm(facts.shifts(*_AT_BROKER)) else None
+
+
+def _hypothesis(found: list[Shift | None], facts: Facts, *more: Sign) -> Hypothesis:
+    known = [one for one in found if one is not None]
+    share = max(one.share(facts.change) for one in known)
+    strengths = [CLEAR, *[SLIGHT] * (len(known) - 1)]
+    signs = [Sign(s, one.evidence(facts.change)) for s, one in zip(strengths, known, strict=True)]
+    suspect = known[0].label("target") or host_of(source_of(known[0].series))
+    return Hypothesis("network", (*signs, *more), suspect, share)
+
 
 # --- Does latency follow a channel second by second, and what of the step goes away when it is regressed
 # on it?
@@ -66,16 +134,14 @@ class Coupling:
         return self.rho >= _LEAST_RHO and sigmas >= _LEAST_SIGMAS
 
 
-def coupling(channel: Series, change: Change, nearby: Nearby) -> Coupling | None:
+def coupling(series: Series, facts: Facts) -> Coupling | None:
     """Return how latency follows a channel; None when too few seconds have both."""
-    latency = nearby.series.get(change.series)
+    latency, change = facts.latency, facts.change
     if latency is None:
         return None
-    k, at, of = np.intersect1d(latency.k, channel.k, return_indices=True)
-    y, x = (np.log10(np.maximum(v, _FLOOR)) for v in (latency.values[at], channel.values[of]))
-    low, high = change.interval
-    before = (k >= start_of(change, nearby)) & (k < low)
-    after = (k >= high) & (k < end_of(change, nearby))
+    k, at, of = np.intersect1d(latency.k, series.k, return_indices=True)
+    y, x = (np.log10(np.maximum(v, _FLOOR)) for v in (latency.values[at], series.values[of]))
+    before, after = _sides(k, change, facts)
     if np.count_nonzero(after) < LEAST_SECONDS or np.count_nonzero(before) < LEAST_SECONDS:
         return None
     rho = _correlation(mid_ranks(x[after]), mid_ranks(y[after]))
@@ -86,125 +152,14 @@ def coupling(channel: Series, change: Change, nearby: Nearby) -> Coupling | None
     return Coupling(rho, max(0.0, min(1.0, explained)), int(np.count_nonzero(after)))
 
 
+def _sides(
+    k: NDArray[np.int64], change: Change, facts: Facts
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    low, high = change.interval
+    before = (k >= channel.start_of(change, facts.nearby)) & (k < low)
+    return before, (k >= high) & (k < facts.end_k)
+
+
 def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     spread = float(np.std(x) * np.std(y))
     return float(np.mean((x - x.mean()) * (y - y.mean()))) / spread if spread > 0.0 else 0.0
-
-
-NEXT = "see losses on both hosts and between them: ss -ti, ip -s link"
-
-_ROUND_TRIPS = re.compile(r"(^|_)(rtt|round_?trip|ping)(_|$)", re.IGNORECASE)
-_PACKETS = re.compile(
-    r"retrans|network_(errors|drops)|network_(receive|transmit)_(errs|drop)|tcp_?timeouts",
-    re.IGNORECASE,
-)
-_LONE = "broker_lone_delay_seconds"
-_PAGES = "scrape_duration_seconds"
-_AT_BROKER = (
-    "vectorized_kafka_latency_produce_latency_seconds",
-    "redpanda_kafka_request_latency_seconds",
-    "kafka_network_requestmetrics_totaltime_seconds",
-    "pulsar_broker_publish_latency_seconds",
-)
-_MORE = 1.5
-_LEAST_SHARE = 0.2
-_LEAST_PACKETS = 1.0
-_MANY_MORE, _MANY_PACKETS = 10.0, 5.0  # a second: no calm of anything else is asked for
-_CUT_VALUES = 5  # in a row without an answer
-_CUT_SECONDS = 30  # after the onset that they may begin: a question may take its time to fail
-
-
-def is_known_calm(change: Change, nearby: Nearby) -> bool:
-    """True when a channel of the network was measured, answers came at the onset, and none rose.
-
-    What a broker that stands still adds to its answers, when it goes on, is small beside the step.
-    """
-    ways = [*moves_like(_ROUND_TRIPS, change, nearby), *moves(_LONE, change, nearby)]
-    packets = moves_like(_PACKETS, change, nearby)
-    felt = [*packets, *(one for one in ways if _added(one, change) >= _LEAST_SHARE)]
-    is_known = bool(ways or packets)
-    is_calm = not felt or are_calm(felt)
-    return is_known and is_calm and not _is_cut_off(change, nearby)
-
-
-def _is_cut_off(change: Change, nearby: Nearby) -> bool:
-    """True when no question was answered for seconds about the onset: the broker stands still or is cut off.
-
-    What is lost long before or after it says nothing of the step.
-    """
-    end = min(nearby.k1, end_of(change, nearby))
-    for name, series in nearby.series.items():
-        if not _ROUND_TRIPS.search(parse_series(name).metric):
-            continue
-        spacing = spacing_of(series)
-        first, last = near(change, _CUT_SECONDS, spacing)
-        ks = series.k[(series.k >= first - VALUES * spacing) & (series.k < end)]
-        is_used_to_answer = bool(ks.size) and ks[0] < first
-        is_long = np.diff(ks, append=end) > _CUT_VALUES * spacing
-        is_about_onset = (np.append(ks[1:], end) > first) & (ks <= last)
-        if is_used_to_answer and np.any(is_long & is_about_onset):
-            return True
-    return False
-
-
-def explain(change: Change, nearby: Nearby) -> Explanation | None:
-    """Return which channel of the network changed with the step; None when none did."""
-    trip = risen(moves_like(_ROUND_TRIPS, change, nearby), _MORE)
-    if trip is not None and _added(trip, change) < _LEAST_SHARE:
-        trip = None
-    again = [one for one in moves_like(_PACKETS, change, nearby) if one.after >= _LEAST_PACKETS]
-    packets = risen(again, _MORE)
-    lone = risen(moves(_LONE, change, nearby), _MORE)
-    if lone is not None and _added(lone, change) < _LEAST_SHARE:
-        lone = None
-    if trip is not None:
-        return _explanation(cause_scores.STRONG, [trip, lone, packets], change)
-    if _innocence.is_cpu_guilty(change, nearby):  # who waits for a processor answers late too
-        lone = None
-    is_innocent = _innocence.is_drive_innocent(change, nearby) and _innocence.is_cpu_innocent(
-        change, nearby
-    )
-    for late in (packets, lone):
-        found = None if late is None else _by_packets(late, change, nearby, is_innocent=is_innocent)
-        if found is not None:
-            return found
-    page = _late_page(change, nearby) if is_innocent else None
-    return None if page is None else _explanation(cause_scores.LIKELY, [page], change)
-
-
-def _by_packets(
-    packets: Move, change: Change, nearby: Nearby, *, is_innocent: bool
-) -> Explanation | None:
-    """Return what packets, or single late answers, say; None when something else may have made them late."""
-    followed = coupling(nearby.series[packets.series], change, nearby)
-    if followed is not None and followed.is_following:
-        found = _explanation(cause_scores.STRONG, [packets], change)
-        text = (
-            f"Latency follows it second by second (rank correlation {followed.rho:.2f} over "
-            f"{followed.seconds} s), which makes {followed.explained:.0%} of the step."
-        )
-        return replace(found, evidence=(*found.evidence, Evidence(text, {"rho": followed.rho})))
-    are_many = packets.ratio >= _MANY_MORE and packets.after >= _MANY_PACKETS
-    return _explanation(cause_scores.LIKELY, [packets], change) if are_many or is_innocent else None
-
-
-def _late_page(change: Change, nearby: Nearby) -> Move | None:
-    """Return the page that answers late although the brokers' own time for a request stayed."""
-    page = risen(moves(_PAGES, change, nearby), _MORE)
-    if page is None or _added(page, change) < _LEAST_SHARE:
-        return None
-    at_broker = [one for metric in _AT_BROKER for one in moves(metric, change, nearby)]
-    return page if are_calm(at_broker) else None
-
-
-def _added(one: Move, change: Change) -> float:
-    """Return the share of the step that a channel in seconds adds to it."""
-    step = change.after - change.before
-    return (one.after - one.before) / step if step > 0.0 else 0.0
-
-
-def _explanation(band: float, found: list[Move | None], change: Change) -> Explanation:
-    known = [one for one in found if one is not None]
-    part = max(share(one, change) for one in known)
-    evidence: list[Evidence] = [told(one, change) for one in known]
-    return Explanation("network", cause_scores.graded(band, part), tuple(evidence))

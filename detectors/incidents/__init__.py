@@ -6,8 +6,22 @@ Begin with `incident.py`, which has the life of one; `grouping.py` says which ch
 
 from __future__ import annotations
 
-from detectors.incidents.grouping import ChangeId, group, identity, improvements
+from detectors.incidents.grouping import (
+    TOGETHER_SECONDS,
+    ChangeId,
+    group,
+    identity,
+    improvements,
+)
 from detectors.incidents.incident import Incident
 from detectors.incidents.verdict import is_regression
 
-__all__ = ["ChangeId", "Incident", "group", "identity", "improvements", "is_regression"]
+__all__ = [
+    "TOGETHER_SECONDS",
+    "ChangeId",
+    "Incident",
+    "group",
+    "identity",
+    "improvements",
+    "is_regression",
+]

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from detectors import level_shift
+from detectors import attribution, level_shift
 from soak.alerting import heartbeat_message
 from soak.alerting.chart import draw_chart, drawn, read_window, window_bounds
 from soak.alerting.digest import compose_digest, compose_end, wants_digests
 from soak.alerting.heartbeat import Notice, read_notices
 from soak.alerting.message import MessageContext, compose
-from soak.core import plugins
-from soak.core.errors import FindingsError, JournalError, PlanError
+from soak.core.errors import FindingsError, JournalError
 from soak.core.model import Change, Finding
 from soak.core.plan.plan import STREAM_DETECTOR, Plan
 from soak.core.ports import Clock, Message, Outcome, RepeatingSink, Sink
@@ -254,10 +253,7 @@ class Delivery:
 
 def _advice(cause: str) -> str:
     """Return the next step for a cause; "" for a cause that only another version knows."""
-    try:
-        return str(plugins.load("detectors.causes", cause).NEXT)
-    except PlanError:
-        return ""
+    return attribution.causes().get(cause, "")
 
 
 class Resender:

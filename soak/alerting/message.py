@@ -30,9 +30,11 @@ from soak.store.findings.rows import NotificationKind
 
 MAX_LINES = 40
 MAX_EVIDENCE = 4
+MAX_AGAINST = 2
 MAX_CAUSES = 2
 MAX_SERIES = 4
 _UNKNOWN = "unknown"
+_MAX_SUSPECT_LENGTH = 24  # in a subject; longer ones are in the message alone
 KEY_WORDS = {"opened": "confirmed", "resolved": "gone"}
 """What a kind is called in the keys that become Message-IDs: they must not change when a mail is repeated."""
 LEVEL_SECONDS = 10
@@ -154,7 +156,8 @@ def _subject(context: MessageContext) -> str:
     """Return a line whose first words suffice on a phone: what happened, then to which run."""
     finding = context.finding
     cause = wording.cause_text(finding.cause)
-    name = "" if finding.cause == _UNKNOWN else f"{cause}: "
+    where = f" on {finding.suspect}" if 0 < len(finding.suspect) <= _MAX_SUSPECT_LENGTH else ""
+    name = "" if finding.cause == _UNKNOWN else f"{cause}{where}: "
     what = _what(finding).replace(" latency", "", 1)
     if context.is_withdrawn:
         what = f"false alarm withdrawn: {what}"
@@ -260,6 +263,8 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
         left = wording.budget_left_text(finding.before - finding.after, unit)
         facts.append(("budget", left))
     source = wording.shortened(parse_series(finding.series).source, _MAX_SOURCE_LENGTH)
+    if finding.suspect:
+        facts.append(("suspect", finding.suspect))
     if finding.kind != "objective":
         source = f"{source}, confidence {finding.confidence:.2%}"
     facts.append(("source", source))
@@ -318,9 +323,10 @@ def _cause(context: MessageContext, max_points: int) -> Points:
     notes += [f"was {context.previous_cause}"] if context.previous_cause else []
     known = f"{best.cause} ({', '.join(notes)})" if notes else best.cause
     is_unexplained = best.score <= 0 and best.evidence
+    against = [f"against: {evidence.text}" for evidence in best.against[:MAX_AGAINST]]
     return Points(
         f"{known}; other changes:" if is_unexplained else known,
-        [evidence.text for evidence in best.evidence[:max_points]],
+        [*(evidence.text for evidence in best.evidence[:max_points]), *against],
         key="cause",
         left_out=len(best.evidence) - max_points,
     )

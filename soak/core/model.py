@@ -182,11 +182,16 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The explanation of a change by one cause; `score` is in 0..1, and low scores do not count."""
+    """The explanation of a change by one cause; `score` is in 0..1, and low scores do not count.
+
+    `against` speaks against the cause or, where it is unknown, against causes that are ruled out.
+    """
 
     cause: str
     score: float
     evidence: tuple[Evidence, ...]
+    against: tuple[Evidence, ...] = ()
+    suspect: str = ""  # the broker's host:port, the drive, host or topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +224,11 @@ class Finding:
     late_messages: int | None = None
     due_messages: int | None = None  # to these clients, since the start of the run
     worst_k: int | None = None  # onset of the worst change, which `series` and the levels are of
+
+    @property
+    def suspect(self) -> str:
+        """Return the suspect of the first cause, "" where it has none."""
+        return self.causes[0].suspect if self.causes else ""
 
     @property
     def cause(self) -> str:

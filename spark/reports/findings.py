@@ -98,4 +98,10 @@ def _cause(cause: Explanation) -> Markup:
     what = f", score {cause.score:.2f}" if cause.score > 0 else ""
     if not what and cause.evidence:
         what = "; other changes:"
-    return tag("p", joined([tag("strong", cause.cause), what])) + tag("ul", items)
+    if cause.suspect:
+        what = f" ({cause.suspect}){what}"
+    named = tag("p", joined([tag("strong", cause.cause), what])) + tag("ul", items)
+    if not cause.against:
+        return named
+    against = joined([tag("li", item.text) for item in cause.against])
+    return named + tag("p", "Against:") + tag("ul", against)

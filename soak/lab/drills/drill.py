@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, TypeAdapter
 from pydantic.dataclasses import dataclass
 
+from detectors import attribution
 from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.plan.config import STRICT, FormerName, check_between
@@ -25,7 +26,6 @@ from soak.core.units import SECOND_NS, Duration, format_duration
 from soak.core.wording import state_word
 from soak.lab.faults.registry import all_faults, find_fault
 
-_CAUSES = "detectors.causes"
 _BROKER_KEYS = ("node", "onto")
 """Keys of faults that name a broker by its place from 1; 0 means none in particular, if it is the default."""
 
@@ -163,7 +163,7 @@ def declaration(drill: Drill, *, at_wall_ns: int) -> dict[str, object]:
 
 
 def _check_cause(cause: str, document: Document) -> None:
-    known = [NOTHING, *plugins.names(_CAUSES)]
+    known = [NOTHING, *attribution.causes()]
     if cause not in known:
         hint = plugins.nearest(cause, known)
         raise document.error(("expect", "cause"), f"unknown cause{hint}")

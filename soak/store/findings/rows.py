@@ -112,22 +112,31 @@ def finding_of(row: Row, causes: tuple[Explanation, ...], changes: tuple[str, ..
 
 def evidence_rows(key: str, causes: Sequence[Explanation]) -> Iterable[tuple[object, ...]]:
     for explanation in causes:
-        for position, evidence in enumerate(explanation.evidence):
+        speaks_for = len(explanation.evidence)
+        for position, evidence in enumerate((*explanation.evidence, *explanation.against)):
             numbers = json.dumps(dict(evidence.numbers), sort_keys=True)
-            yield key, explanation.cause, position, evidence.text, numbers
+            is_against = int(position >= speaks_for)
+            yield key, explanation.cause, position, evidence.text, numbers, is_against
 
 
 def explanations_of(causes: Sequence[Row], evidence: Sequence[Row]) -> tuple[Explanation, ...]:
     """Return the causes in their order, each with its evidence; both are sorted by position."""
+    sides = {
+        (cause["cause"], is_against): tuple(
+            Evidence(row["text"], json.loads(row["numbers"]))
+            for row in evidence
+            if row["cause"] == cause["cause"] and bool(row["is_against"]) is is_against
+        )
+        for cause in causes
+        for is_against in (False, True)
+    }
     return tuple(
         Explanation(
             cause["cause"],
             cause["score"],
-            tuple(
-                Evidence(row["text"], json.loads(row["numbers"]))
-                for row in evidence
-                if row["cause"] == cause["cause"]
-            ),
+            sides[cause["cause"], False],
+            sides[cause["cause"], True],
+            cause["suspect"],
         )
         for cause in causes
     )

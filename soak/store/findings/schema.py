@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlite3 import Connection
 
-VERSION = 8  # kept in SQLite's own `user_version`
+VERSION = 9  # kept in SQLite's own `user_version`
 
 _MEMBERS = """CREATE TABLE members (
         run TEXT NOT NULL,
@@ -122,6 +122,10 @@ _MIGRATIONS = {
         for name in ("failed_messages", "late_messages", "due_messages")
     ),
     7: ("ALTER TABLE findings ADD COLUMN worst_k INTEGER",),
+    8: (
+        "ALTER TABLE causes ADD COLUMN suspect TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE evidence ADD COLUMN is_against INTEGER NOT NULL DEFAULT 0",
+    ),
 }
 """By version: the statements that bring a layout to the next one."""
 
@@ -180,6 +184,7 @@ _TABLES = (
         position INTEGER NOT NULL,
         cause TEXT NOT NULL,
         score REAL NOT NULL,
+        suspect TEXT NOT NULL,
         PRIMARY KEY (key, position)
     ) WITHOUT ROWID""",
     """CREATE TABLE evidence (
@@ -188,6 +193,7 @@ _TABLES = (
         position INTEGER NOT NULL,
         text TEXT NOT NULL,
         numbers TEXT NOT NULL,
+        is_against INTEGER NOT NULL,
         PRIMARY KEY (key, cause, position)
     ) WITHOUT ROWID""",
     _NOTIFICATIONS,

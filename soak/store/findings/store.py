@@ -384,11 +384,14 @@ def _save_parts(connection: sqlite3.Connection, finding: Finding) -> None:
         connection.execute("DELETE FROM causes WHERE key = ?", (finding.key,))
         connection.execute("DELETE FROM evidence WHERE key = ?", (finding.key,))
         connection.executemany(
-            "INSERT INTO causes VALUES (?,?,?,?)",
-            [(finding.key, at, item.cause, item.score) for at, item in enumerate(finding.causes)],
+            "INSERT INTO causes VALUES (?,?,?,?,?)",
+            [
+                (finding.key, at, item.cause, item.score, item.suspect)
+                for at, item in enumerate(finding.causes)
+            ],
         )
         connection.executemany(
-            "INSERT INTO evidence VALUES (?,?,?,?,?)", evidence_rows(finding.key, finding.causes)
+            "INSERT INTO evidence VALUES (?,?,?,?,?,?)", evidence_rows(finding.key, finding.causes)
         )
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from detectors import attribution
 from soak.app import drills, preflight
-from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.plan import text as plan_text
 from soak.core.plan.config import FormerNameWarning
@@ -162,7 +162,7 @@ def test_every_drill_that_ships_names_a_known_fault(path: Path) -> None:
     needed_ns = found.begin_ns + found.length_ns + found.expect.resolved_within
 
     assert type(found.fault) is find_fault(found.fault_kind).config
-    assert found.expect.cause in (*plugins.names("detectors.causes"), drill.NOTHING)
+    assert found.expect.cause in (*attribution.causes(), drill.NOTHING)
     assert found.expect.cause == drill.NOTHING or needed_ns <= judged_until_ns
 
 

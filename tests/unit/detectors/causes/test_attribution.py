@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.attribution import BAR
-from soak.core import plugins
+from detectors.attribution import BAR, causes
 from tests.bench import attribution as bench
 from tests.support.detection.cause_faults import FAULTS
 
@@ -47,7 +46,7 @@ def test_of_two_causes_at_once_both_are_named(pair: tuple[str, str]) -> None:
 
 
 def test_every_cause_has_a_fault_that_makes_it() -> None:
-    assert set(plugins.names("detectors.causes")) == set(FAULTS)
+    assert set(causes()) == set(FAULTS)
 
 
 @pytest.mark.long

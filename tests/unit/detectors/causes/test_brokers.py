@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from detectors.attribution import attribute
+from detectors.causes.facts import Facts
 from detectors.causes.network import coupling
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Series
@@ -261,7 +262,8 @@ def test_a_channel_that_stays_the_same_is_followed_by_nothing() -> None:
     k = np.arange(END, dtype=np.int64)
     rising = Series(P99, k, np.where(k < ONSET, 0.004, 0.06 + 1e-4 * np.maximum(0, k - ONSET)))
     still = Series(RETRANSMITTED, k, np.where(k < ONSET, 1.0, 5.0))
-    found = coupling(still, STEP, Nearby(0, END, {P99: rising, RETRANSMITTED: still}))
+    around_it = Nearby(0, END, {P99: rising, RETRANSMITTED: still})
+    found = coupling(still, Facts(STEP, around_it))
 
     assert found is not None
     assert not found.is_following

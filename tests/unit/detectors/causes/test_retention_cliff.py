@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detectors.attribution import BAR, attribute
+from detectors.attribution import attribute
 from detectors.nearby import Nearby, TimedEvent
-from soak.core import plugins
 from soak.core.model import Change, Event, Series
 from tests.support.detection.cause_panels import around, channel
 
@@ -53,7 +52,8 @@ def test_deletions_in_every_second_from_the_onset_on_are_named(first: int) -> No
     (explanation,) = attribute(STEP, found)
     texts = [evidence.text for evidence in explanation.evidence]
 
-    assert (explanation.cause, explanation.score) == ("retention_cliff", 0.85)
+    assert explanation.cause == "retention_cliff"
+    assert explanation.score > 0.8
     assert "The first deletion of old segments in this run came" in texts[0]
     assert "there is only the time of the onset" in texts[1]
 
@@ -208,8 +208,8 @@ def test_without_the_latency_series_the_time_of_the_onset_still_counts() -> None
     assert causes(Nearby(0, END, events=found.events)) == ["retention_cliff"]
 
 
-@pytest.mark.parametrize("name", plugins.names("detectors.causes"))
-def test_every_cause_has_nothing_to_say_about_an_empty_minute(name: str) -> None:
-    explanation = plugins.load("detectors.causes", name).explain(STEP, Nearby(0, END))
+def test_an_empty_minute_is_unknown_and_the_report_says_what_to_measure() -> None:
+    (explanation,) = attribute(STEP, Nearby(0, END))
 
-    assert explanation is None or (explanation.cause == name and explanation.score < BAR)
+    assert explanation.cause == "unknown"
+    assert "these would have to be measured" in explanation.evidence[-1].text

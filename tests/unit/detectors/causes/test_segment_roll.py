@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from detectors.attribution import attribute
-from detectors.causes.segment_roll import period_of
+from detectors.causes.housekeeping import period_of
 from detectors.nearby import Nearby
 from soak.core.model import Series
 from tests.support.detection.cause_panels import P99, STEP, told

@@ -5,7 +5,7 @@ Method:  the first event of the run must lie at the onset (at most 3 s before it
          without, against events each moved by seconds. Locked to them is enough by itself, unless latency was
          so before the step; the time of the onset is so only where nearly every second lies close after an
          event, so that nothing could be compared.
-Assumes: events are told within two seconds, and cost latency within two.
+Assumes: events are reported within two seconds, and cost latency within two.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from math import log10
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import cause_scores
-from detectors.causes._moves import end_of, near
-from detectors.nearby import Nearby, when
+from detectors.causes.facts import Facts
+from detectors.causes.hypothesis import CLEAR, FAIR, SLIGHT, Sign
+from detectors.nearby import when
 from soak.core import wording
 from soak.core.model import Change, Evidence
 
@@ -135,22 +135,21 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """What repeated events have to do with a step: a score in the bands of `_scores`, and why.
+    """What repeated events have to do with a step.
 
     `is_dense`: nothing could be compared, as nearly every second lies close after one; they may explain all.
     """
 
-    score: float
+    signs: tuple[Sign, ...]
     explained: float
-    evidence: tuple[Evidence, ...]
     is_dense: bool = False
+    is_locked: bool = False
 
 
 def repeated(
     ks: NDArray[np.int64],
     words: Words,
-    change: Change,
-    nearby: Nearby,
+    facts: Facts,
     *,
     earlier: int | None = None,
     about_first: str = "",
@@ -158,62 +157,53 @@ def repeated(
     """Return how events in the seconds `ks`, ascending, explain a step; None when they do not.
 
     `earlier` is how many there were in the run before the window, None where that is not known; `about_first`
-    tells more of the first one.
+    says more of the first one.
     """
-    if ks.size == 0 or ks[0] > near(change)[1]:
+    if ks.size == 0 or ks[0] > facts.near[1]:
         return None
-    start = _first(ks, words, change, nearby, earlier, about_first) or _rose(
-        ks, words, change, nearby
-    )
-    locking = _locked(ks, change, nearby)
-    explained = 0.0 if locking is None else explained_ratio(change, locking)
+    start = _first(ks, words, facts, earlier, about_first) or _rose(ks, words, facts)
+    locking = _locked(ks, facts)
+    explained = 0.0 if locking is None else explained_ratio(facts.change, locking)
     is_locked = (
         locking is not None
         and locking.p_value <= _MOST_P
         and explained >= _LEAST_EXPLAINED
-        and (start is not None or not _was_locked(ks, change, nearby, locking))
+        and (start is not None or not _was_locked(ks, facts, locking))
     )
     if start is None and not is_locked:
         return None
-    is_dense = not is_locked and _is_dense(ks, change, nearby)
-    told = _told(ks, words, change, nearby, None if is_dense else locking, explained)
-    if is_locked:
-        band = cause_scores.CERTAIN if start is not None else cause_scores.LIKELY
-    else:
-        band = cause_scores.STRONG if is_dense else cause_scores.WEAK
+    is_dense = not is_locked and _is_dense(ks, facts)
+    since = _since(ks, words, facts, None if is_dense else locking, explained)
+    begun = () if start is None else (Sign(FAIR + SLIGHT, start),)
+    felt = (
+        CLEAR + SLIGHT * (start is not None) if is_locked else CLEAR - SLIGHT if is_dense else 0.0
+    )
     return Repeated(
-        band,
-        1.0 if is_dense else explained,
-        (told,) if start is None else (start, told),
-        is_dense=is_dense,
+        (*begun, Sign(felt, since)), 1.0 if is_dense else explained, is_dense, is_locked
     )
 
 
 def _first(
-    ks: NDArray[np.int64],
-    words: Words,
-    change: Change,
-    nearby: Nearby,
-    earlier: int | None,
-    about: str,
+    ks: NDArray[np.int64], words: Words, facts: Facts, earlier: int | None, about: str
 ) -> Evidence | None:
-    (low, high), first = near(change), int(ks[0])
+    (low, high), first = facts.near, int(ks[0])
     if earlier or not low <= first <= high:
         return None
-    calm = max(0, first - nearby.k0)
-    since = f"in {calm} s" if earlier is None and nearby.k0 > 0 else "in this run"
+    k0 = facts.nearby.k0
+    calm = max(0, first - k0)
+    since = f"in {calm} s" if earlier is None and k0 > 0 else "in this run"
     return Evidence(
-        f"The first {words.first} {since} came {when(first - change.onset_k)} of the step{about}; "
+        f"The first {words.first} {since} came {when(first - facts.onset_k)} of the step{about}; "
         f"there was none in the {calm} s before.",
-        {"first_k": first, "seconds_after_onset": first - change.onset_k},
+        {"first_k": first, "seconds_after_onset": first - facts.onset_k},
     )
 
 
-def _rose(ks: NDArray[np.int64], words: Words, change: Change, nearby: Nearby) -> Evidence | None:
-    onset, (low, high) = change.onset_k, near(change)
+def _rose(ks: NDArray[np.int64], words: Words, facts: Facts) -> Evidence | None:
+    onset, (low, high) = facts.onset_k, facts.near
     if not np.any((ks >= low) & (ks <= high)):
         return None
-    seconds = min(_RATE_SECONDS, low - nearby.k0, nearby.soak_end(onset) - onset)
+    seconds = min(_RATE_SECONDS, low - facts.nearby.k0, facts.nearby.soak_end(onset) - onset)
     if seconds < _RATE_SECONDS // 3:
         return None
     before = int(np.count_nonzero((ks >= low - seconds) & (ks < low)))
@@ -229,9 +219,9 @@ def _rose(ks: NDArray[np.int64], words: Words, change: Change, nearby: Nearby) -
     )
 
 
-def _is_dense(ks: NDArray[np.int64], change: Change, nearby: Nearby) -> bool:
+def _is_dense(ks: NDArray[np.int64], facts: Facts) -> bool:
     """True when too few seconds since the onset lie clear of events, of which there are enough."""
-    seconds = np.arange(change.onset_k, end_of(change, nearby))
+    seconds = np.arange(facts.onset_k, facts.end_k)
     held = np.isin(seconds, ks)
     close = np.isin(seconds, np.concatenate([ks + lag for lag in LAGS]))
     most = max(LEAST_SECONDS - 1.0, _MOST_FREE_RATIO * seconds.size)
@@ -243,29 +233,36 @@ def _is_dense(ks: NDArray[np.int64], change: Change, nearby: Nearby) -> bool:
     )
 
 
-def _locked(ks: NDArray[np.int64], change: Change, nearby: Nearby) -> Locking | None:
-    return _locking_in(ks, change, nearby, change.onset_k, end_of(change, nearby))
+def _locked(ks: NDArray[np.int64], facts: Facts) -> Locking | None:
+    return locking_in(ks, facts, facts.onset_k, facts.end_k)
 
 
-def _was_locked(ks: NDArray[np.int64], change: Change, nearby: Nearby, locking: Locking) -> bool:
+def _was_locked(ks: NDArray[np.int64], facts: Facts, locking: Locking) -> bool:
     """True when the same events cost half as much, or more, before the step: then they did not make it."""
-    start = nearby.soak_start(change.onset_k)
-    before = _locking_in(ks, change, nearby, start, change.interval[0])
+    start = facts.nearby.soak_start(facts.onset_k)
+    before = locking_in(ks, facts, start, facts.change.interval[0])
     if before is None or before.p_value > _MOST_P:
         return False
     return 2.0 * contrast(before) >= contrast(locking)
 
 
-def _locking_in(
-    ks: NDArray[np.int64], change: Change, nearby: Nearby, start: int, stop: int
+def locking_in(
+    ks: NDArray[np.int64],
+    facts: Facts,
+    start: int,
+    stop: int,
+    least_seconds: int = LEAST_SECONDS,
 ) -> Locking | None:
-    series = nearby.series.get(change.series)
+    """Return how latency is locked to events between two seconds; None when too little is known."""
+    series = facts.latency
     if series is None:
         return None
     low, high = np.searchsorted(series.k, [start, stop])
     if high - low < 2 * LEAST_SECONDS:
         return None
-    return measured(series.k[low:high], series.values[low:high], ks, _SEED)
+    return measured(
+        series.k[low:high], series.values[low:high], ks, _SEED, least_seconds=least_seconds
+    )
 
 
 def contrast(locking: Locking) -> float:
@@ -288,15 +285,14 @@ def explained_ratio(change: Change, locking: Locking) -> float:
     return max(0.0, min(1.0, found))
 
 
-def _told(
+def _since(
     ks: NDArray[np.int64],
     words: Words,
-    change: Change,
-    nearby: Nearby,
+    facts: Facts,
     locking: Locking | None,
     explained: float,
 ) -> Evidence:
-    end = end_of(change, nearby)
+    change, end = facts.change, facts.end_k
     held = int(np.count_nonzero((ks >= change.onset_k) & (ks < end)))
     since = f"Of the {end - change.onset_k} s since the onset of the step {held} held {words.one}"
     quantity = wording.title(change.series)

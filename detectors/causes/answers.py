@@ -1,0 +1,242 @@
+"""Who answers: acknowledgements that are missing, pages and questions that get no answer, or get one late.
+
+A broker goes by the host and port at which it is asked, a page by the name of its target.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.causes.channel import VALUES, end_of, near, spacing_of
+from detectors.nearby import Nearby, between
+from soak.core.model import Change, Series
+from soak.core.series import parse_series
+
+ROUND_TRIPS = re.compile(r"(^|_)(rtt|round_?trip|ping)(_|$)", re.IGNORECASE)
+_REFUSED = re.compile(r"refused|ECONNREFUSED", re.IGNORECASE)
+_TIMED_OUT = re.compile(r"no complete answer|timed out|no answer in time", re.IGNORECASE)
+_FEW = 0.75  # of the usual acknowledgements: with fewer, some partitions get none
+_LEAST_USUAL = 10.0
+_LATE_ANSWERS = ("retention_poll_age_seconds", "scrape_duration_seconds")
+_SLOWER = 1.5
+_USUAL = 0.99
+_OFTEN = 0.1  # of the seconds, so that one outlier is none
+_LEAST_VALUES = 20
+_LEAST_SHARE = 0.2
+_EVERY = 8  # seconds from one standstill to the next, at most
+_ANSWERED = 0.9  # of the minute before
+_CUT_VALUES = 5  # in a row without an answer
+_FAIL_SECONDS = 30  # after the onset: a question, or a send, takes its time to fail
+FAILURES = ("failed_messages", "missed_messages")
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Seconds in a row, from `from_k` on, in which something gave no answer, or less than it was to.
+
+    `is_over`: it gave one again; `missing_ratio`: of the answers, 1 when there was none at all.
+    """
+
+    what: str
+    from_k: int
+    seconds: int
+    is_over: bool
+    missing_ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Answers beyond what was usual: how late they were, in which share of the seconds, from when on."""
+
+    series: str
+    usual: float
+    late: float
+    ratio: float
+    from_k: int
+
+
+class Answers:
+    """What clients, pages and questions were answered around one onset."""
+
+    def __init__(self, change: Change, nearby: Nearby, untouched: Collection[str]) -> None:
+        self._change = change
+        self._nearby = nearby
+        self._untouched = untouched
+
+    @cached_property
+    def unacknowledged(self) -> Silence | None:
+        """Return the longest lack of acknowledgements around the onset of what was sent, or None."""
+        acked, sent = self._total("acked_messages"), self._total("sent_messages")
+        held = self._total("held_back_messages")  # by a full queue: the cluster takes no more
+        low = near(self._change)[0]
+        before = [count for k, count in acked.items() if low - 60 <= k < low]
+        usual = float(np.median(before)) if before else 0.0
+        if usual < _LEAST_USUAL:
+            return None
+        due = {
+            k: usual if held.get(k) and count else min(usual, count)
+            for k, count in sent.items()
+            if k in acked
+        }
+        k = np.array(sorted(due), np.int64)
+        is_quiet = np.array([acked[at] < _FEW * due[at] for at in k.tolist()], np.bool_)
+        found = self._longest("acknowledgements", k, is_quiet)
+        if found is None:
+            return None
+        ks = [at for at in due if found.from_k <= at < found.from_k + found.seconds]
+        missing = 1.0 - sum(acked[at] for at in ks) / sum(due[at] for at in ks)
+        return replace(found, missing_ratio=missing)
+
+    @cached_property
+    def failed_messages(self) -> float:
+        """Return the messages that failed or were skipped from the onset on; 0 if some did before."""
+        first, last = near(self._change)
+        total = 0.0
+        for metric in FAILURES:
+            for series in self._of(metric).values():
+                after = between(series, first, last + _FAIL_SECONDS + 1)
+                if not np.any(series.values[series.k < first] > 0.0):
+                    total += float(after.sum())
+        return total
+
+    @cached_property
+    def silent_pages(self) -> list[Silence]:
+        """Return the pages that went from answering to not answering at the onset."""
+        low, found = near(self._change)[0], []
+        for name, series in self._of("up").items():
+            before = between(series, low - 60 * spacing_of(series), low)
+            if name in self._untouched or before.size == 0:
+                continue
+            if np.mean(before > 0.0) < _ANSWERED:
+                continue
+            what = parse_series(name).label("target") or name
+            silence = self._longest(what, series.k, series.values == 0.0, spacing_of(series))
+            if silence is not None:
+                found.append(silence)
+        return found
+
+    @cached_property
+    def unanswered(self) -> list[Silence]:
+        """Return the brokers, by host and port, whose short questions got no answer from the onset on.
+
+        What is lost long before or after it says nothing of the step.
+        """
+        end, found = min(self._nearby.k1, end_of(self._change, self._nearby)), {}
+        for name, series in self._round_trips.items():
+            spacing = spacing_of(series)
+            first, last = near(self._change, _FAIL_SECONDS, spacing)
+            ks = series.k[(series.k >= first - VALUES * spacing) & (series.k < self._nearby.k1)]
+            if not ks.size or ks[0] >= first:
+                continue
+            gaps = np.diff(ks, append=self._nearby.k1)
+            is_about_onset = (np.append(ks[1:], self._nearby.k1) > first) & (ks <= last)
+            is_cut = is_about_onset & (gaps > _CUT_VALUES * spacing) & (ks < end)
+            if np.any(is_cut):
+                at = int(np.flatnonzero(is_cut)[0])
+                is_over = at + 1 < ks.size
+                what = parse_series(name).label("target") or name
+                found[what] = Silence(what, int(ks[at]) + 1, int(gaps[at]) - 1, is_over)
+        return list(found.values())
+
+    @cached_property
+    def answering(self) -> frozenset[str]:
+        """Return the brokers whose short questions were answered at the onset and all along after it."""
+        silent = {one.what for one in self.unanswered}
+        names = self._round_trips
+        return frozenset(
+            target
+            for name, one in names.items()
+            if one.k.size and (target := parse_series(name).label("target")) not in silent
+        )
+
+    @cached_property
+    def refused(self) -> dict[str, int]:
+        """Return who refused connections from the onset on, with the first second: no process is there."""
+        return self._failed(_REFUSED)
+
+    @cached_property
+    def timed_out(self) -> dict[str, int]:
+        """Return whose connections were taken and not answered in time, with the first second."""
+        return self._failed(_TIMED_OUT)
+
+    def _failed(self, pattern: re.Pattern[str]) -> dict[str, int]:
+        first, last = near(self._change)
+        found: dict[str, int] = {}
+        for one in self._nearby.events:
+            reason = str(one.event.fields.get("reason", ""))
+            if first <= one.k <= last + _FAIL_SECONDS and pattern.search(reason):
+                target = str(one.event.fields.get("target", one.event.fields.get("probe", "")))
+                found.setdefault(target, one.k)
+        return found
+
+    @cached_property
+    def late(self) -> Late | None:
+        """Return the question that needs no drive whose answers came late most often, or None."""
+        found = [
+            one
+            for name, series in self._of(*_LATE_ANSWERS).items()
+            if name not in self._untouched and (one := self._late(series))
+        ]
+        return max(found, key=lambda one: one.ratio, default=None)
+
+    def _of(self, *metrics: str) -> dict[str, Series]:
+        series = self._nearby.series.items()
+        return {name: one for name, one in series if parse_series(name).metric in metrics}
+
+    @cached_property
+    def _round_trips(self) -> dict[str, Series]:
+        series = self._nearby.series.items()
+        return {name: one for name, one in series if ROUND_TRIPS.search(parse_series(name).metric)}
+
+    def _late(self, series: Series) -> Late | None:
+        first, last = near(self._change)
+        before = between(series, self._nearby.soak_start(self._change.onset_k), first)
+        low, high = np.searchsorted(series.k, [first, end_of(self._change, self._nearby)])
+        k, after = series.k[low:high], series.values[low:high]
+        if min(before.size, after.size) < _LEAST_VALUES:
+            return None
+        usual = float(np.quantile(before, _USUAL))
+        is_late = after > _SLOWER * usual
+        ratio = float(is_late.mean())
+        if ratio < _OFTEN or k[is_late][0] > last + _EVERY:
+            return None
+        typical = float(np.median(after[is_late]))
+        if typical - usual < _LEAST_SHARE * (self._change.after - self._change.before):
+            return None
+        return Late(series.name, usual, typical, ratio, int(k[is_late][0]))
+
+    def _total(self, metric: str) -> dict[int, float]:
+        """Return the sum over producers by second, of the seconds that all of them have."""
+        known = [
+            dict(zip(s.k.tolist(), s.values.tolist(), strict=True))
+            for s in self._of(metric).values()
+        ]
+        shared = set.intersection(*map(set, known)) if known else set()
+        return {k: sum(one[k] for one in known) for k in shared}
+
+    def _longest(
+        self, what: str, k: NDArray[np.int64], is_silent: NDArray[np.bool_], spacing: int = 1
+    ) -> Silence | None:
+        """Return the longest run of silent rows that begins at the onset, or ends there."""
+        low, high = near(self._change, spacing=spacing)
+        padded = np.concatenate([[False], is_silent, [False]]).astype(np.int8)
+        edges = np.flatnonzero(np.diff(padded))
+        runs = [
+            Silence(what, int(k[first]), int(k[stop - 1] - k[first]) + spacing, stop < k.size)
+            for first, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+            if low <= k[first] <= high or low <= k[stop - 1] + 1 <= high
+        ]
+        return max(runs, key=lambda run: run.seconds, default=None)
+
+
+def missing_text(one: Silence) -> str:
+    """Return how many acknowledgements were missing: `acknowledgements stopped` is for none at all."""
+    if one.missing_ratio == 1.0:
+        return "acknowledgements stopped"
+    return f"{min(0.99, one.missing_ratio):.0%} of the usual acknowledgements were missing"

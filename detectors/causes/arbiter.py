@@ -1,0 +1,180 @@
+"""Weigh the hypotheses: what passes is named, what another cause explains follows it, else it is unknown.
+
+Method:  log odds add up (`hypothesis`). A cause that is named strongly accounts for signs that it always
+         brings about, so the hypotheses that rest on these lose most of their weight and come after it. A
+         cause that was named before stays until a sign against it, or a better cause, is there.
+Assumes: the signs of one hypothesis are independent enough for their strengths to add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from detectors.causes.facts import Facts
+from detectors.causes.hypothesis import DECISIVE, Hypothesis, Sign
+from detectors.channels import is_told
+from detectors.nearby import when
+from soak.core import wording
+from soak.core.model import Change, Evidence, Explanation
+from soak.core.series import source_of
+
+UNKNOWN = "unknown"
+BAR = 0.5
+"""Causes above it are named; a provisional one lies exactly at it."""
+NEXT_UNKNOWN = "see in the report which series changed; ask what was done then"
+
+EXPLAINS: dict[str, frozenset[str]] = {
+    "broker_down": frozenset(
+        {"leader_move", "under_replicated", "broker_pause", "network", "metadata_storm"}
+    ),
+    "broker_pause": frozenset({"leader_move", "under_replicated", "metadata_storm"}),
+    "metadata_storm": frozenset(
+        {
+            *("gc_pause", "broker_cpu", "leader_move", "segment_roll", "noisy_neighbour"),
+            *("slow_fsync", "drive_gc", "slow_drive", "broker_pause", "network", "foreign_load"),
+        }
+    ),
+    "foreign_load": frozenset(
+        {"broker_cpu", "noisy_neighbour", "gc_pause", "drive_gc", "slow_drive", "segment_roll"}
+    ),
+    "catch_up_read": frozenset({"foreign_load", "noisy_neighbour"}),
+    "compaction": frozenset({"noisy_neighbour"}),
+    "gc_pause": frozenset({"broker_cpu"}),
+    "segment_roll": frozenset({"broker_cpu"}),
+    "under_replicated": frozenset({"noisy_neighbour", "foreign_load"}),
+    "drive_throttled": frozenset({"drive_gc", "slow_drive"}),
+    "client": frozenset({"network"}),
+}
+"""What each cause brings about by itself."""
+_EXPLAINS_FROM = 0.75  # probability from which on a cause accounts for the signs of others
+_EXPLAINED = -2.0
+_LEAST_LEFT = 0.02  # log odds: what passed by itself is still listed, after its reason
+_SECONDS = 10
+_MOST = 3
+_MOST_RULED_OUT = 6
+
+
+def weigh(
+    hypotheses: Iterable[Hypothesis],
+    facts: Facts,
+    *,
+    is_last: bool,
+    named: Sequence[Explanation] = (),
+) -> list[Explanation]:
+    """Return the causes that pass, best first; `unknown` alone when there is none.
+
+    `named`: the judgement before. The last judgement takes no cause that waits for seconds to come.
+    """
+    known = [one for one in hypotheses if not (one.is_provisional and is_last)]
+    best = {one.cause: one for one in sorted(known, key=lambda one: one.probability)}
+    weighed = [_explained_away(one, best.values()) for one in best.values()]
+    passing = [one for one in weighed if one.is_provisional or one.probability > BAR]
+    if passing:
+        ordered = sorted(passing, key=lambda one: (-one.log_odds, one.cause))
+        return [_explanation(one) for one in ordered]
+    unknown = _unknown(facts, list(best.values()))
+    return _kept(named, best) or [unknown]
+
+
+def _explained_away(one: Hypothesis, others: Iterable[Hypothesis]) -> Hypothesis:
+    """Return a hypothesis without the weight of signs that a stronger cause brings about by itself."""
+    causes = [
+        other
+        for other in others
+        if one.cause in EXPLAINS.get(other.cause, frozenset())
+        and other.probability >= _EXPLAINS_FROM
+        and one.cause not in _stronger_reasons(other, one)
+    ]
+    if not causes or one.ruled_out or one.is_provisional:
+        return one
+    reason = max(causes, key=lambda other: other.probability)
+    strength = _EXPLAINED
+    if one.log_odds > 0.0:
+        strength = max(strength, min(0.0, _LEAST_LEFT - one.log_odds))
+    text = f"{reason.cause} brings this about by itself."
+    sign = Sign(strength, Evidence(text, {"by": reason.cause}))
+    return replace(one, signs=(*one.signs, sign), share=1.0)
+
+
+def _stronger_reasons(reason: Hypothesis, one: Hypothesis) -> frozenset[str]:
+    """Return the cause where it explains its own reason in turn, and is at least as sure."""
+    is_mutual = reason.cause in EXPLAINS.get(one.cause, frozenset())
+    return frozenset({one.cause}) if is_mutual and one.log_odds > reason.log_odds else frozenset()
+
+
+def _kept(named: Sequence[Explanation], best: Mapping[str, Hypothesis]) -> list[Explanation]:
+    """Return the causes named before that nothing speaks against, as they were named."""
+    nothing = Hypothesis(UNKNOWN)
+    return [one for one in named if one.score > BAR and not best.get(one.cause, nothing).against]
+
+
+def _explanation(one: Hypothesis) -> Explanation:
+    score = BAR if one.is_provisional else one.probability
+    return Explanation(one.cause, round(score, 4), one.evidence, one.against, one.suspect)
+
+
+# --- nothing passes
+
+
+def _unknown(facts: Facts, known: Sequence[Hypothesis]) -> Explanation:
+    """Return, with score 0, what else changed, what is ruled out, and what would have to be measured."""
+    evidence = [*_changed(facts.change, facts.nearby.changes)]
+    evidence += _missing(known)
+    evidence += _nearly(known)
+    return Explanation(UNKNOWN, 0.0, tuple(evidence), tuple(_ruled_out(known)))
+
+
+def _changed(change: Change, changes: Iterable[Change]) -> list[Evidence]:
+    at_onset = sorted(
+        (
+            other
+            for other in changes
+            if other.state in {"confirmed", "gone"}
+            and not is_told(other)
+            and abs(other.onset_k - change.onset_k) <= _SECONDS
+        ),
+        key=lambda other: (abs(other.onset_k - change.onset_k), other.series),
+    )
+    found = [
+        Evidence(
+            f"{wording.title(other.series)} of {source_of(other.series)} went from "
+            f"{wording.amount_of(other.series, other.before)} to "
+            f"{wording.amount_of(other.series, other.after)}, "
+            f"{when(other.onset_k - change.onset_k)} of the step.",
+            {"onset_k": other.onset_k, "before": other.before, "after": other.after},
+        )
+        for other in at_onset[:_MOST]
+    ]
+    if found:
+        return found
+    text = f"None of the other series watched changed within {_SECONDS} s of the onset of the step."
+    return [Evidence(text)]
+
+
+def _nearly(known: Sequence[Hypothesis]) -> list[Evidence]:
+    """Return the likeliest cause that did not pass, with what speaks for it and against it."""
+    likely = [
+        one for one in known if not one.ruled_out and one.log_odds > -DECISIVE and one.evidence
+    ]
+    likely = [one for one in likely if any(sign.strength > 0.0 for sign in one.signs)]
+    best = max(likely, key=lambda one: one.log_odds, default=None)
+    if best is None:
+        return []
+    said = " ".join(one.text for one in (*best.evidence[:1], *best.against[:1]))
+    return [Evidence(f"Not enough for {best.cause} ({best.probability:.0%}): {said}")]
+
+
+def _missing(known: Sequence[Hypothesis]) -> list[Evidence]:
+    what = list(dict.fromkeys(text for one in known for text in one.missing))
+    if not what:
+        return []
+    return [Evidence(f"To tell, these would have to be measured: {'; '.join(what)}.")]
+
+
+def _ruled_out(known: Sequence[Hypothesis]) -> list[Evidence]:
+    excluded = sorted((one for one in known if one.ruled_out), key=lambda one: one.cause)
+    return [
+        Evidence(f"{one.cause} is ruled out: {one.against[0].text}", {"cause": one.cause})
+        for one in excluded[:_MOST_RULED_OUT]
+    ]

@@ -1,0 +1,247 @@
+"""What brokers do by themselves, and what runs short: deletions, compactions, copies, backlogs, CPU.
+
+Facts that several hypotheses weigh; each is a function of `Facts`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.causes import channel
+from detectors.causes.answers import ROUND_TRIPS
+from detectors.causes.channel import VALUES, Shift, risen, spacing_of
+from detectors.causes.facts import BACKLOGS, COPIES, LEADER_COUNTERS, Facts
+from soak.core.series import parse_series, source_of
+
+DELETIONS = ("retention_deletion", "segment_deletion", "ledger_deletion", "segment_unlinked")
+_COMPACTIONS = (
+    "bookie_MAJOR_COMPACTIONS",
+    "bookie_MINOR_COMPACTIONS",
+    "bookie_RECLAIMED_COMPACTION_SPACE_BYTES",
+    "retention_compacted_bytes",
+)
+_BOOKIE = ("bookie_", "pulsar_", "bookkeeper_")
+_LATER_SECONDS = 120  # until a compaction is reported: it is counted when it ends
+
+
+def is_copying(facts: Facts) -> bool:
+    """True when copies fell behind at the onset, so that brokers copy from each other."""
+    return risen(facts.shifts(*COPIES)) is not None
+
+
+def are_leaders_known(facts: Facts) -> bool:
+    """True when leaders that moved would have been reported."""
+    return bool(facts.named(*LEADER_COUNTERS, "broker_log_events"))
+
+
+def are_deletions_known(facts: Facts) -> bool:
+    """True when deletions would have been reported one by one."""
+    return any(one.startswith(("retention_", "broker_log_events")) for one in facts.metrics)
+
+
+# --- compactions
+
+
+def are_compactions_known(facts: Facts) -> bool:
+    """True when bookies report what they compact."""
+    return bool(facts.named(*_COMPACTIONS))
+
+
+def compactions(facts: Facts) -> tuple[int, ...]:
+    """Return the seconds from the onset on in which a compaction was reported, if none was before it."""
+    ks = _compactions_reported(facts)
+    if np.any(ks < facts.near[0]):
+        return ()
+    return tuple(int(k) for k in _since_onset(ks, facts))
+
+
+def may_be_compacting(facts: Facts) -> bool:
+    """True when a compaction was reported from the onset on, or may still be, or nobody would report it."""
+    if _since_onset(_compactions_reported(facts), facts).size:
+        return True
+    reporting = list(facts.named(*_COMPACTIONS))
+    if not reporting:
+        has_bookies = any(metric.startswith(_BOOKIE) for metric in facts.metrics)
+        return has_bookies or bool(facts.event_ks("ledger_created", "ledger_roll").size)
+    lags = (facts.nearby.lag_seconds.get(name, 0.0) for name in reporting)
+    return facts.nearby.k1 <= facts.near[1] + max(_LATER_SECONDS, *lags)
+
+
+def _since_onset(ks: NDArray[np.int64], facts: Facts) -> NDArray[np.int64]:
+    first, last = facts.near
+    return ks[(ks >= first) & (ks <= last + _LATER_SECONDS)]
+
+
+def _compactions_reported(facts: Facts) -> NDArray[np.int64]:
+    """Return the seconds in which bookies reported a compaction, ascending, each once."""
+    reclaimed = [
+        one.k
+        for one in facts.events("space_reclaimed")
+        if one.event.fields.get("by") == "compaction"
+    ]
+    counted = facts.counted_ks(*_COMPACTIONS)
+    return np.unique(np.concatenate([counted, np.array(reclaimed, np.int64)]))
+
+
+# --- the way between clients and brokers
+
+PACKETS = re.compile(
+    r"retrans|network_(errors|drops)|network_(receive|transmit)_(errs|drop)|tcp_?timeouts",
+    re.IGNORECASE,
+)
+LONE_DELAY = "broker_lone_delay_seconds"
+LEAST_WAY_SHARE = 0.2  # of the step
+
+
+def is_way_calm(facts: Facts) -> bool:
+    """True when a channel of the network was measured, answers came at the onset, and none rose.
+
+    What a broker that stands still adds to its answers, when it goes on, is small beside the step.
+    """
+    ways = [*facts.shifts_like(ROUND_TRIPS), *facts.shifts(LONE_DELAY)]
+    packets = facts.shifts_like(PACKETS)
+    felt = [*packets, *(one for one in ways if one.added(facts.change) >= LEAST_WAY_SHARE)]
+    is_calm = not felt or channel.are_calm(felt)
+    return bool(ways or packets) and is_calm and not facts.answers.unanswered
+
+
+# --- CPU that runs short
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """From where on work has to wait; `rise` is the least difference."""
+
+    metric: str
+    after: float
+    rise: float
+
+    def is_exceeded(self, one: Shift) -> bool:
+        """True for a channel that came this far, whenever that was."""
+        return one.after >= self.after and one.rise >= self.rise
+
+
+USED = Limit("host_cpu_ratio", 0.75, 0.15)
+STOLEN = Limit("host_cpu_steal_ratio", 0.05, 0.04)
+WAITING = Limit("process_cpu_waiting_ratio", 0.5, 0.25)
+_OF_BROKERS = (
+    USED,
+    STOLEN,
+    Limit("node_pressure_cpu_waiting_seconds", 0.25, 0.15),
+    Limit("vectorized_reactor_utilization_ratio", 0.9, 0.1),
+)
+_OF_HOST = ("host_cpu_ratio", "node_pressure_cpu_waiting_seconds")
+
+
+def short_of_cpu(facts: Facts) -> list[Shift]:
+    """Return what says that the CPU of a broker's host, or its busiest core, ran short at the onset."""
+    return [
+        one
+        for limit in _OF_BROKERS
+        for one in facts.shifts(limit.metric)
+        if one.has_risen
+        and limit.is_exceeded(one)
+        and facts.is_of_broker(one.series)
+        and not (limit.metric in _OF_HOST and source_of(one.series) in facts.busy_with_us)
+    ]
+
+
+# --- a backlog that begins to drain at the onset: its peak lies there, and it falls from then on
+# Method:  the peak of a backlog is dated; of all its changes from there four fifths must be falls, by a
+# third at least, and be worth five seconds of the load or, where that is not known, fall for as long.
+# Assumes: a backlog known in every value; one reported late is looked for as late as its channel lags.
+
+_LEAST_VALUES = 3
+_FALLING = 0.8
+_PARTS = 10
+_FALLEN = 1.0 / 3.0
+_LEAST_SECONDS = 5.0
+_FULL = 0.95  # of the peak: still the full level
+_MOST_FULL = 0.25  # of the fall
+_EMPTY = 0.02  # of the peak: what follows is no drain any more
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A backlog at its peak and at the end of what was seen, and the second in which it began to fall."""
+
+    series: str
+    peak: float
+    end: float
+    from_k: int
+    seconds: int
+
+
+def draining(facts: Facts) -> Drain | None:
+    """Return the largest backlog that began to drain at the onset, or None."""
+    found = [one for name in facts.named(*BACKLOGS) if (one := _drain(name, facts))]
+    return max(found, key=lambda one: one.peak, default=None)
+
+
+def _drain(name: str, facts: Facts) -> Drain | None:
+    series = facts.nearby.series[name]
+    spacing = spacing_of(series)
+    lag = facts.nearby.lag_seconds.get(name, 0.0)
+    first, last = channel.near(facts.change, lag, spacing)
+    start = facts.change.interval[0] - VALUES * spacing
+    stop = min(facts.nearby.k1, facts.end_k + VALUES * spacing)
+    low, high = np.searchsorted(series.k, [start, stop])
+    k, values = series.k[low:high], series.values[low:high]
+    if values.size <= _LEAST_VALUES:
+        return None
+    peak = float(values.max())
+    if peak <= 0.0:  # old results of the benchmark hold negative ones
+        return None
+    for at, from_k in _begins(k, values):
+        falling = _falling(values[at:], peak)
+        if not falling.size or not first - spacing <= from_k <= last:
+            continue
+        seconds = int(k[at + falling.size - 1]) - from_k
+        rate = _rate(name, facts)
+        if (peak / rate if rate > 0.0 else seconds) >= _LEAST_SECONDS:
+            return Drain(name, peak, float(falling[-1]), from_k, seconds)
+    return None
+
+
+def _begins(k: NDArray[np.int64], values: NDArray[np.float64]) -> Iterator[tuple[int, int]]:
+    """Give where the fall may begin, and its second: at the peak, or at the end of a plateau.
+
+    A plateau's largest value lies anywhere, so the line of the fall is drawn back to its level.
+    """
+    peak = float(values.max())
+    at = values.size - 1 - int(np.argmax(values[::-1]))  # the last of several equal ones
+    yield at, int(k[at])
+    end = int(np.flatnonzero(values >= _FULL * peak)[-1])
+    falling = _falling(values[end:], peak)
+    if falling.size:
+        rate = (falling[0] - falling[-1]) / float(k[end + falling.size - 1] - k[end])
+        full = values[: end + 1]
+        level = float(np.median(full[full >= _FULL * peak]))
+        yield end, round(float(k[end]) - max(0.0, level - falling[0]) / rate)
+
+
+def _falling(values: NDArray[np.float64], peak: float) -> NDArray[np.float64]:
+    """Return the fall that the values begin with, until nothing is left; empty when it is none."""
+    emptied = np.flatnonzero(values <= _EMPTY * peak)
+    falling = values[: int(emptied[0]) + 1] if emptied.size else values
+    if falling.size < _LEAST_VALUES or falling[-1] > (1.0 - _FALLEN) * peak:
+        return falling[:0]
+    apart = max(1, falling.size // _PARTS)  # or noise would hide a slow drain
+    falls = falling[:-apart] - falling[apart:]
+    is_steady = falls[falls > 0.0].sum() >= _FALLING * np.abs(falls).sum()
+    full = int(np.flatnonzero(falling >= _FULL * falling[0])[-1])
+    is_begun = full <= _MOST_FULL * (falling.size - 1)  # a plateau lasts longer
+    return falling if is_steady and is_begun else falling[:0]
+
+
+def _rate(name: str, facts: Facts) -> float:
+    """Return the messages sent a second by all producers; 0 where it is not known, or the unit is another."""
+    if not parse_series(name).metric.endswith("_messages"):
+        return 0.0
+    sent = facts.named("sent_messages").values()
+    return sum(float(np.median(one.values)) for one in sent if one.k.size)

@@ -1,0 +1,457 @@
+"""Brokers that are down, stand still, catch up, lead something else, or have metadata to work through.
+
+Method:  a broker that is down answers neither its page nor short questions, refuses connections, and with it
+         acknowledgements are missing, sends fail, copies fall behind and, after the cluster noticed, leaders
+         move. One that stands still answers late, or not at all for less than half a minute, while its drive,
+         CPU and network are calm. Elections count as moves of leaders only where the partition is of this run
+         and had a leader before; first elections, and those of other topics, are metadata to work through.
+Assumes: a page that alone is silent says more of the page than of the broker.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.causes import answers, background
+from detectors.causes.answers import Late, Silence
+from detectors.causes.channel import Shift
+from detectors.causes.facts import COPIES, LEADER_COUNTERS, Facts
+from detectors.causes.hypothesis import (
+    CLEAR,
+    DECISIVE,
+    FAIR,
+    SLIGHT,
+    Hypothesis,
+    Sign,
+    ruled_out,
+    unmeasured,
+)
+from detectors.nearby import TimedEvent, between, when
+from soak.core import wording
+from soak.core.model import Evidence
+from soak.core.series import parse_series, source_of
+
+NEXT = {
+    "broker_down": "check that the broker is up, and read in its log why it left",
+    "broker_pause": "check if the broker was stopped or swapped, or its host migrated",
+    "under_replicated": "see which replicas catch up, and throttle their replication",
+    "leader_move": "read in the controller's log why leaders moved, and move them back",
+    "metadata_storm": "find out who created topics or partitions, or moved those of other topics",
+}
+
+LEADER_CHANGE = "leader_change"
+_LONG_SECONDS = 30
+_STOPPED_SECONDS = 3  # an orderly end takes less
+_OUTAGE_SECONDS = 10
+_ALL_MISSING = 0.9
+_UNLED_SECONDS = 2  # until a cluster notices at the earliest
+
+
+def examine(facts: Facts) -> Iterator[Hypothesis]:
+    """Give what is to be said of each cause that lies in a broker or the cluster's metadata."""
+    yield _down(facts)
+    yield from _paused(facts)
+    yield _catching_up(facts)
+    moves = _own_moves(facts)
+    yield _moved(moves, facts)
+    yield _storm(facts)
+
+
+# --- down
+
+
+def _down(facts: Facts) -> Hypothesis:
+    seen = facts.answers
+    stopped = _stopped(facts)
+    beside = _beside_down(stopped, facts)
+    pages = [one for one in seen.silent_pages if _is_gone(one, facts)]
+    cut = [one for one in seen.unanswered if _is_gone(one, facts)]
+    silent = [*cut, *pages]
+    if _stood_still(silent, facts):
+        text = "Requests timed out and were answered again later; no connection was refused."
+        return ruled_out("broker_down", text)
+    signs: list[Sign] = []
+    for one in silent[:3]:
+        strength = 0.0 if signs else CLEAR if beside else FAIR
+        signs.append(Sign(strength, _silent_text(one, facts)))
+    if seen.refused and (silent or stopped is not None):
+        who = ", ".join(sorted(filter(None, seen.refused))) or "a broker"
+        since = when(min(seen.refused.values()) - facts.onset_k)
+        text = f"Connections to {who} were refused, first {since} of the step: no process listens there."
+        signs.append(Sign(FAIR, Evidence(text)))
+    elif silent and seen.timed_out:
+        text = "Requests timed out and connections were not refused: the process may stand still."
+        signs.append(Sign(-FAIR, Evidence(text)))
+    signs += beside
+    if not silent and stopped is not None and not seen.refused and facts.answers.answering:
+        names = ", ".join(sorted(seen.answering))
+        text = f"All brokers that are asked short questions answered throughout ({names})."
+        signs.append(Sign(-DECISIVE, Evidence(text)))
+    if not silent and stopped is None:
+        if seen.answering or facts.named("up"):
+            return ruled_out(
+                "broker_down", "Pages and short questions were answered, and acknowledgements came."
+            )
+        return unmeasured("broker_down", "answers of the brokers (probes round_trip, prometheus)")
+    return Hypothesis("broker_down", tuple(signs), _suspect(silent, facts))
+
+
+def _is_gone(one: Silence, facts: Facts) -> bool:
+    """True for a silence that is long, or in an outage, or where connections were refused."""
+    is_long = one.seconds >= _LONG_SECONDS
+    return is_long or facts.outage is not None or bool(facts.answers.refused)
+
+
+def _stood_still(silent: list[Silence], facts: Facts) -> bool:
+    """True when brokers that timed out answered again, and never refused: a process that ends refuses."""
+    seen = facts.answers
+    is_over = bool(silent) and all(one.is_over for one in silent)
+    return is_over and bool(seen.timed_out) and not seen.refused
+
+
+def _suspect(silent: list[Silence], facts: Facts) -> str:
+    """Return the host and port of the broker that is silent, else the name of its page."""
+    brokers = {one.what for one in facts.answers.unanswered}
+    names = [one.what for one in silent if one.what in brokers] or [one.what for one in silent]
+    return ", ".join(dict.fromkeys(names)) or ", ".join(sorted(_lost_leaders(facts)))
+
+
+def _lost_leaders(facts: Facts) -> set[str]:
+    """Return the addresses of leaders that no client names any more after the onset."""
+    first, found, kept = facts.near[0], set(), set()
+    for name, series in facts.named("leader_info").items():
+        address = parse_series(name).label("address")
+        if series.k.size and series.k[0] < first:
+            (found if series.k[-1] < facts.near[1] + _LONG_SECONDS // 2 else kept).add(address)
+    return found - kept
+
+
+def _stopped(facts: Facts) -> Silence | None:
+    """Return the lack of acknowledgements around the onset; None where it was short."""
+    found = facts.answers.unacknowledged
+    return found if found is not None and found.seconds >= _STOPPED_SECONDS else None
+
+
+def _beside_down(stopped: Silence | None, facts: Facts) -> list[Sign]:
+    """Return what clients and the rest of the cluster notice of a broker's end."""
+    onset = facts.onset_k
+    signs = []
+    if stopped is not None:
+        until = "" if stopped.is_over else " and longer"
+        text = (
+            f"{answers.missing_text(stopped).capitalize()} for {wording.span(stopped.seconds)}{until}, "
+            f"beginning {when(stopped.from_k - onset)} of the step."
+        )
+        is_outage = stopped.seconds >= _OUTAGE_SECONDS and stopped.missing_ratio > _ALL_MISSING
+        strength = FAIR + SLIGHT * is_outage
+        signs.append(
+            Sign(strength, Evidence(text, {"from_k": stopped.from_k, "seconds": stopped.seconds}))
+        )
+    if facts.has_begun("isr_shrink", within=_LONG_SECONDS) or background.is_copying(facts):
+        signs.append(Sign(FAIR, Evidence("At the onset of the step copies fell behind.")))
+    led = _ks_within(facts.event_ks(LEADER_CHANGE), facts)
+    if led.size and facts.has_begun(LEADER_CHANGE, within=_LONG_SECONDS):
+        text = f"Leaders moved {when(int(led[0]) - onset)} of the step"
+        is_unled = stopped is not None and led[0] - stopped.from_k >= _UNLED_SECONDS
+        if is_unled:
+            text += ", after acknowledgements had been missing for a while"
+        signs.append(Sign(FAIR * 2 if is_unled else FAIR, Evidence(f"{text}.")))
+    failed = facts.answers.failed_messages
+    if failed > 0.0:
+        text = f"Sends failed from the onset on: {wording.amount(failed, 'messages')}."
+        signs.append(Sign(FAIR, Evidence(text, {"failed_messages": failed})))
+    return signs
+
+
+def _ks_within(ks: NDArray[np.int64], facts: Facts) -> NDArray[np.int64]:
+    first, last = facts.near
+    return ks[(ks >= first) & (ks <= last + _LONG_SECONDS)]
+
+
+def _silent_text(one: Silence, facts: Facts) -> Evidence:
+    what = "Broker" if ":" in one.what else "The metrics page of"
+    text = (
+        f"{what} {one.what} stopped answering {when(one.from_k - facts.onset_k)} of the step, "
+        f"for {wording.span(one.seconds)}{'' if one.is_over else ' and longer'}."
+    )
+    return Evidence(text, {"from_k": one.from_k, "seconds": one.seconds})
+
+
+# --- standing still
+
+_EVEN = 0.7
+
+
+def _paused(facts: Facts) -> Iterator[Hypothesis]:
+    silent = [*facts.answers.unanswered, *facts.answers.silent_pages]
+    hung = [one for one in silent if one.seconds >= _STOPPED_SECONDS]
+    if _stood_still(hung, facts):
+        yield _hung(hung, facts)
+    else:
+        yield from _answered_late(facts)
+
+
+def _hung(hung: list[Silence], facts: Facts) -> Hypothesis:
+    text = "Requests timed out meanwhile, and no connection was refused: the process was there."
+    signs = [Sign(CLEAR, _silent_text(hung[0], facts)), Sign(FAIR, Evidence(text))]
+    signs += [Sign(0.0, one.evidence) for one in _beside_down(_stopped(facts), facts)]
+    return Hypothesis("broker_pause", tuple(signs), _suspect(hung, facts))
+
+
+def _answered_late(facts: Facts) -> Iterator[Hypothesis]:
+    seen, stopped = facts.answers, facts.answers.unacknowledged
+    pages = [one for one in seen.silent_pages if _is_short(one)]
+    is_watched = background.are_leaders_known(facts)
+    if seen.late is None and not pages and (stopped is None or not is_watched):
+        return
+    if stopped is not None and not _is_short(stopped):
+        return
+    unknown = [
+        what
+        for what, is_known in (
+            ("flushes", bool(facts.flushes)),
+            ("CPU", bool(facts.shifts("host_cpu_ratio")) or facts.is_cpu_innocent),
+        )
+        if not is_known
+    ]
+    if unknown:
+        yield unmeasured("broker_pause", *unknown)
+        return
+    is_calm = (
+        facts.is_flush_innocent
+        and facts.is_drive_innocent
+        and facts.is_cpu_innocent
+        and background.is_way_calm(facts)
+    )
+    if not is_calm:
+        return
+    if not _is_uneven(facts):
+        yield ruled_out("broker_pause", "The median waits as long as the tail: every message does.")
+        return
+    other = _other_reason(facts)
+    if other:
+        yield ruled_out("broker_pause", other)
+        return
+    signs = [] if seen.late is None else [Sign(CLEAR, _late_text(seen.late, facts))]
+    for one in [*pages, *([stopped] if stopped is not None else [])]:
+        signs.append(Sign(0.0 if signs else CLEAR, _standstill_text(one, facts)))
+    known = any(drive.is_known for drive in facts.drives)
+    said = Evidence(
+        f"{'Device, flushes' if known else 'Flushes'}, CPU and network were measured, and none of them "
+        "rose with the step."
+    )
+    suspect = pages[0].what if pages else ""
+    share = 1.0 if len(signs) > 1 else 0.0
+    yield Hypothesis("broker_pause", (*signs, Sign(0.0, said)), suspect, share)
+
+
+def _other_reason(facts: Facts) -> str:
+    """Return what explains by itself why a broker did not answer; "" where nothing does."""
+    if facts.answers.refused:
+        return "Connections were refused: the process was gone, and did not stand still."
+    if facts.has_begun(LEADER_CHANGE, *background.DELETIONS):
+        return "Leaders moved, or deletions began, at the onset."
+    return ""
+
+
+def _is_short(one: Silence) -> bool:
+    return one.is_over and one.seconds < _LONG_SECONDS
+
+
+def _is_uneven(facts: Facts) -> bool:
+    """True when the median waits less than the tail: a longer way would delay every message alike."""
+    metric = parse_series(facts.change.series).metric
+    rises = {
+        quantile: max((one.rise for one in facts.shifts(metric, quantile=quantile)), default=None)
+        for quantile in ("0.5", "0.99")
+    }
+    middle, tail = rises["0.5"], rises["0.99"]
+    return middle is None or tail is None or middle <= _EVEN * tail
+
+
+def _late_text(late: Late, facts: Facts) -> Evidence:
+    return Evidence(
+        f"A broker answered a request late that needs no drive: {wording.title(late.series)} of "
+        f"{source_of(late.series)} was {wording.amount(late.late, 'seconds')} in {late.ratio:.0%} of the "
+        f"seconds, first {when(late.from_k - facts.onset_k)} of the step, and at most "
+        f"{wording.amount(late.usual, 'seconds')} before.",
+        {"late_seconds": late.late, "usual_seconds": late.usual, "late_ratio": late.ratio},
+    )
+
+
+def _standstill_text(one: Silence, facts: Facts) -> Evidence:
+    if one.what == "acknowledgements":
+        what, then = answers.missing_text(one).capitalize(), "they came again"
+    else:
+        what, then = f"The metrics page of {one.what} gave no answer", "it gave some again"
+    return Evidence(
+        f"{what} for {wording.span(one.seconds)}, beginning {when(one.from_k - facts.onset_k)} of the step, "
+        f"and then {then}.",
+        {"from_k": one.from_k, "seconds": one.seconds, "missing_ratio": one.missing_ratio},
+    )
+
+
+# --- catching up
+
+_BACK_SECONDS = 60
+
+
+def _catching_up(facts: Facts) -> Hypothesis:
+    """Return what says that a broker copies what it missed from its peers."""
+    if not facts.named(*COPIES):
+        return unmeasured("under_replicated", "partitions with copies that are behind")
+    behind = _most_behind(facts)
+    if behind < 1.0:
+        return ruled_out("under_replicated", "No copy was behind.")
+    text = f"Copies of up to {behind:g} partitions of one broker were behind."
+    signs = [Sign(FAIR, Evidence(text, {"partitions": behind}))]
+    back, suspect = _back(facts), ""
+    if back is not None:
+        suspect, k = back
+        text = f"Broker {suspect} answers again since {when(k - facts.onset_k)} of the step."
+        signs.append(Sign(CLEAR, Evidence(text, {"from_k": k})))
+    more = [one for drive in facts.drives for one in drive.more_work]
+    if more:
+        signs.append(Sign(SLIGHT, more[0].evidence(facts.change)))
+    return Hypothesis("under_replicated", tuple(signs), suspect)
+
+
+def _most_behind(facts: Facts) -> float:
+    """Return the most partitions of one broker with copies behind, from a minute before the onset on."""
+    start = facts.near[0] - _BACK_SECONDS
+    parts = (between(one, start, facts.end_k) for one in facts.named(*COPIES).values())
+    return max((float(part.max()) for part in parts if part.size), default=0.0)
+
+
+def _back(facts: Facts) -> tuple[str, int] | None:
+    """Return who began to answer again within the minute before the onset, and when."""
+    first, last = facts.near
+    for name, series in facts.named("up").items():
+        came = series.k[1:][(series.values[1:] > 0.0) & (series.values[:-1] == 0.0)]
+        near = came[(came >= first - _BACK_SECONDS) & (came <= last)]
+        if near.size:
+            return parse_series(name).label("target") or name, int(near[-1])
+    return None
+
+
+# --- leaders and metadata
+
+_BEFORE_SECONDS = 300
+_MOST_EXPECTED = 0.1  # of such seconds as near to any instant
+_STORM = 20  # partitions elected within seconds, beyond those of the run
+_STORM_RATIO = 10.0  # of the usual rate
+
+
+def _is_first(event: TimedEvent) -> bool:
+    """True for the first election of a partition: it had no leader before, so none moved."""
+    return event.event.fields.get("epoch") == 0
+
+
+def _own_moves(facts: Facts) -> list[TimedEvent]:
+    """Return the leaders of this run's topics that moved."""
+    return [one for one in facts.events(LEADER_CHANGE) if facts.is_ours(one) and not _is_first(one)]
+
+
+def _moved(moves: list[TimedEvent], facts: Facts) -> Hypothesis:
+    counted = facts.counted_ks(*LEADER_COUNTERS)
+    ks = np.unique(np.concatenate([np.array([one.k for one in moves], np.int64), counted]))
+    first, last = facts.near
+    here = ks[(ks >= first) & (ks <= last)]
+    if here.size == 0:
+        if not background.are_leaders_known(facts) and not facts.events(LEADER_CHANGE):
+            return unmeasured("leader_move", "elections of leaders (probe broker_log)")
+        others = sum(1 for one in facts.events(LEADER_CHANGE) if first <= one.k <= last)
+        beside = f"; {others} elections of other topics or of new partitions" if others else ""
+        return ruled_out(
+            "leader_move", f"No leader of this run's topics moved at the onset{beside}."
+        )
+    start = max(facts.nearby.k0, first - _BEFORE_SECONDS)
+    before = int(np.count_nonzero((ks >= start) & (ks < first)))
+    expected = before * (last + 1 - first) / max(1, first - start)
+    after = int(np.count_nonzero((ks > last) & (ks < facts.end_k)))
+    text = (
+        f"Leaders changed in {here.size} of the seconds around the onset, first "
+        f"{when(int(here[0]) - facts.onset_k)} of the step{_example(int(here[0]), moves)}; in the "
+        f"{first - start} s before it was {before}, afterwards {after}."
+    )
+    numbers = {"first_k": int(here[0]), "seconds_near": int(here.size), "seconds_before": before}
+    strength = FAIR if expected > _MOST_EXPECTED else CLEAR + FAIR
+    topics = sorted({str(one.event.fields.get("topic", "")) for one in moves} - {""})
+    return Hypothesis(
+        "leader_move", (Sign(strength, Evidence(text, numbers)),), ", ".join(topics[:3])
+    )
+
+
+def _example(k: int, moves: list[TimedEvent]) -> str:
+    """Return an example, where a broker's log gave one."""
+    fields = next((one.event.fields for one in moves if one.k == k), {})
+    names = [f"{key} {fields[key]}" for key in ("topic", "partition", "bundle") if key in fields]
+    return f" ({', '.join(names)})" if names else ""
+
+
+def _storm(facts: Facts) -> Hypothesis:
+    """Return the elections of other topics, and of new partitions, that began at the onset.
+
+    Where leaders of the run moved then too, those of other topics are a part of that move.
+    """
+    first, last = facts.near
+    is_move = any(first <= one.k <= last + _LONG_SECONDS for one in _own_moves(facts))
+    other = [
+        one
+        for one in facts.events(LEADER_CHANGE)
+        if _is_first(one) or not (is_move or facts.is_ours(one))
+    ]
+    grown = _partitions_grown(facts)
+    if not other and grown is None:
+        if not background.are_leaders_known(facts):
+            return unmeasured("metadata_storm", "elections of leaders, partitions of the cluster")
+        return ruled_out(
+            "metadata_storm", "No leader of another topic or new partition was elected."
+        )
+    soon = [one for one in other if first <= one.k <= last + _LONG_SECONDS]
+    elected = {_partition(one) for one in soon}
+    before = [one for one in other if one.k < first]
+    seconds = max(1, first - facts.nearby.k0)
+    usual = len(before) / seconds * (last + _LONG_SECONDS - first)
+    is_storm = len(elected) >= _STORM and len(soon) >= _STORM_RATIO * usual
+    starts_here = any(one.k <= last for one in soon)
+    signs, suspect = [], ""
+    if is_storm and starts_here:
+        topics = Counter(topic for topic, _ in elected)
+        suspect = f"topic {topics.most_common(1)[0][0]}" if topics else ""
+        text = (
+            f"Leaders of {len(elected)} partitions of other topics, or of new ones, were elected from "
+            f"{when(soon[0].k - facts.onset_k)} of the step on, most of {suspect}; in the {seconds} s "
+            f"before it were {len(before)}."
+        )
+        signs.append(Sign(DECISIVE, Evidence(text, {"partitions": len(elected)})))
+    if grown is not None:
+        signs.append(Sign(CLEAR, grown.evidence(facts.change)))
+    if not signs:
+        text = f"Only {len(elected)} partitions of other topics were elected at the onset."
+        return ruled_out("metadata_storm", text)
+    return Hypothesis("metadata_storm", tuple(signs), suspect)
+
+
+_PARTITIONS = (
+    "kafka_controller_kafkacontroller_globalpartitioncount",
+    "kafka_controller_kafkacontroller_globaltopiccount",
+    "kafka_server_replicamanager_partitioncount",
+    "redpanda_cluster_partitions",
+    "redpanda_cluster_topics",
+    "pulsar_topics_count",
+)
+
+
+def _partitions_grown(facts: Facts) -> Shift | None:
+    found = [one for one in facts.shifts(*_PARTITIONS) if one.has_risen and one.rise >= _STORM]
+    return max(found, key=lambda one: one.rise, default=None)
+
+
+def _partition(one: TimedEvent) -> tuple[str, str]:
+    fields = one.event.fields
+    return str(fields.get("topic", "")), str(fields.get("partition", fields.get("bundle", "")))

@@ -1,0 +1,177 @@
+"""One drive around an onset: how long its requests take, what it has to do, and how worn it is.
+
+By our probe's names, whoever measured them; a mean time of a request may be made of two rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from detectors.causes.channel import Shift
+from soak.core.model import Series
+from soak.core.series import SeriesId, host_of, parse_series, source_of
+
+if TYPE_CHECKING:
+    from detectors.causes.facts import Facts
+
+WRITE_AWAIT = "disk_write_await_seconds"
+READ_AWAIT = "disk_read_await_seconds"
+FLUSH_AWAIT = "disk_flush_await_seconds"
+WRITE_TIME = "node_disk_write_time_seconds"
+BUSY = "node_disk_io_time_seconds"
+QUEUE = "disk_queue_length"
+WEIGHTED = "node_disk_io_time_weighted_seconds"
+WRITTEN, READ = "node_disk_written_bytes", "node_disk_read_bytes"
+WRITES, READS = "node_disk_writes_completed", "node_disk_reads_completed"
+FLUSHES = "node_disk_flush_requests"
+DISCARDS = "node_disk_discards_completed"
+_TIMES = (WRITE_TIME, BUSY, QUEUE, WEIGHTED)
+_AMOUNTS = (WRITTEN, READ, WRITES, READS, FLUSHES, DISCARDS)
+_AWAITS = {WRITE_AWAIT: (WRITE_TIME, WRITES), READ_AWAIT: ("node_disk_read_time_seconds", READS)}
+_TURNOVERS = ("disk_device_turnover_ratio", "disk_turnover_ratio")
+_MORE = 1.3
+_SATURATED = 0.9
+_ALIKE = 2.0 / 3.0  # of the seconds by which a write slowed
+_PART = 0.5
+
+Place = tuple[str, str, str]
+"""Source, target and device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """What one drive's channels did, by metric; those that are not known are missing."""
+
+    place: Place
+    shifts: Mapping[str, Shift] = field(default_factory=dict)
+    flush: Shift | None = None  # of this drive, or of one below it, which goes by another name
+    turnovers: float | None = None  # times its capacity that was written by the onset
+
+    @property
+    def name(self) -> str:
+        """Return the device and its host, or the target that a page is of."""
+        source, target, device = self.place
+        return f"{device or '?'} on {target or host_of(source)}"
+
+    def risen(self, metric: str, least_ratio: float = 1.0) -> Shift | None:
+        one = self.shifts.get(metric)
+        return one if one is not None and one.has_risen and one.ratio >= least_ratio else None
+
+    def most_risen(self, metrics: tuple[str, ...], least_ratio: float) -> Shift | None:
+        found = [one for metric in metrics if (one := self.risen(metric, least_ratio))]
+        return max(found, key=lambda one: one.ratio, default=None)
+
+    @property
+    def more_work(self) -> tuple[Shift, ...]:
+        """Return which of the bytes and requests grew, at whatever time after the onset."""
+        found = (self.shifts.get(metric) for metric in _AMOUNTS)
+        return tuple(one for one in found if one and not one.is_calm and one.ratio >= _MORE)
+
+    @property
+    def is_guilty(self) -> bool:
+        """True when the device itself slowed, or got more to do."""
+        slower = (self.shifts[m] for m in (WRITE_AWAIT, BUSY, WRITE_TIME) if m in self.shifts)
+        is_slower = any(
+            not one.is_calm and one.delta > 0.0 and one.ratio >= _MORE for one in slower
+        )
+        return is_slower or bool(self.more_work)
+
+    @property
+    def is_known(self) -> bool:
+        """True when both what the drive did and how long it took were measured."""
+        known = {metric for metric, one in self.shifts.items() if not one.is_sparse}
+        return WRITTEN in known and not known.isdisjoint({WRITE_AWAIT, BUSY})
+
+    @property
+    def is_always_busy(self) -> bool:
+        """True when the drive is busy all the time, as it may have been before."""
+        busy = self.shifts.get(BUSY)
+        return busy is not None and busy.after >= _SATURATED
+
+    @property
+    def is_saturated(self) -> bool:
+        """True when the drive has come to be busy all the time."""
+        return self.is_always_busy and self.risen(BUSY) is not None
+
+    @property
+    def is_worn(self) -> bool:
+        """True when every block was written at least once, as far as is known."""
+        return self.turnovers is not None and self.turnovers >= 1.0
+
+    @property
+    def is_slow_throughout(self) -> bool:
+        """True when flushes slowed as writes did: what no collection of garbage does.
+
+        On a drive that is always busy a flush waits for the writes before it, half as long on average and
+        longer where their times vary: there it must wait two thirds as long.
+        """
+        slower, flush = self.risen(WRITE_AWAIT), self.flush
+        if slower is None or flush is None or flush.is_calm or flush.delta < 0.0:
+            return False
+        least = _ALIKE if self.is_always_busy else _PART
+        is_as_late = flush.rise >= least * slower.rise
+        return is_as_late or (not self.is_always_busy and flush.ratio >= slower.ratio)
+
+
+def drives_of(facts: Facts) -> list[Drive]:
+    """Return the drives of which anything is known, without those of untouched brokers."""
+    found: dict[Place, dict[str, Shift]] = {}
+    for one in facts.shifts(*_TIMES, *_AMOUNTS):
+        found.setdefault(place_of(one.series), {})[one.metric] = one
+    for metric in _AWAITS:
+        for place, series in _awaits(metric, facts).items():
+            shift = facts.shift(series) if place in found else None
+            if shift is not None:
+                found[place][metric] = shift
+    flushes = {place_of(one.series): one for one in facts.shifts(FLUSH_AWAIT)}
+    return [
+        Drive(place, known, _flush_of(place, flushes), _turnovers(place, facts))
+        for place, known in sorted(found.items())
+    ]
+
+
+def place_of(series: str) -> Place:
+    labels = dict(parse_series(series).labels)
+    return source_of(series), labels.get("target", ""), labels.get("device", "")
+
+
+def _flush_of(place: Place, flushes: Mapping[Place, Shift]) -> Shift | None:
+    """Return a drive's own flush; else, as of a volume, that of its host's drives which slowed most."""
+    below = (one for at, one in flushes.items() if at[:2] == place[:2])
+    return flushes.get(place) or max(below, key=lambda one: one.rise, default=None)
+
+
+def _turnovers(place: Place, facts: Facts) -> float | None:
+    """Return how often the drives of this host, as told there, were written over by the onset, or None.
+
+    The larger of what the kernel counted and what the probe saw: both begin too late.
+    """
+    last_k = facts.change.interval[1]
+    ratios = [
+        float(series.values[series.k <= last_k][-1])
+        for name, series in facts.named(*_TURNOVERS).items()
+        if place_of(name)[:2] == place[:2] and np.any(series.k <= last_k)
+    ]
+    return max(ratios, default=None)
+
+
+def _awaits(metric: str, facts: Facts) -> dict[Place, Series]:
+    """Return the mean time of a request by place: as measured, or made of the rates of both."""
+    found = {place_of(name): series for name, series in facts.named(metric).items()}
+    times, counts = (
+        {place_of(name): series for name, series in facts.named(one).items()}
+        for one in _AWAITS[metric]
+    )
+    for place in times.keys() & counts.keys() - found.keys():
+        k, at, of = np.intersect1d(times[place].k, counts[place].k, return_indices=True)
+        spent, requests = times[place].values[at], counts[place].values[of]
+        has = requests > 0.0  # no request, no time: missing, not zero
+        source, target, device = place
+        labels = (("device", device), *((("target", target),) if target else ()))
+        name = str(SeriesId(source, metric, labels))
+        found[place] = Series(name, k[has], spent[has] / requests[has])
+    return found

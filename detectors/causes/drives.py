@@ -1,0 +1,450 @@
+"""The brokers' drives: garbage collection, limits, slowness, flushes, lack of space.
+
+Method:  per drive, the time of a request against what the drive was given to do. Slower with no more to do
+         is the drive's own doing: garbage collection where flushes slow less than writes or every block was
+         written once, a limit where bytes or requests stay at one value and the rest queues, else a drive
+         that is slow throughout. Flushes that slow above a device that does
+         not wait for a limit, a journal or a lock.
+Assumes: drives that are watched are the brokers'. A peer with the same work that stays fast speaks for the
+         drive; one that slows as much speaks against it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from detectors.causes import background, channel, drive_facts
+from detectors.causes.channel import Shift, risen
+from detectors.causes.drive_facts import Drive
+from detectors.causes.facts import Facts
+from detectors.causes.hypothesis import (
+    BARELY,
+    CLEAR,
+    FAIR,
+    SLIGHT,
+    Hypothesis,
+    Sign,
+    ruled_out,
+    unmeasured,
+)
+from detectors.nearby import between, when
+from soak.core import wording
+from soak.core.model import Evidence, Series
+from soak.core.series import host_of, parse_series, source_of
+
+NEXT = {
+    "drive_gc": "trim the drive (fstrim), and leave more of it unused",
+    "drive_throttled": "see the drive's temperature, and the limits of its cloud or cgroup",
+    "slow_drive": "see the drive's health and limits: smartctl, a cloud's throttling",
+    "slow_fsync": "see limits on IO (cgroups) and the filesystem above the drive",
+    "disk_full": "make room on the broker's drive, or shorten retention, at once",
+}
+
+_SLOWER = 1.5
+_TWICE = 2.0
+_LEAST_SHARE = 0.2
+_AS_MUCH = 0.5  # of the ratio, on logarithms, by which the suspect slowed
+
+
+def examine(facts: Facts) -> Iterator[Hypothesis]:
+    """Give what is to be said of each cause that lies in a drive."""
+    for cause, judged in (
+        ("drive_gc", _collecting),
+        ("drive_throttled", _throttled),
+        ("slow_drive", _slow),
+    ):
+        found = [one for drive in facts.drives if (one := judged(drive, facts))]
+        if found:
+            yield max(found, key=lambda one: one.log_odds)
+        elif not any(drive_facts.WRITE_AWAIT in drive.shifts for drive in facts.drives):
+            yield unmeasured(cause, "time of a write on the brokers' drives (probe disk_io)")
+        elif all(map(_is_calm, facts.drives)):
+            names = ", ".join(drive.name for drive in facts.drives)
+            yield ruled_out(cause, f"Writes did not become slower on any drive ({names}).")
+    yield from _flushes_above(facts)
+    yield from _full(facts)
+
+
+def _is_calm(drive: Drive) -> bool:
+    write = drive.shifts.get(drive_facts.WRITE_AWAIT)
+    return write is None or write.is_calm or write.delta < 0.0
+
+
+# --- slower with no more to do
+
+
+def _same_work(drive: Drive) -> Shift | None:
+    """Return the bytes written to a drive where nothing that it had to do grew; None else.
+
+    Twice as many bytes are more work even where their noise hides it.
+    """
+    written = drive.shifts.get(drive_facts.WRITTEN)
+    if written is None or drive.more_work or written.ratio >= _TWICE:
+        return None
+    return written
+
+
+def _collecting(drive: Drive, facts: Facts) -> Hypothesis | None:
+    slower = drive.risen(drive_facts.WRITE_AWAIT, _SLOWER)
+    busier = drive.risen(drive_facts.WRITE_TIME, _SLOWER) or drive.risen(drive_facts.BUSY)
+    written = _same_work(drive)
+    if slower is None or busier is None or written is None:
+        return None
+    share = 1.0 if drive.is_saturated else slower.share(facts.change)
+    if share < _LEAST_SHARE:
+        return None
+    signs = [
+        Sign(CLEAR, slower.evidence(facts.change)),
+        Sign(0.0, busier.evidence(facts.change)),
+        Sign(0.0, _work_text(written)),
+    ]
+    if drive.is_worn:
+        signs.append(Sign(FAIR, _wear_text(drive)))
+        if facts.is_load_steady:
+            signs.append(Sign(SLIGHT, _steady_text(facts)))
+    else:
+        signs.append(Sign(0.0, _wear_text(drive)))
+        if drive.is_slow_throughout and drive.flush is not None:
+            signs.append(Sign(-FAIR, drive.flush.evidence(facts.change)))
+        else:
+            like = (
+                "A drive that fails, or one that a cloud throttles, looks the same from its host."
+            )
+            signs.append(Sign(0.0, Evidence(like)))
+    signs += _peer_signs(slower, drive, facts)
+    return Hypothesis("drive_gc", tuple(signs), drive.name, share)
+
+
+def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
+    write, flush, written = (
+        drive.risen(drive_facts.WRITE_AWAIT, _SLOWER),
+        drive.flush,
+        _same_work(drive),
+    )
+    if write is None or written is None:
+        return None
+    if flush is None:
+        return unmeasured("slow_drive", f"flushes of {drive.name}")
+    if not drive.is_slow_throughout:
+        return ruled_out(
+            "slow_drive",
+            f"Flushes of {drive.name} did not slow down as its writes did: "
+            f"{_from_to(flush)} beside {_from_to(write)}.",
+        )
+    share = 1.0 if drive.is_saturated else max(one.share(facts.change) for one in (write, flush))
+    if share < _LEAST_SHARE:
+        return None
+    signs = [
+        Sign(CLEAR, write.evidence(facts.change)),
+        Sign(0.0, flush.evidence(facts.change)),
+        Sign(0.0, _work_text(written)),
+        Sign(-CLEAR if drive.is_worn else 0.0, _wear_text(drive)),
+        *_peer_signs(write, drive, facts),
+    ]
+    return Hypothesis("slow_drive", tuple(signs), drive.name, share)
+
+
+_STEADY = 0.05  # robust relative deviation of what stays at a limit
+_LIMITED = (drive_facts.WRITTEN, drive_facts.WRITES)
+_HOT_CELSIUS = 8.0  # rise of the drive's temperature
+_THERMAL = re.compile(r"smart_(thermal|warning_temp|critical_temp)")
+_LEAST_VALUES = 15
+
+
+def _throttled(drive: Drive, facts: Facts) -> Hypothesis | None:
+    """Return what says that a drive is held at a limit: its own word, or bytes and requests at one value."""
+    slower = drive.risen(drive_facts.WRITE_AWAIT, _SLOWER)
+    if slower is None:
+        return None
+    here = drive.place[0]
+    thermal = risen(one for one in facts.shifts_like(_THERMAL) if source_of(one.series) == here)
+    plateau = next((one for metric in _LIMITED if (one := _plateau(metric, drive, facts))), None)
+    if thermal is None and plateau is None:
+        return None
+    share = 1.0 if drive.is_saturated else slower.share(facts.change)
+    if share < _LEAST_SHARE:
+        return None
+    signs = [Sign(FAIR, slower.evidence(facts.change))]
+    if thermal is not None:
+        signs.append(Sign(CLEAR, thermal.evidence(facts.change)))
+    if plateau is not None:
+        signs.append(Sign(CLEAR, plateau))
+    return Hypothesis("drive_throttled", tuple(signs), drive.name, share)
+
+
+def _plateau(metric: str, drive: Drive, facts: Facts) -> Evidence | None:
+    """Return what says that bytes or requests are cut at one value while the clients fall behind.
+
+    A drive that keeps up is as steady as its load, so it must have been less steady before, and be given more
+    than it takes: acknowledgements are missing, or the queue of a client is full.
+    """
+    shift = drive.shifts.get(metric)
+    if shift is None or not _falls_behind(facts):
+        return None
+    series = facts.nearby.series.get(shift.series)
+    if series is None:
+        return None
+    start = channel.start_of(facts.change, facts.nearby)
+    before = between(series, start, facts.near[0])
+    after = between(series, facts.near[1], facts.end_k)
+    if min(before.size, after.size) < _LEAST_VALUES:
+        return None
+    spread, was = _deviation(after), _deviation(before)
+    if spread > _STEADY or spread > was / 2.0:
+        return None
+    amount = wording.amount_of(shift.series, float(np.median(after)))
+    return Evidence(
+        f"{wording.title_with_source(shift.series)} stayed at {amount} from the onset of the step on "
+        f"(within {spread:.1%}; before it varied by {was:.1%}), while more was due.",
+        {"series": shift.series, "spread_ratio": spread, "spread_before_ratio": was},
+    )
+
+
+def _deviation(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    middle = float(np.median(values))
+    return 1.4826 * float(np.median(np.abs(values - middle))) / middle if middle > 0.0 else np.inf
+
+
+def _falls_behind(facts: Facts) -> bool:
+    held = facts.shifts("held_back_messages", "in_flight_messages")
+    missing = facts.answers.unacknowledged
+    return risen(held) is not None or (missing is not None and missing.seconds >= _LEAST_VALUES)
+
+
+def _peer_signs(slower: Shift, drive: Drive, facts: Facts) -> list[Sign]:
+    """Return what drives of other brokers say: as slow speaks against this one, as fast for it."""
+    peers = [
+        one
+        for one in facts.peers(slower)
+        if one.label("device") and drive_facts.place_of(one.series)[0] != drive.place[0]
+    ]
+    if not peers:
+        return []
+    as_slow = [
+        one
+        for one in peers
+        if one.has_risen and np.log(one.ratio) >= _AS_MUCH * np.log(slower.ratio)
+    ]
+    names = ", ".join(wording.title_with_source(one.series) for one in as_slow or peers)
+    if as_slow:
+        text = f"Drives of other hosts slowed down as much at the same time: {names}."
+        return [Sign(-FAIR, Evidence(text))]
+    if all(one.is_calm for one in peers):
+        return [Sign(SLIGHT, Evidence(f"The same channel of other hosts stayed: {names}."))]
+    return []
+
+
+def _from_to(one: Shift) -> str:
+    return (
+        f"{wording.amount_of(one.series, one.before)} to {wording.amount_of(one.series, one.after)}"
+    )
+
+
+def _work_text(written: Shift) -> Evidence:
+    before, after = (f"{wording.amount(v, 'bytes')}/s" for v in (written.before, written.after))
+    return Evidence(
+        f"The work on the drive did not grow: {before} were written to it before the step, {after} after it.",
+        {"before": written.before, "after": written.after},
+    )
+
+
+def _wear_text(drive: Drive) -> Evidence:
+    if drive.turnovers is None:
+        return Evidence("How many times its capacity the drive has been written is not known.")
+    return Evidence(
+        f"By the onset of the step the drive had been written {drive.turnovers:.2g} times its capacity, "
+        "as far as it was measured.",
+        {"turnover_ratio": drive.turnovers},
+    )
+
+
+def _steady_text(facts: Facts) -> Evidence:
+    total = sum(one.after for one in facts.sent)
+    return Evidence(f"What we send stayed the same, {wording.amount(total, 'messages')}/s.")
+
+
+# --- flushes that wait above a device
+
+_PROBED = "fsync_latency_seconds"
+_JOURNALS = (
+    "bookie_journal_JOURNAL_SYNC_floor_seconds",
+    "bookie_journal_JOURNAL_SYNC_seconds",
+)
+_QUANTILES = ("0.5", "0.99", "")
+_LEAST_FLUSH_SHARE = 0.25
+_OF_FLUSH = 0.5
+_REQUESTS = 4  # that a flush may wait for in turn: data, journal, its commit, the cache
+_TRIFLE = 0.1
+_OF_DELETIONS = 2  # power of the ratio by which the device slowed, at least that of the flushes
+_BY_DELETIONS = 3.0  # deletions alone slow flushes about twice
+
+
+def _flushes_above(facts: Facts) -> Iterator[Hypothesis]:
+    """Give the flush that slowed on a device that did not: for a limit, a journal, a lock."""
+    flushes = facts.shifts(_PROBED, *_JOURNALS)
+    flush = risen((one for one in flushes if one.label("quantile") in _QUANTILES), _SLOWER)
+    if not flushes:
+        yield unmeasured("slow_fsync", "flushes (probe fsync)")
+        return
+    if flush is None:
+        if channel.are_calm(flushes):
+            yield ruled_out("slow_fsync", "Flushes were measured and did not become slower.")
+        return
+    if flush.share(facts.change) < _LEAST_FLUSH_SHARE:
+        return
+    lag = risen(facts.shifts("fsync_schedule_lag_seconds"))
+    if lag is not None and lag.rise >= _OF_FLUSH * flush.rise:
+        return  # the probe's thread was late, not the drive
+    known = _below(flush, facts)
+    if not known:
+        yield unmeasured("slow_fsync", "the device below the flushes (probe disk_io on that host)")
+        return
+    slower = [drive for drive in known if drive.is_guilty]
+    is_deleting = facts.has_begun(*background.DELETIONS)
+    guilty = [drive for drive in slower if is_deleting or not _is_trifle(drive, flush)]
+    share = flush.share(facts.change)
+    base = Sign(CLEAR, flush.evidence(facts.change))
+    suspect = host_of(source_of(flush.series))
+    if not guilty:
+        device = _trifling(slower) if slower else _innocent(known)
+        signs = [base, Sign(FAIR, device)]
+        short = background.short_of_cpu(facts)
+        if any(source_of(one.series) == source_of(flush.series) for one in short):
+            text = "The CPU of its host ran short; a flush waits for that too."
+            signs = [replace(base, strength=BARELY), Sign(0.0, device), Sign(0.0, Evidence(text))]
+        yield Hypothesis("slow_fsync", tuple(signs), suspect, share)
+    elif is_deleting and all(_is_deletions(drive, flush) for drive in guilty):
+        yield Hypothesis("slow_fsync", (base, Sign(0.0, _excused(guilty))), suspect, share)
+
+
+def _below(flush: Shift, facts: Facts) -> list[Drive]:
+    """Return the known drives that may lie below a flush; a page does not say which host its bookie is on."""
+    known = [drive for drive in facts.drives if drive.is_known]
+    if flush.metric != _PROBED:
+        return known
+    return [drive for drive in known if drive.place[0] == source_of(flush.series)]
+
+
+def _is_trifle(drive: Drive, flush: Shift) -> bool:
+    """True when the work of a device did not grow and it slowed too little to explain the slower flushes."""
+    write = drive.shifts.get(drive_facts.WRITE_AWAIT)
+    if write is None or drive.more_work or drive.is_saturated:
+        return False
+    both = [write] if drive.flush is None else [write, drive.flush]
+    return _REQUESTS * max(one.rise for one in both) < _TRIFLE * flush.rise
+
+
+def _is_deletions(drive: Drive, flush: Shift) -> bool:
+    """True when the only new work of a device is discards, and it slowed far less than the flushes."""
+    is_discarding = all(one.metric == drive_facts.DISCARDS for one in drive.more_work)
+    write = drive.shifts.get(drive_facts.WRITE_AWAIT)
+    if write is None or drive.is_saturated:
+        return False
+    return is_discarding and flush.ratio >= max(_BY_DELETIONS, write.ratio**_OF_DELETIONS)
+
+
+def _innocent(known: Sequence[Drive]) -> Evidence:
+    return Evidence(
+        f"The device below did not slow down and its work did not grow ({_names(known)}): "
+        "the flushes wait above it."
+    )
+
+
+def _trifling(slower: Sequence[Drive]) -> Evidence:
+    return Evidence(
+        f"The work of the device below did not grow, and it slowed by too little to explain the step "
+        f"({_names(slower)}): the flushes wait above it."
+    )
+
+
+def _excused(guilty: Sequence[Drive]) -> Evidence:
+    return Evidence(
+        f"The device below slowed by far less, and its only new work is deletions "
+        f"({_names(guilty)}): the flushes wait above it."
+    )
+
+
+def _names(drives: Sequence[Drive]) -> str:
+    return ", ".join(f"{drive.place[2] or '?'} of {drive.place[0]}" for drive in drives)
+
+
+# --- no space left
+
+_FREE = re.compile(r"(filesystem|disk|volume)\w*_(avail|free)_bytes$")
+_TOTAL = "redpanda_storage_disk_total_bytes"
+_LEAST_RATIO = 0.02
+_LEAST_BYTES = 256 * 2**20
+_SHRANK = 0.5
+_REPORTED = re.compile(r"no space left|less space is free|disk full|out of space", re.IGNORECASE)
+_VALUES = 3  # that are the onset's: a drive that fills later made no step
+_EARLIER_SECONDS = 60  # space runs out before latency feels it
+
+
+def _full(facts: Facts) -> Iterator[Hypothesis]:
+    """Give the drive that had no space left at the onset."""
+    free = [s for m in facts.metrics if _FREE.search(m) for s in facts.touched(m).values()]
+    reported = _no_space_reported(facts)
+    short = [(one.name, text) for one in free if (text := _short(one, facts))]
+    if reported or short:
+        signs = [Sign(CLEAR + FAIR, one) for one in reported]
+        signs += [Sign(CLEAR + FAIR, text) for _, text in short[:1]]
+        suspect = _mount(short[0][0]) if short else ""
+        yield Hypothesis("disk_full", tuple(signs), suspect)
+    elif free:
+        yield ruled_out("disk_full", "There was free space on the drives that were watched.")
+    else:
+        yield unmeasured("disk_full", "free space of the brokers' drives")
+
+
+def _mount(series: str) -> str:
+    name = parse_series(series)
+    place = name.label("mountpoint") or name.label("device") or name.label("directory")
+    return f"{place or 'drive'} on {name.label('target') or host_of(source_of(series))}"
+
+
+def _no_space_reported(facts: Facts) -> list[Evidence]:
+    first, last = facts.near
+    reported = [
+        (one.k, reason)
+        for one in facts.nearby.events
+        if _REPORTED.search(reason := str(one.event.fields.get("reason", "")))
+    ]
+    if not reported or not first - _EARLIER_SECONDS <= reported[0][0] <= last:
+        return []
+    k, reason = reported[0]
+    text = f"First reported {when(k - facts.onset_k)} of the step: {reason}."
+    return [Evidence(text, {"k": k})]
+
+
+def _short(series: Series, facts: Facts) -> Evidence | None:
+    """Return the free space at the onset when it is too little and was more before."""
+    nearby = facts.nearby
+    first, last = channel.near(facts.change, nearby.lag_seconds.get(series.name, 0.0))
+    stop = min(last + _VALUES * channel.spacing_of(series), facts.end_k)
+    before = between(series, nearby.k0, first - _EARLIER_SECONDS)
+    after = between(series, last, stop)
+    if min(before.size, after.size) == 0:
+        return None
+    was, became = float(np.max(before)), float(np.median(after))
+    if became >= _least(series, facts) or became >= _SHRANK * was:
+        return None
+    return Evidence(
+        f"{wording.title(series.name)} of {source_of(series.name)} was down to "
+        f"{wording.amount(became, 'bytes')} at the onset of the step; before it was up to "
+        f"{wording.amount(was, 'bytes')}.",
+        {"free_bytes": became, "free_before_bytes": was},
+    )
+
+
+def _least(series: Series, facts: Facts) -> float:
+    target = parse_series(series.name).label("target")
+    sizes = [
+        float(np.median(one.values))
+        for name, one in facts.named(_TOTAL).items()
+        if parse_series(name).label("target") == target and one.values.size
+    ]
+    return _LEAST_RATIO * max(sizes) if sizes else float(_LEAST_BYTES)

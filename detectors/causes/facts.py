@@ -1,0 +1,306 @@
+"""Facts about one incident: what changed at its onset, what else happened then, and what is not measured.
+
+Everything is computed once and kept, however many hypotheses ask for it. Channels of brokers whose latency
+stayed, while that of others stepped, are left out: they explain nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import affected_brokers
+from detectors.causes import channel
+from detectors.causes.answers import Answers
+from detectors.causes.channel import Shift, shift_of
+from detectors.causes.drive_facts import Drive, drives_of
+from detectors.nearby import Nearby, TimedEvent
+from soak.core.model import Change, Series
+from soak.core.series import host_of, parse_series, source_of
+
+LEADER_COUNTERS = ("vectorized_raft_leadership_changes", "redpanda_raft_leadership_changes")
+COPIES = (
+    "kafka_server_replicamanager_underreplicatedpartitions",
+    "vectorized_cluster_partition_under_replicated_replicas",
+    "redpanda_kafka_under_replicated_replicas",
+)
+_TAKEN_IN = (
+    "kafka_server_brokertopicmetrics_bytesin",
+    "vectorized_storage_log_written_bytes",
+    "bookie_journal_JOURNAL_WRITE_BYTES",
+    "pulsar_in_bytes",
+)
+_GIVEN_OUT = (
+    "kafka_server_brokertopicmetrics_bytesout",
+    "vectorized_io_queue_total_read_bytes",
+    "pulsar_out_messages",
+)
+BACKLOGS = (
+    "lag_messages",
+    "backlog_messages",
+    "pulsar_subscription_back_log",
+    "pulsar_storage_backlog_size_bytes",
+    "pulsar_ml_NumberOfMessagesInBacklog",
+)
+_FLUSHES = ("fsync_latency_seconds", "bookie_journal_JOURNAL_SYNC_floor_seconds")
+_HOST_CPU = "host_cpu_ratio"
+_CPU = (_HOST_CPU, "vectorized_reactor_utilization_ratio", "node_cpu_seconds")
+_MOST_OURS = 0.5  # of what a host's CPU rose by
+MORE = 1.3  # a ratio from which on something counts as more work
+_HUNG_SECONDS = 1.0
+
+
+class Facts:
+    """What is known around the onset of one change, computed when first asked for."""
+
+    def __init__(self, change: Change, nearby: Nearby, outage: Change | None = None) -> None:
+        self.change = change
+        self.outage = outage
+        self.nearby = replace(nearby, events=affected_brokers.events_of_touched(change, nearby))
+        self._shifts: dict[str, Shift | None] = {}
+
+    # --- the onset
+
+    @property
+    def onset_k(self) -> int:
+        return self.change.onset_k
+
+    @cached_property
+    def near(self) -> tuple[int, int]:
+        """Return the seconds, both included, in which something is at the onset."""
+        return channel.near(self.change)
+
+    @cached_property
+    def end_k(self) -> int:
+        """Return the end, excluded, of the seconds that show the new level."""
+        return channel.end_of(self.change, self.nearby)
+
+    @cached_property
+    def latency(self) -> Series | None:
+        return self.nearby.series.get(self.change.series)
+
+    # --- channels
+
+    @cached_property
+    def _by_metric(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name in self.nearby.series:
+            found.setdefault(parse_series(name).metric, []).append(name)
+        return found
+
+    @cached_property
+    def _untouched(self) -> frozenset[str]:
+        return affected_brokers.untouched(self.nearby.series, self.change, self.nearby)
+
+    @property
+    def metrics(self) -> Collection[str]:
+        return self._by_metric.keys()
+
+    def named(self, *metrics: str) -> dict[str, Series]:
+        """Return the channels of these metrics, those of untouched brokers too."""
+        series = self.nearby.series
+        return {name: series[name] for m in metrics for name in self._by_metric.get(m, ())}
+
+    def touched(self, *metrics: str) -> dict[str, Series]:
+        """Return the channels of these metrics without those of untouched brokers."""
+        every = self.named(*metrics)
+        return {name: one for name, one in every.items() if name not in self._untouched}
+
+    def shift(self, series: Series) -> Shift | None:
+        """Return what a channel did around the onset; None when too few values are known."""
+        if series is not self.nearby.series.get(series.name):
+            return shift_of(series, self.change, self.nearby)
+        if series.name not in self._shifts:
+            self._shifts[series.name] = shift_of(series, self.change, self.nearby)
+        return self._shifts[series.name]
+
+    def shifts(self, *metrics: str, **labels: str) -> list[Shift]:
+        """Return what the channels of these metrics with these labels did, in the order of the metrics."""
+        found = (
+            self.shift(series)
+            for name, series in self.touched(*metrics).items()
+            if not labels or labels.items() <= dict(parse_series(name).labels).items()
+        )
+        return [one for one in found if one is not None]
+
+    def shifts_like(self, pattern: re.Pattern[str]) -> list[Shift]:
+        """Return what the channels did whose metric a pattern finds."""
+        return self.shifts(*(metric for metric in self.metrics if pattern.search(metric)))
+
+    def peers(self, one: Shift) -> list[Shift]:
+        """Return the shifts of the same metric and quantile at other places, whoever was touched."""
+        quantile = one.label("quantile")
+        found = (
+            self.shift(series)
+            for name, series in self.named(one.metric).items()
+            if name != one.series and parse_series(name).label("quantile") == quantile
+        )
+        return [other for other in found if other is not None]
+
+    # --- events
+
+    def events(self, *kinds: str) -> list[TimedEvent]:
+        return [one for one in self.nearby.events if one.event.kind in kinds]
+
+    def event_ks(self, *kinds: str) -> NDArray[np.int64]:
+        """Return the seconds with an event of one of these kinds, ascending, each once."""
+        return np.unique(np.array([one.k for one in self.events(*kinds)], np.int64))
+
+    def has_begun(self, *kinds: str, within: int = 0) -> bool:
+        """True when events of one of these kinds came at the onset, or so long after, and none before it."""
+        first, last = self.near
+        return any(
+            bool(np.any((ks >= first) & (ks <= last + within))) and not np.any(ks < first)
+            for ks in map(self.event_ks, kinds)
+        )
+
+    def counted_ks(self, *metrics: str) -> NDArray[np.int64]:
+        """Return the seconds in which one of these counters counted something, ascending, each once."""
+        found = [one.k[one.values > 0.0] for one in self.named(*metrics).values()]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+
+    # --- who is who
+
+    @cached_property
+    def topics(self) -> frozenset[str]:
+        """Return the topics of this run, empty where they are not known."""
+        if self.nearby.topics:
+            return self.nearby.topics
+        labels = (parse_series(name) for name in self.nearby.series)
+        found = {one.label("topic") for one in labels if one.metric.startswith("retention_")}
+        return frozenset(found - {""})
+
+    def is_ours(self, event: TimedEvent) -> bool:
+        """True for an event of a topic of this run, or of one that is not known to be another's."""
+        named = str(event.event.fields.get("topic", ""))
+        topic = named.rpartition("/")[2].partition("-partition-")[0]
+        return not named or not self.topics or not {named, topic}.isdisjoint(self._short_topics)
+
+    @cached_property
+    def _short_topics(self) -> frozenset[str]:
+        """Return the topics of this run, of Pulsar's without their namespace too."""
+        return self.topics | {name.rpartition("/")[2] for name in self.topics}
+
+    @cached_property
+    def broker_hosts(self) -> set[str]:
+        return affected_brokers.hosts(self.nearby)
+
+    def is_of_broker(self, series: str) -> bool:
+        """True when a channel is of a metrics target, or of a host on which a broker's files are watched."""
+        return affected_brokers.is_host_of_one(series, self.nearby)
+
+    @cached_property
+    def answers(self) -> Answers:
+        return Answers(self.change, self.nearby, self._untouched)
+
+    @cached_property
+    def drives(self) -> list[Drive]:
+        """Return the drives of which anything is known, without those of untouched brokers."""
+        return drives_of(self)
+
+    # --- the load
+
+    @cached_property
+    def sent(self) -> list[Shift]:
+        return self.shifts("sent_messages")
+
+    @cached_property
+    def taken_in(self) -> list[Shift]:
+        """Return what the brokers say they took in or wrote."""
+        return self.shifts(*_TAKEN_IN)
+
+    @cached_property
+    def given_out(self) -> list[Shift]:
+        """Return what the brokers say they gave out or read."""
+        return self.shifts(*_GIVEN_OUT)
+
+    @property
+    def is_load_steady(self) -> bool:
+        """True when what we send is known and did not grow."""
+        return channel.are_calm(self.sent)
+
+    @property
+    def is_intake_awaited(self) -> bool:
+        """True where brokers report what they take in, and too few of these values are there yet."""
+        return bool(self.named(*_TAKEN_IN)) and not _is_known(self.taken_in)
+
+    def has_grown(self, found: Iterable[Shift]) -> bool:
+        return any(not one.is_calm and one.ratio >= MORE for one in found)
+
+    # --- innocence: known, and calm
+
+    @cached_property
+    def flushes(self) -> list[Shift]:
+        return self.shifts(*_FLUSHES)
+
+    @cached_property
+    def is_flush_innocent(self) -> bool:
+        """True when flushes were measured and none slowed or hung."""
+        first = self.near[0]
+        is_hanging = any(
+            np.any(one.values[(one.k >= first) & (one.k < self.end_k)] >= _HUNG_SECONDS)
+            for one in self.named("fsync_hanging_seconds").values()
+        )
+        return _is_known(self.flushes) and not is_hanging and not any(map(_is_guilty, self.flushes))
+
+    @cached_property
+    def is_drive_innocent(self) -> bool:
+        """True when a drive or its flushes were measured, and none slowed or got more to do."""
+        known = [drive for drive in self.drives if drive.is_known]
+        if not known and not _is_known(self.flushes):
+            return False
+        is_guilty = any(drive.is_guilty for drive in known)
+        return not is_guilty and not any(map(_is_guilty, self.flushes))
+
+    @cached_property
+    def is_cpu_guilty(self) -> bool:
+        """True when CPU rose, and not by what our own daemons took."""
+        return any(
+            _is_guilty(one)
+            for one in self.shifts(*_CPU)
+            if not (one.metric == _HOST_CPU and source_of(one.series) in self.busy_with_us)
+        )
+
+    @property
+    def is_cpu_innocent(self) -> bool:
+        return _is_known(self.shifts(*_CPU)) and not self.is_cpu_guilty
+
+    @cached_property
+    def busy_with_us(self) -> set[str]:
+        """Return the hosts, by what watches them, whose CPU rose mostly with that of our own daemons."""
+        cores: dict[str, float] = {}
+        for one in self.shifts("host_daemon_cpu_cores"):
+            source = source_of(one.series)
+            cores[source] = cores.get(source, 0.0) + one.rise
+        return {
+            source
+            for one in self.shifts(_HOST_CPU)
+            if (source := source_of(one.series)) in self.processors
+            and cores.get(source, 0.0) > _MOST_OURS * one.rise * self.processors[source] > 0.0
+        }
+
+    @cached_property
+    def processors(self) -> dict[str, float]:
+        """Return how many processors each host has, by what watches it, where that is known."""
+        counts = {
+            source_of(name): float(np.median(one.values))
+            for name, one in self.named("host_cpu_count").items()
+        }
+        return {source: count for source, count in counts.items() if count > 0.0}
+
+    def source_host(self, series: str) -> str:
+        return host_of(source_of(series))
+
+
+def _is_known(found: Iterable[Shift]) -> bool:
+    """True where there are enough values of one to say that nothing changed."""
+    return any(not one.is_sparse for one in found)
+
+
+def _is_guilty(one: Shift) -> bool:
+    return not one.is_calm and one.delta > 0.0 and one.ratio >= MORE

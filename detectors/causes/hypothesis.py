@@ -1,0 +1,84 @@
+"""A hypothesis: one cause, the signs for and against it, and the broker, drive, host or topic it suspects.
+
+A sign is worth the logarithm of how much likelier it is where the cause is at work than where it is not. Four
+strengths are enough: nobody knows such odds better than within a factor of three or four.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, log
+
+from soak.core.model import Evidence
+
+SLIGHT = 0.5  # fits, and is common without the cause as well
+FAIR = 1.5  # four to one: confirms, or excludes what looks alike
+CLEAR = 3.0  # twenty to one: at the onset, and hardly of anything else
+DECISIVE = 4.5  # ninety to one: at the onset, and of nothing else
+PRIOR = -2.5  # log odds of one among the known causes, before anything is seen
+BARELY = 0.1 - PRIOR  # named, after whatever else was measured
+_OF_SHARE = 0.4  # of the odds in favour, that a cause loses which accounts for nothing of the step
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One piece of evidence and its log likelihood ratio; below 0 it speaks against the cause."""
+
+    strength: float
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """What is to be said of one cause.
+
+    `share`: of the step, that it accounts for. `ruled_out`: a sign that it cannot do without was measured and
+    is absent; that sign is among `signs`. `missing`: what would have to be measured to tell.
+    `is_provisional`: seconds that may take it back have not come yet.
+    """
+
+    cause: str
+    signs: tuple[Sign, ...] = ()
+    suspect: str = ""
+    share: float = 1.0
+    ruled_out: bool = False
+    missing: tuple[str, ...] = ()
+    is_provisional: bool = False
+
+    @property
+    def log_odds(self) -> float:
+        if self.is_provisional:
+            return 0.0
+        odds = PRIOR + sum(sign.strength for sign in self.signs)
+        if odds <= 0.0:
+            return odds
+        return odds * (1.0 - _OF_SHARE * (1.0 - max(0.0, min(1.0, self.share))))
+
+    @property
+    def probability(self) -> float:
+        return 0.0 if self.ruled_out else 1.0 / (1.0 + exp(-self.log_odds))
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Return what speaks for it."""
+        return tuple(sign.evidence for sign in self.signs if sign.strength >= 0.0)
+
+    @property
+    def against(self) -> tuple[Evidence, ...]:
+        return tuple(sign.evidence for sign in self.signs if sign.strength < 0.0)
+
+
+def strength_of_share(share: float) -> float:
+    """Return the strength of a delay that is itself a part of the latency: odds as its share of the step."""
+    kept = min(0.98, max(0.02, share))
+    return log(kept / (1.0 - kept)) - PRIOR
+
+
+def ruled_out(cause: str, text: str, **numbers: float | str) -> Hypothesis:
+    """Return a hypothesis whose necessary sign is absent, with the sentence that says so."""
+    return Hypothesis(cause, (Sign(-DECISIVE, Evidence(text, dict(numbers))),), ruled_out=True)
+
+
+def unmeasured(cause: str, *what: str) -> Hypothesis:
+    """Return a hypothesis of which nothing is known, with what would have to be measured."""
+    return Hypothesis(cause, missing=what)

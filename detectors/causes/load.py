@@ -1,0 +1,278 @@
+"""More to do: a backlog that is read, other clients, other users of a drive; or less allowed, by a quota.
+
+Method:  a backlog that begins to drain at the onset; bytes or requests at the brokers that grow while what we
+         send and receive stays, so that other clients must have sent or read them; a drive that gets more to
+         do, which neither brokers nor clients account for; a throttle time in the answers of brokers.
+Assumes: brokers report what they take in and give out for all clients, each broker its own part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from detectors.causes import background, drive_facts
+from detectors.causes.background import Drain
+from detectors.causes.channel import Shift, are_calm, risen
+from detectors.causes.drive_facts import Drive
+from detectors.causes.facts import BACKLOGS, MORE, Facts
+from detectors.causes.hypothesis import (
+    CLEAR,
+    DECISIVE,
+    FAIR,
+    SLIGHT,
+    Hypothesis,
+    Sign,
+    ruled_out,
+    unmeasured,
+)
+from detectors.nearby import when
+from soak.core import wording
+from soak.core.model import Evidence
+from soak.core.series import host_of, parse_series, source_of
+
+NEXT = {
+    "catch_up_read": "find the consumers that read old data; limit them with a quota",
+    "foreign_load": "find the other clients of the cluster that send or read more; limit them with a quota",
+    "noisy_neighbour": "see which other process or tenant writes to that drive: iotop",
+    "quota_throttle": "see the quotas of this client: kafka-configs.sh --describe --entity-type clients",
+}
+
+_READ_MORE = 1.1
+
+
+def examine(facts: Facts) -> Iterator[Hypothesis]:
+    """Give what is to be said of each cause that is more work, or less allowance."""
+    yield _catch_up(facts)
+    yield _foreign(facts)
+    yield _quota(facts)
+    busy = [one for drive in facts.drives if (one := _neighbour(drive, facts))]
+    if busy:
+        yield max(busy, key=lambda one: one.log_odds)
+
+
+def _catch_up(facts: Facts) -> Hypothesis:
+    drain = background.draining(facts)
+    if drain is None:
+        if not facts.named(*BACKLOGS):
+            return unmeasured("catch_up_read", "backlogs of the consumers")
+        return ruled_out("catch_up_read", "No backlog began to drain at the onset.")
+    received = risen(facts.shifts("received_messages", "consume_rate"), _READ_MORE)
+    read = risen(d.shifts[drive_facts.READ] for d in facts.drives if drive_facts.READ in d.shifts)
+    beside = [one for one in (received, read) if one is not None]
+    signs = [Sign(DECISIVE, _drained(drain, facts.onset_k))]
+    signs += [Sign(SLIGHT, one.evidence(facts.change)) for one in beside]
+    fallen = 1.0 - drain.end / drain.peak
+    return Hypothesis("catch_up_read", tuple(signs), source_of(drain.series), fallen)
+
+
+def _drained(drain: Drain, onset_k: int) -> Evidence:
+    unit = parse_series(drain.series).unit or "messages"
+    return Evidence(
+        f"A backlog began to drain {when(drain.from_k - onset_k)} of the step: "
+        f"{wording.title(drain.series)} of {source_of(drain.series)} fell from "
+        f"{wording.amount(drain.peak, unit)} to {wording.amount(drain.end, unit)} "
+        f"in {wording.span(drain.seconds)}.",
+        {"peak": drain.peak, "end": drain.end, "from_k": drain.from_k, "seconds": drain.seconds},
+    )
+
+
+# --- other clients
+
+_FLOWS = {
+    "bytes in": ("kafka_server_brokertopicmetrics_bytesin", "pulsar_in_bytes"),
+    "messages in": ("kafka_server_brokertopicmetrics_messagesin", "pulsar_in_messages"),
+    "bytes out": ("kafka_server_brokertopicmetrics_bytesout", "pulsar_out_bytes"),
+    "messages out": ("pulsar_out_messages",),
+    "requests": (
+        "kafka_server_brokertopicmetrics_totalproducerequests",
+        "kafka_server_brokertopicmetrics_totalfetchrequests",
+        "vectorized_kafka_rpc_requests_completed",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """What all brokers together report of one flow, before and after the onset."""
+
+    what: str
+    parts: Sequence[Shift]
+
+    @property
+    def before(self) -> float:
+        return sum(one.before for one in self.parts)
+
+    @property
+    def after(self) -> float:
+        return sum(one.after for one in self.parts)
+
+    @property
+    def is_grown(self) -> bool:
+        """True when their sum grew and one of them rose at the onset: leaders that move shift no sum."""
+        least = max(self.before, 1e-9)
+        return self.after >= MORE * least and any(one.has_risen for one in self.parts)
+
+    @property
+    def most(self) -> Shift:
+        return max(self.parts, key=lambda one: one.rise)
+
+
+def _foreign(facts: Facts) -> Hypothesis:
+    flows = [_Flow(what, parts) for what, m in _FLOWS.items() if (parts := facts.shifts(*m))]
+    if not flows:
+        return unmeasured(
+            "foreign_load", "bytes and requests that the brokers take in and give out"
+        )
+    own = [*facts.sent, *facts.shifts("received_messages")]
+    is_reading_known = bool(facts.shifts("received_messages"))
+    grown = [one for one in flows if one.is_grown and ("out" not in one.what or is_reading_known)]
+    if not grown and not all(part.is_sparse for one in flows for part in one.parts):
+        text = ", ".join(f"{one.what} {one.before:.3g} to {one.after:.3g}/s" for one in flows)
+        return ruled_out("foreign_load", f"The brokers did not take in or give out more: {text}.")
+    if not grown:
+        return unmeasured("foreign_load", "more values of what the brokers take in")
+    if not own or facts.has_grown(own):
+        return Hypothesis(
+            "foreign_load",
+            (Sign(-CLEAR, Evidence("We sent or received more ourselves.")),),
+        )
+    worst = max(grown, key=lambda one: one.after / max(one.before, 1e-9))
+    total = Evidence(
+        f"The brokers together had {worst.what} grow from "
+        f"{wording.amount_of(worst.most.series, worst.before)} to "
+        f"{wording.amount_of(worst.most.series, worst.after)} a second, while what we send and receive "
+        f"stayed: other clients do that.",
+        {"before": worst.before, "after": worst.after},
+    )
+    signs = [Sign(DECISIVE, total), Sign(0.0, worst.most.evidence(facts.change))]
+    felt = [drive for drive in facts.drives if drive.is_guilty]
+    if felt or facts.is_cpu_guilty:
+        what = [drive.name for drive in felt] + ["CPU"] * facts.is_cpu_guilty
+        text = f"It is felt: {', '.join(what)} had more to do or became slower."
+        signs.append(Sign(FAIR, Evidence(text)))
+    suspect = parse_series(worst.most.series).label("target") or host_of(
+        source_of(worst.most.series)
+    )
+    return Hypothesis("foreign_load", tuple(signs), suspect)
+
+
+# --- quotas
+
+_THROTTLED = re.compile(r"throttle(d)?(_time)?", re.IGNORECASE)
+_NOT_CLIENTS = re.compile(r"replication|follower|leader_throttle|segment|io_", re.IGNORECASE)
+
+
+def _quota(facts: Facts) -> Hypothesis:
+    """Return what says that brokers hold clients back: a throttle time in their answers."""
+    channels = [
+        metric
+        for metric in facts.metrics
+        if _THROTTLED.search(metric) and not _NOT_CLIENTS.search(metric)
+    ]
+    events = facts.events("throttled", "quota_throttle")
+    if not channels and not events:
+        return unmeasured("quota_throttle", "throttle time in the answers of brokers")
+    rose = risen(facts.shifts(*channels))
+    begun = facts.has_begun("throttled", "quota_throttle")
+    if rose is None and not begun:
+        return ruled_out("quota_throttle", "No broker began to throttle at the onset.")
+    signs, suspect = [], ""
+    if rose is not None:
+        signs.append(Sign(DECISIVE, rose.evidence(facts.change)))
+        suspect = rose.label("broker") or rose.label("target")
+    if begun:
+        first = next(one for one in events if one.k >= facts.near[0])
+        suspect = str(first.event.fields.get("broker", suspect))
+        text = f"Brokers began to throttle this client {when(first.k - facts.onset_k)} of the step."
+        signs.append(Sign(DECISIVE, Evidence(text, {"first_k": first.k})))
+    if facts.is_drive_innocent and facts.is_cpu_innocent and are_calm(facts.taken_in):
+        signs.append(Sign(SLIGHT, Evidence("The brokers' drives and CPU are calm meanwhile.")))
+    return Hypothesis("quota_throttle", tuple(signs), suspect)
+
+
+# --- other users of a drive
+
+_MORE_WORK = 1.5
+_LEAST_BUSY_SHARE = 0.1
+_WRITES = (drive_facts.WRITTEN, drive_facts.WRITES, drive_facts.FLUSHES)
+_READS = (drive_facts.READ, drive_facts.READS)
+_WAITS = (
+    drive_facts.WRITE_AWAIT,
+    drive_facts.READ_AWAIT,
+    drive_facts.BUSY,
+    drive_facts.QUEUE,
+    drive_facts.WEIGHTED,
+)
+
+
+def _neighbour(drive: Drive, facts: Facts) -> Hypothesis | None:
+    """Return a drive that got more to do, which neither brokers nor clients account for."""
+    reads = drive.most_risen(_READS, _MORE_WORK)
+    more = drive.most_risen(_WRITES, _MORE_WORK) or reads
+    slower = [one for metric in _WAITS if (one := drive.risen(metric, _MORE_WORK))]
+    share = max((one.share(facts.change) for one in slower), default=0.0)
+    if more is None or share < _LEAST_BUSY_SHARE:
+        return None
+    ours = _own_work(facts, is_reading=reads is not None)
+    if ours:
+        return ruled_out(
+            "noisy_neighbour", f"The brokers may have made the work themselves: {ours}."
+        )
+    worst = max(slower, key=lambda one: one.ratio)
+    signs = [
+        Sign(CLEAR, more.evidence(facts.change)),
+        Sign(0.0, worst.evidence(facts.change)),
+        Sign(FAIR if facts.taken_in else 0.0, _stayed_text(facts)),
+    ]
+    return Hypothesis("noisy_neighbour", tuple(signs), drive.name, share)
+
+
+def _own_work(facts: Facts, *, is_reading: bool) -> str:
+    """Return what the brokers may have done themselves, also where that is not known; "" if nothing."""
+    work = [*facts.sent, *facts.taken_in]
+    is_moving = facts.has_begun("leader_change", "isr_shrink") or background.is_copying(facts)
+    is_unread = is_reading and not (facts.given_out or _backlogs(facts))
+    reasons = (
+        (not work, "neither what we send nor what they take in is known"),
+        (facts.is_intake_awaited, "what they take in is not known yet"),
+        (facts.has_grown([*work, *facts.given_out]), "more was sent, taken in or given out"),
+        (is_unread, "neither backlogs nor what they give out is known"),
+        (background.draining(facts) is not None, "a backlog began to drain"),
+        (facts.has_begun(*background.DELETIONS), "deletions began"),
+        (is_moving, "leaders or copies moved"),
+        (background.may_be_compacting(facts), "a compaction may be running"),
+    )
+    return ", ".join(text for holds, text in reasons if holds)
+
+
+def _backlogs(facts: Facts) -> bool:
+    return bool(facts.named(*BACKLOGS))
+
+
+def _stayed_text(facts: Facts) -> Evidence:
+    """Say what speaks against the brokers' own work, and what was not watched that might speak for it."""
+    flows = {
+        "what we send": facts.sent,
+        "the bytes that the brokers report as written": facts.taken_in,
+    }
+    known = {
+        ("backlogs", "no backlog drained"): _backlogs(facts),
+        ("leaders", "no move of leaders began"): background.are_leaders_known(facts),
+        ("deletions", "no deletion began"): background.are_deletions_known(facts),
+    }
+    calm = [text for (_, text), is_known in known.items() if is_known]
+    if background.are_compactions_known(facts):
+        calm.append("no compaction began")
+    stayed = " and ".join(what for what, found in flows.items() if found)
+    unknown = [what for (what, _), is_known in known.items() if not is_known]
+    rest = f" {_listed(unknown).capitalize()} were not watched." if unknown else ""
+    return Evidence(
+        "The brokers' own work does not explain it: "
+        f"{_listed([f'{stayed} stayed the same across the step', *calm])}.{rest}"
+    )
+
+
+def _listed(parts: list[str]) -> str:
+    return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)

@@ -1,0 +1,219 @@
+"""Brokers short of CPU, and JVMs that stop to collect garbage.
+
+Method:  the CPU of a broker's host, its steal, the time that tasks wait for CPU, or a broker's busiest core
+         steps up at the onset to a level at which work has to wait. Pauses of a JVM long enough to matter (a
+         quarter of the step, 5 ms at least) begin at the onset, or come there three times as often, and
+         latency is locked to them. Shorter ones matter together where they take much of a second; where only
+         the time a second is known, as of a metrics page, that must step at the onset.
+         On a CPU that runs short usual pauses last longer, too: what latency is not locked to is sure only
+         where it takes more of the time than G1 allows itself.
+Assumes: a host of which drive, flushes or a broker's log are watched is a broker's; a log is a broker's.
+         Concurrent collectors report threads that wait for memory as `gc_stall`; of these a page may count
+         work that stops nobody: beside a log of the same host it is not sure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import affected_brokers
+from detectors.causes import background
+from detectors.causes.channel import Shift, risen, spacing_of
+from detectors.causes.facts import Facts
+from detectors.causes.hypothesis import (
+    BARELY,
+    CLEAR,
+    FAIR,
+    Hypothesis,
+    Sign,
+    ruled_out,
+    unmeasured,
+)
+from detectors.causes.locking import Words, repeated
+from detectors.nearby import between
+from soak.core import wording
+from soak.core.model import Evidence
+from soak.core.series import host_of, parse_series, source_of
+
+NEXT = {
+    "broker_cpu": "see what else runs on the broker's host: top, and steal in vmstat",
+    "gc_pause": "see the broker's GC log: heap, collector, what allocates",
+}
+
+_IDLE = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_ratio"
+_MOST_IDLE = 0.3
+
+
+def examine(facts: Facts) -> Iterator[Hypothesis]:
+    """Give what is to be said of CPU and of the JVM."""
+    yield _cpu(facts)
+    yield from _pausing(facts)
+
+
+def _cpu(facts: Facts) -> Hypothesis:
+    idle = [one for one in facts.shifts(_IDLE) if one.has_fallen and one.after < _MOST_IDLE]
+    found = [*background.short_of_cpu(facts), *idle]
+    if not found:
+        if not facts.shifts("host_cpu_ratio", "vectorized_reactor_utilization_ratio", _IDLE):
+            return unmeasured("broker_cpu", "CPU of the brokers' hosts")
+        return ruled_out("broker_cpu", "The CPU of the brokers' hosts did not run short.")
+    has_two = len({one.metric for one in found}) > 1
+    strengths = [CLEAR, FAIR if has_two else 0.0, *[0.0] * len(found)]
+    signs = [Sign(s, one.evidence(facts.change)) for s, one in zip(strengths, found, strict=False)]
+    share = max(min(1.0, abs(one.rise)) for one in found)
+    return Hypothesis("broker_cpu", tuple(signs), _host(found[0]), share)
+
+
+def _host(one: Shift) -> str:
+    return one.label("target") or host_of(source_of(one.series))
+
+
+# --- garbage
+
+_KINDS = ("gc_pause", "gc_stall")
+_WORDS = Words("a long pause", "pauses", "long pauses of the JVM", "long pause of the JVM")
+_SUMS = ("jvm_gc_pause_seconds", "jvm_gc_stall_seconds")  # of a log, by second
+_COLLECTIONS = "jvm_gc_collection_seconds"  # of a page
+_OF_STEP = 0.25
+_LEAST_SECONDS = 0.005
+_ALL = 0.5  # of the time between two looks at a page: more is hardly reported of any pause
+_LEAST_SHARE = 0.03  # of a second, stopped
+_MUCH = 1.0 / 13.0  # of the time: beyond it G1 asks for a larger heap (-XX:GCTimeRatio=12)
+_ROSE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """A pause that a log reported by itself."""
+
+    k: int
+    seconds: float
+    log: tuple[str, str]  # host and name: of one JVM
+
+
+def _pausing(facts: Facts) -> Iterator[Hypothesis]:
+    pauses = [
+        _Pause(
+            one.k,
+            float(one.event.fields.get("pause_seconds", 0.0)),
+            (one.source, str(one.event.fields.get("log", ""))),
+        )
+        for one in facts.events(*_KINDS)
+    ]
+    longest = _long_pauses(pauses, facts)
+    ks = np.array(sorted(longest), np.int64)
+    found = repeated(ks, _WORDS, facts)
+    if found is not None:
+        signs = list(found.signs)
+        if found.is_dense and not _are_much(pauses, facts):
+            text = "They take no more of the time than usual pauses do on a busy host."
+            signs.append(Sign(-FAIR, Evidence(text)))
+        signs.append(Sign(0.0, _lengths(ks, longest, facts.onset_k)))
+        yield Hypothesis("gc_pause", tuple(signs), _log(longest, pauses), found.explained)
+        return
+    page = None if ks.size else _stopped(pauses, facts)
+    if page is not None:
+        yield page
+    elif pauses or facts.named(*_SUMS, _COLLECTIONS):
+        yield ruled_out("gc_pause", "No JVM began to pause longer, or more often, at the onset.")
+    else:
+        yield unmeasured("gc_pause", "pauses of the brokers' JVMs (their GC logs)")
+
+
+def _log(longest: dict[int, float], pauses: list[_Pause]) -> str:
+    """Return whose long pauses took most, by host and log."""
+    total: dict[tuple[str, str], float] = {}
+    for one in pauses:
+        if one.k in longest:
+            total[one.log] = total.get(one.log, 0.0) + one.seconds
+    if not total:
+        return ""
+    source, log = max(total, key=total.__getitem__)
+    return f"JVM of {log or 'a broker'}" + (f" on {host_of(source)}" if source else "")
+
+
+def _long_pauses(pauses: list[_Pause], facts: Facts) -> dict[int, float]:
+    """Return second to the longest pause in it, or their sum, of those long enough to matter."""
+    least = max(_LEAST_SECONDS, _OF_STEP * (facts.change.after - facts.change.before))
+    found: dict[int, float] = {}
+    for one in pauses:
+        if one.seconds >= least:
+            found[one.k] = max(one.seconds, found.get(one.k, 0.0))
+    if found:
+        return found
+    for name, series in facts.named(*_SUMS).items():
+        # then each pause is known, and that it is too short
+        is_known = any(one.log[0] in ("", source_of(name)) for one in pauses)
+        is_long = series.values >= (max(least, _MUCH) if is_known else least)
+        for k, seconds in zip(series.k[is_long], series.values[is_long], strict=True):
+            found[int(k)] = max(float(seconds), found.get(int(k), 0.0))
+    return found
+
+
+def _are_much(pauses: list[_Pause], facts: Facts) -> bool:
+    """True when the pauses of one JVM took so much of the time since the onset as usual ones never do."""
+    first, end = facts.onset_k, facts.end_k
+    stopped: dict[tuple[str, str], float] = {}
+    for one in pauses:
+        if first <= one.k < end:
+            stopped[one.log] = stopped.get(one.log, 0.0) + one.seconds
+    sums = [
+        float(between(series, first, end).sum())
+        for series in (() if stopped else facts.named(*_SUMS).values())
+    ]
+    return max([*stopped.values(), *sums], default=0.0) >= _MUCH * (end - first)
+
+
+def _lengths(ks: NDArray[np.int64], longest: dict[int, float], onset_k: int) -> Evidence:
+    since = [longest[int(k)] for k in ks if k >= onset_k] or list(longest.values())
+    middle, longest_one = float(np.median(since)), max(since)
+    return Evidence(
+        f"The JVM's long pauses took {wording.amount(middle, 'seconds')} in the median and "
+        f"{wording.amount(longest_one, 'seconds')} at most.",
+        {"pause_median_seconds": middle, "pause_max_seconds": longest_one},
+    )
+
+
+def _stopped(pauses: list[_Pause], facts: Facts) -> Hypothesis | None:
+    """Return what the time in collections a second says by itself."""
+    found = [
+        one
+        for one in facts.shifts(_COLLECTIONS)
+        if one.after >= _LEAST_SHARE and _are_long(one, facts)
+    ]
+    worst = risen(found, _ROSE)
+    if worst is None:
+        return None
+    is_sure = worst.after >= _MUCH and worst.rise >= _least(facts) and not _has_log(worst, pauses)
+    signs = [Sign(CLEAR if is_sure else BARELY, worst.evidence(facts.change))]
+    if is_sure:
+        text = f"That is more of the time than a collector allows itself ({_MUCH:.0%})."
+        signs.append(Sign(FAIR, Evidence(text)))
+    share = worst.after / _LEAST_SHARE / 10.0
+    return Hypothesis("gc_pause", tuple(signs), _host(worst), share)
+
+
+def _are_long(rise: Shift, facts: Facts) -> bool:
+    """True when one pause between two looks at a page may be long enough to matter.
+
+    A page that is read each 15 s reports a pause of 1.5 s as 0.1 s in each second, and so many short ones.
+    """
+    spacing = spacing_of(facts.nearby.series[rise.series])
+    return rise.rise * spacing >= _least(facts, spacing)
+
+
+def _least(facts: Facts, seconds: int = 1) -> float:
+    """Return how long collections must take of so many seconds to be a part of the step."""
+    return min(_OF_STEP * (facts.change.after - facts.change.before), _ALL * seconds)
+
+
+def _has_log(rise: Shift, pauses: list[_Pause]) -> bool:
+    """True when pauses are reported one by one where a page is read, or on the host that it is of."""
+    here = host_of(source_of(rise.series))
+    target = parse_series(rise.series).label("target")
+    logs = {host_of(one.log[0]) for one in pauses}
+    return any(host in ("", here) or affected_brokers.is_on(target, host) for host in logs)

@@ -1,0 +1,121 @@
+"""Other clients' load, quotas and limits of drives: more to do, or less allowed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detectors.attribution import attribute
+from soak.core.model import Explanation, Series
+from tests.support.detection.cause_panels import END, ONSET, STEP, around, channel, told
+
+K = np.arange(END, dtype=np.int64)
+SENT = channel("produce.0@h|sent_messages", 300.0, 300.0)
+RECEIVED = channel("consume.0@h|received_messages", 300.0, 300.0)
+VDA = '{device="vda"}'
+
+
+def taken_in(target: str, before: float, after: float) -> Series:
+    name = f'probe@h|kafka_server_brokertopicmetrics_bytesin{{target="{target}"}}'
+    return channel(name, before, after)
+
+
+def causes(*series: Series) -> list[str]:
+    return [one.cause for one in attribute(STEP, around(*series))]
+
+
+def first(*series: Series) -> Explanation:
+    return attribute(STEP, around(*series))[0]
+
+
+def test_what_brokers_take_in_beyond_what_we_send_is_other_clients() -> None:
+    found = first(SENT, RECEIVED, taken_in("b1:7071", 3e5, 4e6), taken_in("b2:7071", 3e5, 3e5))
+
+    assert (found.cause, found.suspect) == ("foreign_load", "b1:7071")
+    assert "what we send and receive stayed" in found.evidence[0].text
+
+
+def test_leaders_that_move_shift_load_between_brokers_and_add_none() -> None:
+    assert causes(SENT, taken_in("b1:7071", 3e5, 6e5), taken_in("b2:7071", 3e5, 0.0)) == ["unknown"]
+
+
+def test_more_that_we_send_ourselves_is_not_foreign() -> None:
+    sent = channel("produce.0@h|sent_messages", 300.0, 3000.0)
+
+    assert causes(sent, RECEIVED, taken_in("b1:7071", 3e5, 3e6)) == ["unknown"]
+
+
+def test_cpu_and_drives_that_others_keep_busy_come_after_them() -> None:
+    found = causes(
+        SENT,
+        RECEIVED,
+        taken_in("b1:7071", 3e5, 4e6),
+        channel("probe@b1|host_cpu_ratio", 0.3, 0.97),
+        channel('probe@b1|fsync_latency_seconds{directory="/d",quantile="0.99"}', 0.002, 0.002),
+    )
+
+    assert found == ["foreign_load", "broker_cpu"]
+
+
+def test_a_throttle_time_in_the_answers_of_a_broker_is_a_quota() -> None:
+    name = 'produce.0@h|throttle_time_seconds{broker="b2:9092"}'
+    found = first(SENT, channel(name, 0.0, 0.05))
+
+    assert (found.cause, found.suspect) == ("quota_throttle", "b2:9092")
+
+
+def test_a_client_that_is_told_of_a_throttle_meets_a_quota() -> None:
+    events = told("throttled", *range(ONSET, END), broker="b2:9092")
+    found = attribute(STEP, around(SENT, events=events))
+
+    assert (found[0].cause, found[0].suspect) == ("quota_throttle", "b2:9092")
+
+
+def held(written: Series) -> list[Series]:
+    """Return a drive that answers later while the client's queue grows."""
+    return [
+        channel(f"probe@b1|disk_write_await_seconds{VDA}", 1e-3, 40e-3),
+        channel(f"probe@b1|node_disk_io_time_seconds{VDA}", 0.2, 1.0),
+        channel("produce.0@h|in_flight_messages", 20.0, 900.0),
+        written,
+    ]
+
+
+def test_a_drive_that_takes_so_much_and_no_more_is_throttled() -> None:
+    """20 MB a second with 5 % of noise before, and then 9.0 MB within a thousandth."""
+    rng = np.random.default_rng(0)
+    noise = rng.lognormal(0.0, np.where(K < ONSET, 0.05, 0.001))
+    name = f"probe@b1|node_disk_written_bytes{VDA}"
+    plateau = Series(name, K, np.where(K < ONSET, 20e6, 9e6) * noise)
+    rough = channel(name, 20e6, 9e6)
+
+    assert causes(*held(plateau))[0] == "drive_throttled"
+    assert "drive_throttled" not in causes(*held(rough))
+
+
+def test_a_flush_that_waits_behind_half_of_a_slow_write_is_garbage_collection() -> None:
+    """A busy drive: 98 ms a write, and 56 ms a flush, which waits for the write before it."""
+    drive = [
+        channel(f"probe@b1|disk_write_await_seconds{VDA}", 4e-3, 97.8e-3),
+        channel(f"probe@b1|node_disk_write_time_seconds{VDA}", 0.2, 4.0),
+        channel(f"probe@b1|node_disk_io_time_seconds{VDA}", 0.3, 1.0),
+        channel(f"probe@b1|disk_flush_await_seconds{VDA}", 1e-3, 55.7e-3),
+        channel(f"probe@b1|node_disk_written_bytes{VDA}", 4.5e6, 3e6),
+    ]
+
+    assert causes(*drive)[0] == "drive_gc"
+
+
+def test_drives_of_all_hosts_that_slow_alike_are_not_collecting_garbage() -> None:
+    """One drive's garbage is its own; three at one instant have another reason."""
+    drives = [
+        series
+        for host in ("b1", "b2", "b3")
+        for series in (
+            channel(f"probe@{host}|disk_write_await_seconds{VDA}", 1e-3, 8e-3),
+            channel(f"probe@{host}|node_disk_io_time_seconds{VDA}", 0.1, 0.6),
+            channel(f"probe@{host}|node_disk_written_bytes{VDA}", 9e6, 9e6),
+        )
+    ]
+
+    assert "drive_gc" not in causes(*drives)
+    assert causes(*drives[:3])[0] == "drive_gc"

@@ -1,0 +1,188 @@
+"""Brokers that are killed, alone or among three, and the metadata of others: who is named, and who is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from detectors.attribution import attribute
+from detectors.nearby import Nearby, TimedEvent
+from soak.core.model import Change, Explanation, Series
+from tests.support.detection.cause_panels import END, ONSET, P99, STEP, around, channel, told
+
+OUTAGE = Change(
+    "produce.0@h|acknowledgement_outage_seconds",
+    ONSET + 5,
+    ONSET,
+    (ONSET - 1, ONSET),
+    0.0,
+    60.0,
+    "confirmed",
+    0.999,
+    "outage",
+)
+K = np.arange(END, dtype=np.int64)
+RUN_TOPIC = channel('probe@b1|retention_held_bytes{topic="soak-t"}', 1e7, 1e7)
+
+
+def stopped(seconds: int, failed: float = 0.0) -> list[Series]:
+    """Return what is sent all along, acknowledged but for so many seconds, and what fails after them."""
+    is_out = (K >= ONSET) & (ONSET + seconds > K)
+    return [
+        Series("produce.0@h|sent_messages", K, np.full(END, 300.0)),
+        Series("produce.0@h|acked_messages", K, np.where(is_out, 0.0, 300.0)),
+        Series("produce.0@h|failed_messages", K, np.where(K == ONSET + 20, failed, 0.0)),
+    ]
+
+
+def page(target: str, silent: range) -> Series:
+    return Series(f'probe@h|up{{target="{target}"}}', K, np.where(np.isin(K, silent), 0.0, 1.0))
+
+
+def trips(target: str, silent: range = range(0)) -> Series:
+    ks = K[~np.isin(K, silent)]
+    name = f'probe@h|broker_round_trip_seconds{{target="{target}"}}'
+    return Series(name, ks, np.full(ks.size, 5e-4))
+
+
+def refused(target: str) -> tuple[TimedEvent, ...]:
+    reason = f"http://{target}/metrics does not answer: [Errno 111] Connection refused"
+    return told("target_failed", ONSET + 1, target=target, reason=reason)
+
+
+def first(found: Nearby, change: Change = OUTAGE) -> Explanation:
+    return attribute(change, found)[0]
+
+
+def test_the_only_broker_killed_is_down_with_its_times() -> None:
+    """Nothing is acknowledged for a minute, sends fail, and its page refuses connections."""
+    silent = range(ONSET, ONSET + 61)
+    found = first(
+        around(*stopped(61, 18_000.0), page("b1:9092", silent), events=refused("b1:9092"))
+    )
+    texts = " ".join(one.text for one in found.evidence)
+
+    assert (found.cause, found.suspect) == ("broker_down", "b1:9092")
+    assert found.score > 0.95
+    assert "stopped answering in the second of the onset of the step, for 1 min 1 s" in texts
+    assert "Sends failed from the onset on: 18,000 messages." in texts
+    assert "were refused" in texts
+
+
+def test_of_three_brokers_the_one_that_answers_no_question_is_suspected() -> None:
+    """Its page has a name of its own, which is not the broker's address."""
+    silent = range(ONSET, ONSET + 43)
+    found = first(
+        around(
+            *stopped(11),
+            trips("b1:9092"),
+            trips("b2:9092"),
+            trips("b3:9092", silent),
+            page("third", silent),
+            events=told("leader_change", ONSET + 11, topic="soak-t", partition=1, epoch=3),
+        )
+    )
+
+    assert (found.cause, found.suspect) == ("broker_down", "b3:9092")
+
+
+def test_an_outage_in_which_all_brokers_answer_is_no_broker_s_end() -> None:
+    found = attribute(OUTAGE, around(*stopped(30, 9_000.0), trips("b1:9092"), trips("b2:9092")))
+
+    assert "broker_down" not in [one.cause for one in found]
+
+
+def test_a_broker_that_times_out_and_goes_on_stood_still_however_long() -> None:
+    """Its leaders moved meanwhile; a process that had ended would have refused connections."""
+    silent = range(ONSET, ONSET + 45)
+    late = told("target_failed", ONSET + 6, target="b3", reason="b3: no complete answer within 5 s")
+    moved = told("leader_change", ONSET + 9, topic="soak-t", partition=1, epoch=3)
+    found = first(
+        around(
+            *stopped(11),
+            trips("b1:9092"),
+            trips("b3:9092", silent),
+            page("b3:7071", silent),
+            events=(*late, *moved),
+        )
+    )
+
+    assert (found.cause, found.suspect) == ("broker_pause", "b3:9092")
+
+
+def storm(topic: str, epoch: int, partitions: int = 500) -> tuple[TimedEvent, ...]:
+    return tuple(
+        replace(one)
+        for partition in range(partitions)
+        for one in told(
+            "leader_change",
+            ONSET + partition % 5,
+            topic=topic,
+            partition=partition,
+            epoch=epoch,
+            leader=1,
+        )
+    )
+
+
+@pytest.mark.parametrize(("topic", "epoch"), [("many", 0), ("many", 4), ("soak-t", 0)])
+def test_elections_of_other_topics_or_of_new_partitions_move_no_leader(
+    topic: str, epoch: int
+) -> None:
+    found = attribute(STEP, around(RUN_TOPIC, events=storm(topic, epoch)))
+
+    assert found[0].cause == "metadata_storm"
+    assert found[0].suspect == f"topic {topic}"
+    assert "leader_move" not in [one.cause for one in found]
+
+
+def test_a_few_elections_of_other_topics_are_neither() -> None:
+    (found,) = attribute(STEP, around(RUN_TOPIC, events=storm("other", 3, partitions=4)))
+
+    assert found.cause == "unknown"
+    assert any("leader_move is ruled out" in one.text for one in found.against)
+
+
+def test_leaders_of_the_run_that_move_are_named_beside_elections_of_others() -> None:
+    own = told("leader_change", ONSET, topic="soak-t", partition=1, epoch=7)
+    found = first(around(RUN_TOPIC, events=(*own, *storm("other", 3, partitions=4))), STEP)
+
+    assert (found.cause, found.suspect) == ("leader_move", "soak-t")
+
+
+def test_all_leaders_that_move_at_once_are_one_move() -> None:
+    """As when somebody balances the leaders of all topics: those of others are a part of it."""
+    own = told("leader_change", ONSET, ONSET + 1, topic="soak-t", partition=1, epoch=7)
+    found = attribute(STEP, around(RUN_TOPIC, events=(*own, *storm("other", 3))))
+
+    assert [one.cause for one in found] == ["leader_move"]
+
+
+def test_a_page_that_answers_again_without_copies_behind_is_no_broker_that_came_back() -> None:
+    """A busy host answers its pages now and then."""
+    name = 'probe@h|kafka_server_replicamanager_underreplicatedpartitions{target="b1"}'
+    calm = Series(name, K, np.zeros(END))
+
+    found = attribute(STEP, around(calm, page("b3:7071", range(ONSET - 30, ONSET))))
+
+    assert found[0].cause == "unknown"
+
+
+def test_pauses_that_new_metadata_makes_come_after_it() -> None:
+    """In each second from the onset on a long pause, and 500 partitions to be made."""
+    pauses = told("gc_pause", *range(ONSET, END), pause_seconds=0.1)
+    events = (*storm("many", 0), *pauses)
+    found = attribute(STEP, around(RUN_TOPIC, channel(P99, 0.004, 0.06), events=events))
+
+    assert [one.cause for one in found] == ["metadata_storm", "gc_pause"]
+
+
+def test_copies_that_catch_up_after_a_broker_came_back() -> None:
+    name = 'probe@h|kafka_server_replicamanager_underreplicatedpartitions{target="b1"}'
+    behind = Series(name, K, np.where((K >= ONSET - 30) & (K < ONSET + 50), 12.0, 0.0))
+    back = page("b3:7071", range(ONSET - 30, ONSET))
+    found = first(around(behind, back), STEP)
+
+    assert (found.cause, found.suspect) == ("under_replicated", "b3:7071")
