@@ -40,7 +40,7 @@ NEXT = {
     "broker_pause": "check if the broker was stopped or swapped, or its host migrated",
     "under_replicated": "see which replicas catch up, and throttle their replication",
     "leader_move": "read in the controller's log why leaders moved, and move them back",
-    "metadata_storm": "find out who created topics or partitions, or moved those of other topics",
+    "metadata_storm": "find who created or moved topics or partitions of others",
 }
 
 LEADER_CHANGE = "leader_change"
@@ -122,7 +122,9 @@ def _suspect(silent: list[Silence], facts: Facts) -> str:
 
 def _lost_leaders(facts: Facts) -> set[str]:
     """Return the addresses of leaders that no client names any more after the onset."""
-    first, found, kept = facts.near[0], set(), set()
+    first = facts.near[0]
+    found: set[str] = set()
+    kept: set[str] = set()
     for name, series in facts.named("leader_info").items():
         address = parse_series(name).label("address")
         if series.k.size and series.k[0] < first:

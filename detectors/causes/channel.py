@@ -114,7 +114,11 @@ class Shift:
     def evidence(self, change: Change) -> Evidence:
         """Return the shift as a sentence that stands alone."""
         before, after = (wording.amount_of(self.series, v) for v in (self.before, self.after))
-        numbers = {"series": self.series, "before": self.before, "after": self.after}
+        numbers: dict[str, float | int | str] = {
+            "series": self.series,
+            "before": self.before,
+            "after": self.after,
+        }
         return Evidence(
             f"{wording.title_with_source(self.series)} went from {before} to {after}, "
             f"{when(self.onset_k - change.onset_k)} of the step.",

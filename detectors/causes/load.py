@@ -34,9 +34,9 @@ from soak.core.series import host_of, parse_series, source_of
 
 NEXT = {
     "catch_up_read": "find the consumers that read old data; limit them with a quota",
-    "foreign_load": "find the other clients of the cluster that send or read more; limit them with a quota",
+    "foreign_load": "find the other clients that send or read more; limit them by quota",
     "noisy_neighbour": "see which other process or tenant writes to that drive: iotop",
-    "quota_throttle": "see the quotas of this client: kafka-configs.sh --describe --entity-type clients",
+    "quota_throttle": "see the quotas of clients: kafka-configs.sh --describe",
 }
 
 _READ_MORE = 1.1

@@ -383,7 +383,7 @@ def test_other_channels_alone_are_no_finding(whole: RunFolder, tmp_path: Path) -
 
 def test_causes_see_whose_record_told_an_event(whole: RunFolder) -> None:
     window = attribution(whole).history.window(0, 300)
-    found = nearby_of(window, (), read_phases(whole.phases), {})
+    found = nearby_of(window, (), read_phases(whole.phases), {}, ())
 
     assert {one.source for one in found.events if one.event.kind == "retention_deletion"} == {PROBE}
 

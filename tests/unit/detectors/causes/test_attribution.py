@@ -45,8 +45,18 @@ def test_of_two_causes_at_once_both_are_named(pair: tuple[str, str]) -> None:
     assert set(pair) <= {one.cause for one in found}
 
 
+OTHERS = {
+    "drive_throttled",
+    "foreign_load",
+    "metadata_storm",
+    "quota_throttle",
+    "under_replicated",
+}
+"""Causes whose signs have tests of their own, in `test_more_work` and `test_outages`."""
+
+
 def test_every_cause_has_a_fault_that_makes_it() -> None:
-    assert set(causes()) == set(FAULTS)
+    assert set(causes()) == set(FAULTS) | OTHERS
 
 
 @pytest.mark.long
