@@ -18,6 +18,7 @@ from tests.bench.detect import (
     drains,
     false_alarms,
     feed,
+    lab_drains,
     offline,
     parts,
     peers,
@@ -63,6 +64,7 @@ PARTS: Mapping[str, Part] = {
     "power": offline.measure_power,
     "coverage": offline.measure_coverage,
     "drains": drains.measure,
+    "lab_drains": lab_drains.measure,
     "cost": cost.measure,
     "attribution": _attribution,
 }

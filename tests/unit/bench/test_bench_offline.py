@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from tests.bench.detect import drains, offline
+from tests.bench.detect import drains, lab_drains, offline
 from tests.bench.detect.offline import Coverage
-from tests.bench.detect.parts import OURS
+from tests.bench.detect.parts import OURS, QUICK, Run
 
 
 def test_series_without_a_change_count_once_however_many_cuts_they_show() -> None:
@@ -61,3 +64,16 @@ def test_a_drain_is_found_and_named_and_unknown_without_its_backlog() -> None:
     assert sum(one.is_found for one in found) >= 5
     assert sum(one.is_named for one in found) >= 5
     assert sum(one.is_unknown_without for one in found) >= 4
+
+
+@pytest.mark.long
+def test_catch_up_reads_of_real_runs_are_found_and_named(tmp_path: Path) -> None:
+    """Ten runs on Kafka and Pulsar, three exports of each, and a run resampled from each export."""
+    recorded = lab_drains.lab_runs(lab_drains.FOLDER)
+    size = replace(QUICK, drains=len(recorded))
+    run = Run(size=size, shared=tmp_path, references=None, are_peers_shown=False, pool=None)
+    found = lab_drains.measure(run)
+
+    assert len(recorded) >= 24
+    assert {one.name.partition("-")[0] for one in recorded} == {"kafka", "pulsar"}
+    assert [(one.figure, one.note) for one in found if not one.holds] == []
