@@ -64,9 +64,10 @@ packages-in-ci:
 .PHONY: test
 test: check packages-in-ci ## everything CI runs: check, then the tests on a real Kafka and a real Spark
 	@$(BIN)/pytest -m 'long and not broker and not spark and not slow' -n 2
-	@$(MAKE) --no-print-directory -j 2 -O with-kafka with-other-servers
+	@$(MAKE) --no-print-directory -j $(AT_ONCE) -O with-kafka with-other-servers
 
-# Most of these tests wait; two at a time take little more than half as long, and each server is started once.
+# Most of these tests wait: AT_ONCE=2 runs the two parts side by side, on a machine that does nothing else.
+AT_ONCE ?= 1
 .PHONY: with-kafka
 with-kafka: $(STAMP)
 	@$(BIN)/pytest -m '(broker or spark or slow) and kafka' -rs --durations=10
