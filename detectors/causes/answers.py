@@ -162,14 +162,19 @@ class Answers:
 
     @cached_property
     def timed_out(self) -> dict[str, int]:
-        """Return whose connections were taken and not answered in time, with the first second."""
-        return self._failed(_TIMED_OUT)
+        """Return the pages whose connections were taken and not answered in time, with the first second.
 
-    def _failed(self, pattern: re.Pattern[str]) -> dict[str, int]:
+        Only of a page: a client that finds no broker to ask gives up after the same time.
+        """
+        return self._failed(_TIMED_OUT, only_pages=True)
+
+    def _failed(self, pattern: re.Pattern[str], *, only_pages: bool = False) -> dict[str, int]:
         first, last = near(self._change)
         found: dict[str, int] = {}
         for one in self._nearby.events:
             reason = str(one.event.fields.get("reason", ""))
+            if only_pages and "target" not in one.event.fields:
+                continue
             if first <= one.k <= last + _FAIL_SECONDS and pattern.search(reason):
                 target = str(one.event.fields.get("target", one.event.fields.get("probe", "")))
                 found.setdefault(target, one.k)

@@ -112,6 +112,18 @@ def test_a_broker_that_times_out_and_goes_on_stood_still_however_long() -> None:
     assert (found.cause, found.suspect) == ("broker_pause", "b3:9092")
 
 
+def test_a_client_that_gives_up_says_nothing_of_the_process() -> None:
+    """It waits as long for a broker that refuses connections; only a page tells these apart."""
+    silent = range(ONSET, ONSET + 63)
+    gave_up = told("probe_failed", ONSET + 9, probe="retention_kafka", reason="no answer in time")
+    moved = told("leader_change", ONSET + 15, topic="soak-t", partition=1, epoch=3)
+    found = first(
+        around(*stopped(15), trips("b1:9092"), trips("b3:9092", silent), events=(*gave_up, *moved))
+    )
+
+    assert (found.cause, found.suspect) == ("broker_down", "b3:9092")
+
+
 def storm(topic: str, epoch: int, partitions: int = 500) -> tuple[TimedEvent, ...]:
     return tuple(
         replace(one)
