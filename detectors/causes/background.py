@@ -61,7 +61,7 @@ def compactions(facts: Facts) -> tuple[int, ...]:
 
 
 def may_be_compacting(facts: Facts) -> bool:
-    """True when a compaction was reported from the onset on, or may still be, or nobody would report it."""
+    """True when a compaction was reported from the onset on, or may still be, or no source reports any."""
     if _since_onset(_compactions_reported(facts), facts).size:
         return True
     reporting = list(facts.named(*_COMPACTIONS))

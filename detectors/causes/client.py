@@ -233,7 +233,7 @@ def _hosts(facts: Facts) -> set[str]:
 
 # --- A daemon of ours that only watches and takes a core for a while, as one that is started again does.
 # Method:  the CPU seconds of such a daemon in the half minute from a second on in which it began to take
-#          more, in the interval of the onset or just beside it. Where its host was measured and it was not,
+#          more, in the interval of the onset or next to it. Where its host was measured and it was not,
 #          it was away. Latency must be worse than half-way in a quarter of the seconds in which it was busy,
 #          and in at most half as many of the first calm ones after: until those are known it is provisional.
 # Assumes: a step, or a tail that grew: what comes again and again, or slowly, has another reason. Of the
@@ -373,7 +373,7 @@ def _senders(facts: Facts) -> set[str]:
 
 
 def _raises(step: TimedEvent, here: str, senders: AbstractSet[str]) -> bool:
-    """True for a clock set forward where is received, or back where is sent, or nobody knows where."""
+    """True for a clock set forward where is received, or back where is sent, or at an unknown place."""
     host, forward = host_of(step.source), _forward(step)
     is_ours = forward > 0.0 if host == here else forward < 0.0 and host in senders
     return is_ours or not step.source

@@ -146,7 +146,7 @@ def _flush_of(place: Place, flushes: Mapping[Place, Shift]) -> Shift | None:
 
 
 def _turnovers(place: Place, facts: Facts) -> float | None:
-    """Return how often the drives of this host, as told there, were written over by the onset, or None.
+    """Return how often the drives of this host, as measured there, were written over by the onset, or None.
 
     The larger of what the kernel counted and what the probe saw: both begin too late.
     """

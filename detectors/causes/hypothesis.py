@@ -1,7 +1,7 @@
 """A hypothesis: one cause, the signs for and against it, and the broker, drive, host or topic it suspects.
 
 A sign is worth the logarithm of how much likelier it is where the cause is at work than where it is not. Four
-strengths are enough: nobody knows such odds better than within a factor of three or four.
+strengths are enough: such odds are not known better than within a factor of three or four.
 """
 
 from __future__ import annotations

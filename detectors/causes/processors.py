@@ -9,7 +9,7 @@ Method:  the CPU of a broker's host, its steal, the time that tasks wait for CPU
          where it takes more of the time than G1 allows itself.
 Assumes: a host of which drive, flushes or a broker's log are watched is a broker's; a log is a broker's.
          Concurrent collectors report threads that wait for memory as `gc_stall`; of these a page may count
-         work that stops nobody: beside a log of the same host it is not sure.
+         work that stops no other: with a log of the same host it is not sure.
 """
 
 from __future__ import annotations

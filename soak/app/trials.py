@@ -18,18 +18,17 @@ from soak.app.foreground import EXIT_INTERRUPTED, SideTaskFactory, StartedRun
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError, PlanError
 from soak.core.plan.plan import Lab
-from soak.core.plan.text import Document, PlanFile, validated
+from soak.core.plan.text import PlanFile
 from soak.core.units import SECOND_NS
 from soak.lab import files
 from soak.lab.drills.injection import FaultLog
 from soak.lab.faults.host import clock_environment
-from soak.lab.faults.registry import find_fault
 from soak.lab.ports import Target
 from soak.lab.trials.figures import figures
 from soak.lab.trials.outcome import Outcome, Trial, judge
 from soak.lab.trials.page import write_page
 from soak.lab.trials.schedule import KINDS, Kind, Trouble, draw
-from soak.lab.trials.side_task import TrialTask, read_injected
+from soak.lab.trials.side_task import TrialTask, configured, read_injected
 from soak.service import children
 from soak.store.run_folder import RunFolder
 
@@ -37,7 +36,6 @@ PLAN = Path(__file__).resolve().parents[2] / "configs" / "trials.yaml"
 RESULT = "trial.json"
 _REPLAY_SECONDS = 7_200.0
 _SHORTEST_SECONDS = 600
-_NO_FILE = Document("", None, {})
 _REPLAYED = ("plan.yaml", "run.json", "phases.jsonl")
 
 
@@ -149,7 +147,7 @@ def show(console: Console, trial: Trial) -> None:
 
 
 def write_trials_page(folders: Sequence[Path], page: Path) -> None:
-    """Write the page of some finished trials, with its pictures beside it."""
+    """Write the page of some finished trials, with its pictures in the same folder."""
     write_page([trial_of(folder) for folder in folders], page)
 
 
@@ -164,8 +162,7 @@ def possible_kinds(lab: Lab, only: Sequence[str] = ()) -> dict[str, Kind]:
             raise PlanError(f"no trouble {name!r}; there are {', '.join(sorted(KINDS))}")
     found = {}
     for name, kind in KINDS.items():
-        fault = find_fault(kind.fault)
-        config = validated(fault.config, dict(kind.config(0.5, 1)), _NO_FILE, ())
+        fault, config = configured(kind.fault, kind.config(0.5, 1))
         lack = fault.missing_from_lab(lab, config) or fault.missing_on_machine()
         if not lack and (not only or name in only):
             found[name] = kind

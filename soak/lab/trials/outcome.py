@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from soak.core.histogram import THRESHOLDS_SECONDS
 from soak.core.model import Finding
-from soak.core.plan.phases import parse_phases
 from soak.core.units import SECOND_NS
+from soak.lab.drills.verdict import read_notifications
 from soak.lab.trials.schedule import RECOVERY_SECONDS, quiet_stretches
 from soak.lab.trials.side_task import Injected
 from soak.store.findings.store import FindingsStore
 from soak.store.journal.history import History, Window
-from soak.store.run_folder import RunFolder, read_run
+from soak.store.run_folder import RunFolder, read_phases, read_run
 
 BEFORE_SECONDS = 120
 EARLY_SECONDS, LATE_SECONDS = 10, 20
@@ -96,12 +96,7 @@ def judge(folder: RunFolder, injected: Sequence[Injected]) -> Trial:
     run = read_run(folder)
     with FindingsStore(folder.findings) as store:
         findings = [one for one in store.findings(run.id) if one.state != "warning"]
-        rows = store.notifications(run.id)
-    sent = {
-        row.subject: row.done_wall_ns
-        for row in reversed(rows)
-        if row.kind == "opened" and row.state == "sent" and row.done_wall_ns is not None
-    }
+    sent = read_notifications(folder)[0].sent_wall_ns
     history = History(folder.journal)
     outcomes, windows = [], []
     for one in injected:
@@ -133,10 +128,9 @@ def judge(folder: RunFolder, injected: Sequence[Injected]) -> Trial:
 
 def _judged_seconds(folder: RunFolder) -> tuple[float, float]:
     """Return the first and last second of the soak."""
-    phases = parse_phases(folder.phases.read_text(encoding="utf-8"))
-    soak = next(one.from_k for one in phases.decisions if one.phase == "soak")
-    last = next((one.from_k for one in phases.decisions if one.phase == "drain"), soak)
-    return float(soak), float(last)
+    phases = read_phases(folder.phases)
+    soak = phases.first_k("soak") or 0
+    return float(soak), float(phases.first_k("drain") or soak)
 
 
 def _outcome(

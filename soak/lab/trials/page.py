@@ -17,7 +17,7 @@ _NOT_REPORTED = "not reported"
 
 
 def write_page(trials: Sequence[Trial], path: Path) -> None:
-    """Write the page and, beside it, the pictures."""
+    """Write the page and, into the same folder, the pictures."""
     every = [one for trial in trials for one in trial.outcomes]
     draw_curve(every, path.with_name(CURVE))
     draw_causes(every, path.with_name(MATRIX))

@@ -12,7 +12,7 @@ from soak.core.errors import LabError
 from soak.core.plan.text import Document, validated
 from soak.core.units import SECOND_NS
 from soak.lab.drills.injection import FaultLog
-from soak.lab.faults.active import FAULT_ERRORS
+from soak.lab.faults.active import FAULT_ERRORS, Fault
 from soak.lab.faults.registry import find_fault
 from soak.lab.ports import Active, Target
 from soak.lab.trials.schedule import Trouble
@@ -41,6 +41,12 @@ def injected_of(body: Mapping[str, Any]) -> Injected:
     """Return what `to_json` described."""
     trouble = {**body["trouble"], "causes": tuple(body["trouble"]["causes"])}
     return Injected(**{**body, "trouble": Trouble(**trouble)})
+
+
+def configured(name: str, config: Mapping[str, Any]) -> tuple[Fault, Any]:
+    """Return a fault of the lab by its name, and its configuration from that of a schedule."""
+    fault = find_fault(name)
+    return fault, validated(fault.config, dict(config), _NO_FILE, ())
 
 
 class TrialTask:
@@ -86,8 +92,7 @@ class TrialTask:
         self._log.publish(folder.faults)
 
     def _inject(self, trouble: Trouble) -> None:
-        fault = find_fault(trouble.fault)
-        config = validated(fault.config, dict(trouble.config), _NO_FILE, ())
+        fault, config = configured(trouble.fault, trouble.config)
         try:
             self._current = trouble, fault.inject(self._target, config)
         except (LabError, *FAULT_ERRORS) as error:
