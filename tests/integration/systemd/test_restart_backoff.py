@@ -54,13 +54,17 @@ def unit(plan: str) -> str:
 
 
 def await_wait(world: World, plan: str) -> None:
-    """Return while the daemon waits for six seconds or more, and is not between two tries."""
+    """Return when the daemon has just begun to wait, for six seconds or more."""
     name = unit(plan)
+
+    def restarts() -> int:
+        return int(world.show(name, "NRestarts"))
+
+    ends_soon = max(restarts(), LONG_AFTER - 1)
 
     def waits() -> bool:
         state, status = world.show(name, "SubState"), world.show(name, "StatusText")
-        restarts = int(world.show(name, "NRestarts"))
-        return state == "start" and "waits" in status and restarts >= LONG_AFTER
+        return state == "start" and "waits" in status and restarts() > ends_soon
 
     world.until(waits, "a long wait", 120)
 
