@@ -160,6 +160,13 @@ class Producer(Protocol):
         """Return the delivery reports noted since the last call."""
         ...
 
+    def throttle_seconds(self) -> Mapping[str, float] | None:
+        """Return the longest wait that each broker imposed by a quota in the last seconds.
+
+        In seconds, by host and port; a broker that imposed none is absent. None while that is not known.
+        """
+        ...
+
     def close(self, timeout_seconds: float) -> Acks:
         """Wait for outstanding messages; return the last reports, without those still outstanding."""
         ...
@@ -186,6 +193,13 @@ class Consumer(Protocol):
 
         Raises:
             BrokerError: the cluster did not answer for all of them in time.
+        """
+        ...
+
+    def throttle_seconds(self) -> Mapping[str, float] | None:
+        """Return the longest wait that each broker imposed by a quota in the last seconds.
+
+        In seconds, by host and port; a broker that imposed none is absent. None while that is not known.
         """
         ...
 

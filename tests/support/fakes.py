@@ -76,6 +76,7 @@ class FakeProducer:
         self.full: set[int] = set()  # partitions
         self.is_stalled = False
         self.payloads: list[tuple[int, bytes]] = []
+        self.throttled: dict[str, float] | None = None
         self._out: list[tuple[int, int, int]] = []
         self._offsets: dict[int, int] = {}
 
@@ -103,6 +104,9 @@ class FakeProducer:
     def serve(self) -> None:
         pass
 
+    def throttle_seconds(self) -> dict[str, float] | None:
+        return self.throttled
+
     def take(self) -> Acks:
         now = self._clock.mono_ns()
         is_due = [not self.is_stalled and at <= now for _, _, at in self._out]
@@ -129,6 +133,7 @@ class FakeConsumer:
         self.is_paused = False
         self.closed = ""
         self.bounds = dict(bounds)
+        self.throttled: dict[str, float] | None = None
 
     def receive(self, limit: int, timeout_seconds: float) -> Batch:
         del limit, timeout_seconds
@@ -142,6 +147,9 @@ class FakeConsumer:
 
     def log_bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         return {at: self.bounds[at] for at in partitions}
+
+    def throttle_seconds(self) -> dict[str, float] | None:
+        return self.throttled
 
     def close(self) -> None:
         self.closed = "left"

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from soak.brokers.kafka.consumer import Fetched
 from soak.brokers.kafka.producer import concatenate_acks
 from soak.clients.kafka_log import ClientLog
+from soak.clients.kafka_throttle import ThrottleTimes
 from soak.core import header
 from soak.core.errors import BrokerError, NotAvailableError
 from soak.core.ports import FAILED_OFFSET, UNKNOWN_OFFSET, Acks, Clock, Outgoing, Rows, Topics
@@ -42,7 +43,7 @@ MESSAGE = np.dtype(
 """`rd_kafka_message_t`, part of the library's stable interface; `token` is its `_private`."""
 
 COPY, PER_MESSAGE = 0x2, 0x8  # RD_KAFKA_MSG_F_COPY, RD_KAFKA_MSG_F_PARTITION
-DELIVERY_EVENT, LOG_EVENT, ERROR_EVENT = 0x1, 0x4, 0x8  # RD_KAFKA_EVENT_DR, _LOG, _ERROR
+DELIVERY_EVENT, LOG_EVENT, ERROR_EVENT, STATS_EVENT = 0x1, 0x4, 0x8, 0x100  # RD_KAFKA_EVENT_DR, ...
 
 _VERIFIED = frozenset({("2.16.1", "2.16.0")})
 """Versions of confluent-kafka and librdkafka for which the tests of this module passed."""
@@ -89,6 +90,7 @@ _CALLS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "event_log": (_INT, (_POINTER, _POINTER, _POINTER, _POINTER)),
     "event_error_is_fatal": (_INT, (_POINTER,)),
     "event_error_string": (_TEXT, (_POINTER,)),
+    "event_stats": (_TEXT, (_POINTER,)),
     "event_destroy": (None, (_POINTER,)),
     "consume_queue": (_POINTER, (_POINTER, _INT)),
     "consume_batch_queue": (ctypes.c_ssize_t, (_POINTER, _INT, _POINTER, _SIZE)),
@@ -227,8 +229,8 @@ def log_event(library: Library, handle: int, event: int, log: ClientLog) -> None
 class BatchProducer:
     """One client; delivery reports get their time when they arrive and are read in batches.
 
-    It takes reports and log lines as events. The client's own `poll` and `flush` must not be called: the
-    binding would take tokens for addresses.
+    It takes reports, log lines and statistics as events. The client's own `poll` and `flush` must not be
+    called: the binding would take tokens for addresses.
     """
 
     refused_by_partition = False
@@ -240,8 +242,10 @@ class BatchProducer:
         topics: Topics,
         clock: Clock,
         log: ClientLog,
+        throttle: ThrottleTimes,
     ) -> None:
         self._library = library
+        self._throttle = throttle
         self._client = client
         self._handle = library.handle_of(client)
         self._queue = library.quick.rd_kafka_queue_get_main(self._handle)
@@ -289,6 +293,9 @@ class BatchProducer:
         self._read()
         taken, self._stamped = self._stamped, []
         return concatenate_acks(taken)
+
+    def throttle_seconds(self) -> Mapping[str, float] | None:
+        return self._throttle.seconds
 
     def close(self, timeout_seconds: float) -> Acks:
         self.rings(_NO_DESCRIPTOR)
@@ -415,8 +422,12 @@ class BatchProducer:
 
     def _note_event(self, event: int, at_ns: int) -> None:
         quick = self._library.quick
-        if quick.rd_kafka_event_type(event) != DELIVERY_EVENT:
-            log_event(self._library, self._handle, event, self._log)
+        kind = quick.rd_kafka_event_type(event)
+        if kind != DELIVERY_EVENT:
+            if kind == STATS_EVENT:
+                self._throttle.note(quick.rd_kafka_event_stats(event) or b"")
+            else:
+                log_event(self._library, self._handle, event, self._log)
             quick.rd_kafka_event_destroy(event)
             return
         count = quick.rd_kafka_event_message_count(event)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ from soak.brokers.kafka.producer import DEFAULT_PARTITIONER, KafkaProducer, part
 from soak.brokers.kafka.topics import delete_topics, partition_warnings, topic_ids
 from soak.clients import client_settings
 from soak.clients.kafka_log import ClientLog, ErrorCallback, ErrorCause, error_text
+from soak.clients.kafka_throttle import ThrottleTimes, statistics_interval_ms
 from soak.core.cluster.durability import Durability
 from soak.core.cluster.forecast import Limits, Stored
 from soak.core.errors import BrokerError, NotAvailableError
@@ -237,10 +238,15 @@ class KafkaBroker:
         delete_topics(self._admin(), names, self._timeout_seconds)
 
     def producer(self, topics: Topics) -> KafkaProducer | BatchProducer:
-        client = self._client(confluent_kafka.Producer, self._producer_settings())
+        throttle = ThrottleTimes()
+        settings = {
+            "statistics.interval.ms": statistics_interval_ms(topics.total),
+            **self._producer_settings(),
+        }
+        client = self._client(confluent_kafka.Producer, settings, stats_cb=throttle.note)
         if self._library is None or self._has_token_callback():
-            return KafkaProducer(client, topics, self._clock)
-        return BatchProducer(self._library, client, topics, self._clock, self._client_log)
+            return KafkaProducer(client, topics, self._clock, throttle)
+        return BatchProducer(self._library, client, topics, self._clock, self._client_log, throttle)
 
     def consumer(
         self, topics: Topics, subscription: str, positions: Mapping[int, int]
@@ -251,15 +257,19 @@ class KafkaBroker:
             **_CONSUMER,
             **self._common(),
             "group.id": f"{topics.names[0] or 'soak'}-{subscription or 'audit'}",
+            "statistics.interval.ms": statistics_interval_ms(len(positions)),
             **self._config.consumer,
         }
-        client, clock = self._client(confluent_kafka.Consumer, settings), self._clock
+        clock, throttle = self._clock, ThrottleTimes()
+        client = self._client(confluent_kafka.Consumer, settings, stats_cb=throttle.note)
         fetch = (
             MessageFetch(client, topics)
             if self._library is None
             else BatchFetch(self._library, client, topics, positions, clock)
         )
-        return KafkaConsumer(client, topics, positions, clock, self._timeout_seconds, fetch)
+        return KafkaConsumer(
+            client, topics, positions, clock, self._timeout_seconds, fetch, throttle
+        )
 
     def leaders(self, topics: Topics) -> NDArray[np.int64]:
         return self._leaders.leaders(topics)
@@ -337,7 +347,9 @@ class KafkaBroker:
         admin = self._admin(error_cb=cause.note)
         return cause.metadata(admin, self._config.bootstrap_servers, self._timeout_seconds)
 
-    def _client(self, kind: type[Any], settings: dict[str, str], **callbacks: ErrorCallback) -> Any:  # noqa: ANN401  # any of its clients
+    def _client(
+        self, kind: type[Any], settings: dict[str, str], **callbacks: Callable[[Any], None]
+    ) -> Any:  # noqa: ANN401  # any of its clients
         try:
             return kind(
                 {**client_settings.resolve_secrets(settings), **callbacks}, logger=self._client_log

@@ -19,6 +19,7 @@ from confluent_kafka import (
 from numpy.typing import NDArray
 
 from soak.clients.kafka_log import error_text
+from soak.clients.kafka_throttle import ThrottleTimes
 from soak.core.errors import BrokerError
 from soak.core.ports import Batch, Clock, Heads, Topics
 from soak.core.retry import Once
@@ -83,9 +84,12 @@ class KafkaConsumer:
         clock: Clock,
         timeout_seconds: float,
         fetch: Fetch,
+        throttle: ThrottleTimes,
     ) -> None:
+        """`throttle` gets the statistics of the client."""
         self._client = client
         self._fetch = fetch
+        self._throttle = throttle
         self._clock = clock
         self._timeout_seconds = timeout_seconds
         self._errors = Once()
@@ -129,6 +133,9 @@ class KafkaConsumer:
         first = self._offsets(partitions, OFFSET_BEGINNING)
         end = self._offsets(partitions, OFFSET_END)
         return {at: (first[at], end[at]) for at in partitions}
+
+    def throttle_seconds(self) -> Mapping[str, float] | None:
+        return self._throttle.seconds
 
     def close(self) -> None:
         self._fetch.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from confluent_kafka import KafkaException
 
 from soak.clients.kafka_log import error_text
+from soak.clients.kafka_throttle import ThrottleTimes
 from soak.core.errors import BrokerError, SettingError
 from soak.core.ports import FAILED_OFFSET, UNKNOWN_OFFSET, Acks, Clock, Outgoing, Topics
 
@@ -32,10 +33,18 @@ class KafkaProducer:
 
     refused_by_partition = False
 
-    def __init__(self, client: confluent_kafka.Producer, topics: Topics, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: confluent_kafka.Producer,
+        topics: Topics,
+        clock: Clock,
+        throttle: ThrottleTimes,
+    ) -> None:
+        """`throttle` gets the statistics of the client."""
         self._client = client
         self._where = [topics.split(at) for at in range(topics.total)]
         self._clock = clock
+        self._throttle = throttle
         self._notes = _DeliveryReports()
         self._stamped: list[Acks] = []
 
@@ -79,6 +88,9 @@ class KafkaProducer:
     def take(self) -> Acks:
         taken, self._stamped = self._stamped, []
         return concatenate_acks(taken)
+
+    def throttle_seconds(self) -> Mapping[str, float] | None:
+        return self._throttle.seconds
 
     def close(self, timeout_seconds: float) -> Acks:
         deadline_ns = self._clock.mono_ns() + round(timeout_seconds * 1e9)

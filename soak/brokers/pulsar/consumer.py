@@ -126,6 +126,9 @@ class PulsarConsumer:
     def log_bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         return self._watcher.bounds(partitions)
 
+    def throttle_seconds(self) -> None:
+        """Return None: Pulsar throttles by sending less, which no client sees."""
+
     def close(self) -> None:
         """Close, but keep the subscription, which protects unread messages from deletion."""
         self._watcher.close()

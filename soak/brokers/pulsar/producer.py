@@ -91,6 +91,9 @@ class PulsarProducer:
             LOG.warning("send_failed error=%s", error)
         return Acks(token=token, offset=offset, at_mono_ns=at_ns)
 
+    def throttle_seconds(self) -> None:
+        """Return None: Pulsar throttles by reading less from the connection, which no client sees."""
+
     def close(self, timeout_seconds: float) -> Acks:
         """Wait for the last reports; a client that is cut off reports no message still in flight."""
         deadline_ns = self._clock.mono_ns() + round(timeout_seconds * SECOND_NS)

@@ -19,6 +19,7 @@ from soak.load.consumer.sequence_tracker import SequenceTracker, restore_tracker
 from soak.load.consumer.start_offsets import read_start_offsets
 from soak.load.cpu_wait import CpuWaitMeter
 from soak.load.leaders import Leaders
+from soak.load.throttling import Throttling
 from soak.runtime.context import (
     CLIENT_EVENT,
     RESTART_CODE,
@@ -95,6 +96,7 @@ class ConsumerLoop:
         self._interval = interval
         self._clock = clock
         self._cpu, self._cpu_wait = CpuMeter(clock), CpuWaitMeter(clock)
+        self._throttling = Throttling([consumer], context.recorder)
         self._run = header.run_of(context.run.id)
         self._writing: Iterator[None] = iter(())  # the record of the second before, piece by piece
         self._uncounted: list[Batch] = []
@@ -199,7 +201,10 @@ class ConsumerLoop:
         events: Sequence[Event],
     ) -> Iterator[None]:
         """Write a record in pieces: messages that arrive meanwhile are stamped after each piece."""
-        samples = interval.samples(math.nan if lag is None else lag, *cpu)
+        samples = [
+            *interval.samples(math.nan if lag is None else lag, *cpu),
+            *self._throttling.columns(k),
+        ]
         yield
         encoded = {}
         for name, histogram in interval.histograms().items():

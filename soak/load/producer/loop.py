@@ -22,6 +22,7 @@ from soak.load.producer.client import ProducerClient
 from soak.load.producer.interval import ProducerInterval
 from soak.load.producer.messages import Messages
 from soak.load.producer.pacing import AHEAD, MIN_AHEAD, Pacer, RatePlan
+from soak.load.throttling import Throttling
 from soak.runtime.context import (
     CLIENT_EVENT,
     RESTART_CODE,
@@ -157,6 +158,7 @@ class ProducerLoop:
         self._uncounted = 0  # messages sent since acknowledgements were last counted
         self._cpu, self._cpu_wait = CpuMeter(clock), CpuWaitMeter(clock)
         self._busy = CpuMeter(clock, thread_time)
+        self._throttling = Throttling(producers, context.recorder)
         self._adapt = adapt
         self.wait_ns = WAIT_NS  # see `Broker.wait_ns`
         self._count_ns = self._served_ns = now_ns
@@ -355,7 +357,7 @@ class ProducerLoop:
         changed: NDArray[np.int64],
     ) -> Iterator[None]:
         """Write a record in pieces: at once it would delay sends and acknowledgements by milliseconds."""
-        samples = interval.samples(*state)
+        samples = [*interval.samples(*state), *self._throttling.columns(k)]
         yield
         encoded = {}
         for name, histogram in interval.histograms().items():

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
+from soak.brokers import kafka
 from soak.core.clock import SystemClock
+from soak.core.ports import Topics
 from soak.lab.ports import Running, Target
 from soak.service import children
+from soak.store.journal.reader import read_source, sources
 from tests.support.lab.faults import inject
+from tests.support.load.load_run import LoadRun
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 LIMIT_SECONDS = 60
+PLAN = """
+name: throttled
+broker: {{kafka: {{bootstrap_servers: "{servers}"}}}}
+load: {{rate: 500/s, message_size: 1KiB}}
+topic: {{partitions: 2}}
+"""
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -114,32 +124,36 @@ def test_partitions_are_created_and_deleted(target: Target, lab_kafka: Running) 
     until(lambda: topics(lab_kafka, "other-") == before, "they are deleted")
 
 
-def test_a_quota_throttles_clients_until_it_is_lifted(target: Target, lab_kafka: Running) -> None:
-    """The brokers say in their answers that they throttle."""
-    throttled: list[float] = []
-
-    def note(text: str) -> None:
-        brokers = json.loads(text)["brokers"].values()
-        throttled.extend(one["throttle"]["max"] for one in brokers)
-
-    active = inject("client_quota", target, bytes_per_second=1024)
+def test_a_quota_throttles_clients_until_it_is_lifted(
+    target: Target, lab_kafka: Running, tmp_path: Path
+) -> None:
+    """The load records how long, and notes once which broker begins to."""
+    topic = f"soak-{tmp_path.name}"
+    config = kafka.Config(bootstrap_servers=lab_kafka.bootstrap_servers)
+    kafka.connect(config, SystemClock()).create_topics(Topics((topic,), 2), 1, {})
+    run = LoadRun(tmp_path / "run", PLAN.format(servers=lab_kafka.bootstrap_servers), topic)
     try:
-        producer = Producer(
-            {
-                "bootstrap.servers": lab_kafka.bootstrap_servers,
-                "statistics.interval.ms": 200,
-                "stats_cb": note,
-            }
-        )
-
-        def send() -> bool:
-            producer.produce("quota-test", b"x" * 8192)
-            producer.poll(0.1)
-            return any(throttled)
-
-        until(send, "a throttled answer")
+        daemons = [run.start("consume"), run.start("produce")]
+        run.until(lambda: run.newest("throttle_seconds") == 0.0, "a client that is not throttled")
+        active = inject("client_quota", target, bytes_per_second=65_536)
+        try:
+            run.until(lambda: (run.newest("throttle_seconds") or 0.0) > 0.1, "a throttled client")
+        finally:
+            active.close()
+        for process in daemons:
+            run.kill(process)
     finally:
-        active.close()
+        run.close()
+
+    brokers = [
+        (name.partition(".")[0], event.fields["broker"])
+        for name in sources(run.folder.journal)
+        for record, _ in read_source(run.folder.journal, name)
+        for event in record.events
+        if event.kind == "throttled"
+    ]
+    assert ("produce", lab_kafka.bootstrap_servers) in brokers
+    assert len(brokers) == len(set(brokers))  # one event of each daemon
 
 
 def test_what_is_usual_on_a_cluster_goes_on_by_itself(lab_kafka: Running) -> None:

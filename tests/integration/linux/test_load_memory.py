@@ -86,6 +86,9 @@ class Acknowledger:
         self._out = []
         return Acks(token, token, np.full(token.size, self._clock.mono_ns()))
 
+    def throttle_seconds(self) -> None:
+        pass
+
     def close(self, timeout_seconds: float) -> Acks:
         del timeout_seconds
         return self.take()
@@ -122,6 +125,9 @@ class Log:
     def log_bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         end = self.batches * (BATCH_MESSAGES // PARTITIONS)
         return dict.fromkeys(partitions, (0, end))
+
+    def throttle_seconds(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

@@ -22,6 +22,7 @@ from soak.brokers.kafka.batch_calls import (
 )
 from soak.brokers.kafka.producer import KafkaProducer
 from soak.clients.kafka_log import ClientLog
+from soak.clients.kafka_throttle import ThrottleTimes
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, NotAvailableError
 from soak.core.ports import EARLIEST, FAILED_OFFSET, Outgoing, Rows, Topics
@@ -122,7 +123,7 @@ def test_acknowledged_messages_make_room_before_their_reports_are_taken(*, is_ma
     clock, log = SystemClock(), logging.getLogger("mock")
     client = confluent_kafka.Producer(settings, logger=log)
     producer = BatchProducer(
-        load_library(), client, Topics(("t",), 1), clock, ClientLog(log, clock)
+        load_library(), client, Topics(("t",), 1), clock, ClientLog(log, clock), ThrottleTimes()
     )
     body = np.zeros((100, 32), dtype=np.uint8)
     sent, deadline_ns = 0, clock.mono_ns() + LIMIT_NS

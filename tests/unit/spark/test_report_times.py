@@ -12,6 +12,7 @@ import pytest
 from soak.brokers.kafka import batch_calls
 from soak.brokers.kafka.batch_calls import BatchProducer
 from soak.clients.kafka_log import ClientLog
+from soak.clients.kafka_throttle import ThrottleTimes
 from soak.core.clock import SystemClock
 from soak.core.plan import text
 from soak.core.plan.phases import decision_line, planned_phases
@@ -143,7 +144,9 @@ def test_kafka_s_client_rings_when_a_report_has_come() -> None:
     client = confluent_kafka.Producer(settings, logger=log)
     library = batch_calls.load_library()
     assert library is not None
-    producer = BatchProducer(library, client, Topics(("t",), 1), clock, ClientLog(log, clock))
+    producer = BatchProducer(
+        library, client, Topics(("t",), 1), clock, ClientLog(log, clock), ThrottleTimes()
+    )
     bell, deadline_ns = WakeupFd(clock), clock.mono_ns() + PATIENCE_NS
     reported: list[int] = []
     assert producer.rings(bell.fd)
