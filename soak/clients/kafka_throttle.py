@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 
+from soak.core.ports import Clock
 from soak.core.retry import Once
+from soak.core.units import SECOND_NS
 
 LOG = logging.getLogger(__name__)
 
@@ -19,19 +21,40 @@ def statistics_interval_ms(partitions: int) -> str:
 
 
 class ThrottleTimes:
-    """The longest wait that each broker imposed, by the client's last report; `note` is its `stats_cb`."""
+    """The longest wait that each broker imposed, while it lasts; `note` is the client's `stats_cb`."""
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] | None = None
-        """By host and port, of brokers that imposed one; None before the first report."""
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._imposed: dict[str, tuple[float, int]] | None = None  # seconds, and when they are over
         self._errors = Once()
+
+    def seconds(self) -> dict[str, float] | None:
+        """Return the waits of the last report, and earlier ones that were in force then; None before it.
+
+        By host and port of the broker.
+        """
+        if self._imposed is None:
+            return None
+        return {name: wait for name, (wait, _) in self._imposed.items()}
 
     def note(self, statistics: str | bytes) -> None:
         """Read one report, a JSON object whose `brokers` have a `nodename` and a `throttle` in ms."""
         try:
-            brokers = json.loads(statistics)["brokers"].values()
-            waits = {one["nodename"]: one["throttle"]["max"] / 1000 for one in brokers}
-            self.seconds = {name: seconds for name, seconds in waits.items() if seconds > 0.0}
+            waits: dict[str, float] = {}
+            for broker in json.loads(statistics)["brokers"].values():
+                name = broker["nodename"]  # also of the entry that the client was given at first
+                waits[name] = max(waits.get(name, 0.0), broker["throttle"]["max"] / 1000)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if self._errors.is_new(repr(error)):
                 LOG.warning("client_statistics_not_read error=%r", error)
+            return
+        now_ns = self._clock.mono_ns()
+        in_force = {
+            name: known for name, known in (self._imposed or {}).items() if now_ns < known[1]
+        }
+        imposed = {
+            name: (wait, now_ns + int(wait * SECOND_NS))
+            for name, wait in waits.items()
+            if wait > 0.0
+        }
+        self._imposed = in_force | imposed

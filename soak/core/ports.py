@@ -161,9 +161,9 @@ class Producer(Protocol):
         ...
 
     def throttle_seconds(self) -> Mapping[str, float] | None:
-        """Return the longest wait that each broker imposed by a quota in the last seconds.
+        """Return how long each broker makes this client wait now because of a quota.
 
-        In seconds, by host and port; a broker that imposed none is absent. None while that is not known.
+        In seconds, by host and port; a broker without such a wait is absent. None while that is not known.
         """
         ...
 
@@ -197,9 +197,9 @@ class Consumer(Protocol):
         ...
 
     def throttle_seconds(self) -> Mapping[str, float] | None:
-        """Return the longest wait that each broker imposed by a quota in the last seconds.
+        """Return how long each broker makes this client wait now because of a quota.
 
-        In seconds, by host and port; a broker that imposed none is absent. None while that is not known.
+        In seconds, by host and port; a broker without such a wait is absent. None while that is not known.
         """
         ...
 

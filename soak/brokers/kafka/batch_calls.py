@@ -43,7 +43,7 @@ MESSAGE = np.dtype(
 """`rd_kafka_message_t`, part of the library's stable interface; `token` is its `_private`."""
 
 COPY, PER_MESSAGE = 0x2, 0x8  # RD_KAFKA_MSG_F_COPY, RD_KAFKA_MSG_F_PARTITION
-DELIVERY_EVENT, LOG_EVENT, ERROR_EVENT, STATS_EVENT = 0x1, 0x4, 0x8, 0x100  # RD_KAFKA_EVENT_DR, ...
+DELIVERY_EVENT, LOG_EVENT, ERROR_EVENT, STATS_EVENT = 0x1, 0x4, 0x8, 0x40  # RD_KAFKA_EVENT_DR, ...
 
 _VERIFIED = frozenset({("2.16.1", "2.16.0")})
 """Versions of confluent-kafka and librdkafka for which the tests of this module passed."""
@@ -295,7 +295,7 @@ class BatchProducer:
         return concatenate_acks(taken)
 
     def throttle_seconds(self) -> Mapping[str, float] | None:
-        return self._throttle.seconds
+        return self._throttle.seconds()
 
     def close(self, timeout_seconds: float) -> Acks:
         self.rings(_NO_DESCRIPTOR)

@@ -238,7 +238,7 @@ class KafkaBroker:
         delete_topics(self._admin(), names, self._timeout_seconds)
 
     def producer(self, topics: Topics) -> KafkaProducer | BatchProducer:
-        throttle = ThrottleTimes()
+        throttle = ThrottleTimes(self._clock)
         settings = {
             "statistics.interval.ms": statistics_interval_ms(topics.total),
             **self._producer_settings(),
@@ -260,7 +260,7 @@ class KafkaBroker:
             "statistics.interval.ms": statistics_interval_ms(len(positions)),
             **self._config.consumer,
         }
-        clock, throttle = self._clock, ThrottleTimes()
+        clock, throttle = self._clock, ThrottleTimes(self._clock)
         client = self._client(confluent_kafka.Consumer, settings, stats_cb=throttle.note)
         fetch = (
             MessageFetch(client, topics)

@@ -135,7 +135,7 @@ class KafkaConsumer:
         return {at: (first[at], end[at]) for at in partitions}
 
     def throttle_seconds(self) -> Mapping[str, float] | None:
-        return self._throttle.seconds
+        return self._throttle.seconds()
 
     def close(self) -> None:
         self._fetch.close()

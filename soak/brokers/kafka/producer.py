@@ -90,7 +90,7 @@ class KafkaProducer:
         return concatenate_acks(taken)
 
     def throttle_seconds(self) -> Mapping[str, float] | None:
-        return self._throttle.seconds
+        return self._throttle.seconds()
 
     def close(self, timeout_seconds: float) -> Acks:
         deadline_ns = self._clock.mono_ns() + round(timeout_seconds * 1e9)

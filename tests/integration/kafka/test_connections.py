@@ -21,7 +21,7 @@ name: clients
 broker:
   kafka:
     bootstrap_servers: "{servers}"
-    producer: {{acks: all, enable.idempotence: true, linger.ms: 10}}
+    producer: {{acks: all, enable.idempotence: true, linger.ms: 50}}
 topic: {{partitions: 4}}
 load: {{rate: 4k/s, message_size: 256B, clients_per_producer: {clients}}}
 """
@@ -57,7 +57,7 @@ def mean_batch(lab: Running, path: Path, clients: int) -> tuple[float, int]:
 
 
 def test_four_connections_make_batches_of_a_quarter(lab_kafka: Running, tmp_path: Path) -> None:
-    """4,000/s with linger 10 ms: some 40 messages a batch of one, 10 of each of four."""
+    """4,000/s with linger 50 ms: some 200 messages a batch of one, 50 of each of four."""
     one, single = mean_batch(lab_kafka, tmp_path / "one", 1)
     four, several = mean_batch(lab_kafka, tmp_path / "four", 4)
 

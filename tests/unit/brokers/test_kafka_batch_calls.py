@@ -123,7 +123,12 @@ def test_acknowledged_messages_make_room_before_their_reports_are_taken(*, is_ma
     clock, log = SystemClock(), logging.getLogger("mock")
     client = confluent_kafka.Producer(settings, logger=log)
     producer = BatchProducer(
-        load_library(), client, Topics(("t",), 1), clock, ClientLog(log, clock), ThrottleTimes()
+        load_library(),
+        client,
+        Topics(("t",), 1),
+        clock,
+        ClientLog(log, clock),
+        ThrottleTimes(clock),
     )
     body = np.zeros((100, 32), dtype=np.uint8)
     sent, deadline_ns = 0, clock.mono_ns() + LIMIT_NS

@@ -24,32 +24,30 @@ def report(**milliseconds: float) -> str:
     return json.dumps({"name": "rdkafka#producer-1", "brokers": brokers})
 
 
-def test_a_report_gives_seconds_by_broker() -> None:
-    times = ThrottleTimes()
-    unknown = times.seconds
-    times.note(report(a=250, b=0))
+def test_a_wait_is_in_force_until_it_is_over() -> None:
+    """A broker answers nothing meanwhile, so later reports do not have it."""
+    clock = FakeClock()
+    times, seen = ThrottleTimes(clock), []
+    seen.append(times.seconds())
+    times.note(report(a=2500, b=0))
+    for _ in range(4):
+        seen.append(times.seconds())
+        clock.advance(1.0)
+        times.note(report(a=0, b=0))
 
-    assert (unknown, times.seconds) == (None, {"a:9092": 0.25})
-
-
-def test_the_next_report_replaces_it() -> None:
-    times = ThrottleTimes()
-    times.note(report(a=250))
-    times.note(report(a=0))
-
-    assert times.seconds == {}
+    assert seen == [None, *[{"a:9092": 2.5}] * 3, {}]
 
 
 @pytest.mark.parametrize("odd", ["", "[]", '{"brokers": {"a": {}}}', '{"brokers": []}', b"\xff"])
 def test_an_odd_report_changes_nothing_and_is_logged_once(
     odd: str | bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    times = ThrottleTimes()
+    times = ThrottleTimes(FakeClock())
     times.note(report(a=250))
     times.note(odd)
     times.note(odd)
 
-    assert times.seconds == {"a:9092": 0.25}
+    assert times.seconds() == {"a:9092": 0.25}
     assert [one.getMessage().split()[0] for one in caplog.records] == ["client_statistics_not_read"]
 
 
@@ -68,7 +66,7 @@ def test_seconds_have_the_longest_wait_and_its_begin_an_event(tmp_path: Path) ->
     context = context_of(tmp_path, text.load(PLAN, "plan").plan, clock, "produce.0", "")
     producers = [FakeProducer(clock), FakeProducer(clock)]
     throttling = Throttling(producers, context.recorder)
-    steps = (None, {}, {"a:9092": 0.2}, {"a:9092": 0.5}, {})
+    steps: tuple[dict[str, float] | None, ...] = (None, {}, {"a:9092": 0.2}, {"a:9092": 0.5}, {})
 
     for k, found in enumerate(steps):
         producers[1].throttled = found

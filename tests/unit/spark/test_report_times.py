@@ -145,7 +145,7 @@ def test_kafka_s_client_rings_when_a_report_has_come() -> None:
     library = batch_calls.load_library()
     assert library is not None
     producer = BatchProducer(
-        library, client, Topics(("t",), 1), clock, ClientLog(log, clock), ThrottleTimes()
+        library, client, Topics(("t",), 1), clock, ClientLog(log, clock), ThrottleTimes(clock)
     )
     bell, deadline_ns = WakeupFd(clock), clock.mono_ns() + PATIENCE_NS
     reported: list[int] = []
