@@ -27,7 +27,7 @@ _IDLE_SECONDS = 0.5
 # What is usual on the cluster: messages a second, over a period, and how long consumers stay.
 _TOPICS = ("usual-orders", "usual-clicks")
 _COMPACTED = "usual-state"
-_LOW_RATE, _HIGH_RATE = 10.0, 60.0
+_LOW_RATE, _HIGH_RATE = 4.0, 24.0
 _WAVE_SECONDS = 1200.0
 _STAY_SECONDS = 90.0
 _USUAL_BYTES = 2_048
