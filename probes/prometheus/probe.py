@@ -32,6 +32,7 @@ BACKFILL_SLICE_SECONDS = 60  # requested from a server at once, after a late sta
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
 _MAX_NAMED = 20  # metrics in one event
+_CLOCK_SECONDS = 2.0  # by which clocks may differ: dates have a resolution of one
 
 
 @dataclass(slots=True)
@@ -235,7 +236,10 @@ def check_settings(config: Config) -> None:
 
 
 def preflight(config: Config, clock: Clock) -> list[str]:
-    """Fetch every target once; return a warning for each that does not answer, is slow or lacks metrics."""
+    """Fetch every target once; return a warning for each that does not answer, is slow or lacks metrics.
+
+    And for each whose clock differs from this host's.
+    """
     warnings = []
     for name, target in config.targets.items():
         entries = name_map.load(target.maps)
@@ -257,6 +261,13 @@ def preflight(config: Config, clock: Clock) -> list[str]:
         if found.damaged:
             named = ", ".join(sorted(found.damaged)[:_MAX_NAMED])
             warnings.append(f"{name} ({target.url}) has lines that cannot be read, of {named}")
+        ahead = http.clock_ahead_seconds(_client_of(target, config), target.url, clock)
+        if ahead is not None and abs(ahead) >= _CLOCK_SECONDS:
+            warnings.append(
+                f"the clock of {name} ({target.url}) is {abs(ahead):.0f} s"
+                f" {'ahead of' if ahead > 0.0 else 'behind'} this host's, so what its logs say happened is"
+                " dated wrong: let both hosts follow one time server"
+            )
         absent = name_map.missing(entries, {*found.points, *found.damaged})
         if absent:
             warnings.append(f"{name} ({target.url}) does not have {', '.join(absent)}")
@@ -268,15 +279,19 @@ def open_source(
 ) -> MetricsSource:
     """Return the source of a target; nothing is requested yet."""
     names = {name for entry in entries for name in entry.names()}
-    client = http.HttpClient(
+    client = _client_of(target, config)
+    if target.kind == "page":
+        return MetricsPage(target.url, client, names, clock, config.max_series)
+    return MetricsServer(target.url, client, names, clock, selector=target.selector)
+
+
+def _client_of(target: Target, config: Config) -> http.HttpClient:
+    return http.HttpClient(
         target.url,
         access=lambda: http.access_of(target.client),
         timeout_seconds=config.timeout / SECOND_NS,
         max_bytes=config.max_page_size,
     )
-    if target.kind == "page":
-        return MetricsPage(target.url, client, names, clock, config.max_series)
-    return MetricsServer(target.url, client, names, clock, selector=target.selector)
 
 
 class Prometheus:

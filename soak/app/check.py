@@ -19,7 +19,7 @@ from soak.app.preflight import (
 )
 from soak.clients.client_settings import is_secret_reference
 from soak.conductor.catch_up import never_begins
-from soak.conductor.free_space import broker_folders
+from soak.conductor.free_space import broker_folders, free_bytes, watched_folders
 from soak.core.clock import SystemClock
 from soak.core.cluster import durability
 from soak.core.errors import BrokerError, PlanError, combined
@@ -30,7 +30,7 @@ from soak.core.plan.rates import soak_rate_text
 from soak.core.plan.text import Document, PlanFile, is_consequence
 from soak.core.ports import Clock, LeaderSource
 from soak.core.units import format_duration
-from soak.core.wording import OTHERS_NAME
+from soak.core.wording import OTHERS_NAME, amount
 from soak.load.leaders import MAX_LEADERS
 from soak.runtime.context import connect
 from soak.store.samples_topic import SamplesClients
@@ -157,6 +157,7 @@ def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> N
     print("\n".join(forecast.lines))
     _print_warnings(
         *forecast.warnings,
+        *_small_drives(plan, forecast),
         *limit_warnings(plan_file),
         *preflight.topic_warnings(plan),
         *_unused_settings(plan),
@@ -174,6 +175,13 @@ def _print_warnings(*warnings: str) -> None:
         print(f"Warning: {warning}.")
 
 
+def _small_drives(plan: Plan, forecast: guarantees.PlanForecast) -> list[str]:
+    if forecast.found is None:
+        return []
+    broker = connect(plan, SystemClock())
+    return small_drive_warnings(plan, forecast.found.most_held_bytes, broker)
+
+
 def leader_warnings(plan: Plan, broker: LeaderSource) -> list[str]:
     """Return a warning if some brokers share a latency series; empty if brokers are not listed."""
     try:
@@ -189,6 +197,30 @@ def leader_warnings(plan: Plan, broker: LeaderSource) -> list[str]:
             f"most of the run's partitions; the other {more} share the series {OTHERS_NAME!r}"
         )
     ]
+
+
+def small_drive_warnings(plan: Plan, held_bytes: float, broker: LeaderSource) -> list[str]:
+    """Return a warning for each drive of a broker on this host that has no room for its share of the data.
+
+    `held_bytes` are those of all brokers at most, all copies together.
+    """
+    folders = watched_folders(plan)
+    if not folders:
+        return []
+    try:
+        brokers = max(1, broker.broker_count())
+    except BrokerError:  # Pulsar lists its brokers for superusers alone
+        return []
+    share, found = held_bytes / brokers, []
+    for folder in folders:
+        with contextlib.suppress(OSError):  # the probe that names the folder reports it
+            free = free_bytes(folder)
+            if share > free:
+                found.append(
+                    f"a broker is to hold {amount(share, 'bytes')} of the run's data, and the drive of"
+                    f" {folder} has {amount(free, 'bytes')} free: lower the rate or the retention"
+                )
+    return found
 
 
 def ship_warnings(ship: Ship | None, clock: Clock) -> list[str]:

@@ -10,6 +10,7 @@ import base64
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from functools import partial
 from http.client import HTTPException, InvalidURL
 from pathlib import Path
@@ -23,6 +24,8 @@ from urllib3.exceptions import HTTPError
 from soak.clients import client_settings
 from soak.clients.deadline import Deadline
 from soak.core.errors import BrokerError, SoakError
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
 
 OK = 200
 CLIENT_SETTINGS = (
@@ -70,6 +73,7 @@ class Answer:
     reason: str
     body: bytes
     location: str = ""  # of a redirect
+    date: str = ""  # by the clock of the server
 
 
 class HttpClient:
@@ -178,8 +182,8 @@ class HttpClient:
         content = self._content(connection, response, deadline)
         if connection is not self._connection:
             connection.close()
-        location = response.headers.get("Location", "")
-        return Answer(response.status, response.reason or "", content, location)
+        location, date = (response.headers.get(name, "") for name in ("Location", "Date"))
+        return Answer(response.status, response.reason or "", content, location, date)
 
     def _content(
         self, connection: _Connection, response: BaseHTTPResponse, deadline: Deadline
@@ -272,6 +276,20 @@ class HttpClient:
 
     def _error(self, what: str, *, is_sent: bool = False) -> HttpError:
         return HttpError(f"{self._name} {what}", is_sent=is_sent)
+
+
+def clock_ahead_seconds(client: HttpClient, url: str, clock: Clock) -> float | None:
+    """Return how many seconds the clock of a server is ahead of this host's at least; negative: behind.
+
+    It is the `Date` of an answer, whose resolution is a second; None where there is no such date.
+    """
+    asked = clock.wall_ns() / SECOND_NS
+    try:
+        answer = client.request("HEAD", urljoin(url, "/"))
+        date = parsedate_to_datetime(answer.date).timestamp()
+    except (HttpError, ValueError):
+        return None
+    return max(0.0, date - clock.wall_ns() / SECOND_NS) + min(0.0, date + 1.0 - asked)
 
 
 def check_url(url: str) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from soak.app.check import small_drive_warnings
 from soak.cli import main
 from soak.core.errors import PlanError
+from soak.core.plan import text as plan_text
 from tests.support.alerting.mail_server import free_port
+from tests.support.fakes import FakeBroker
 
 FAULTY = """name: x
 run_directory: {folder}
@@ -109,3 +113,27 @@ def test_without_a_broker_that_is_known_the_rest_of_the_text_is_checked(tmp_path
 
     assert [line.split(": ")[1] for line in faults[1:]] == ["broker.kafak", "lode"]
     assert warnings == []
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_a_drive_that_is_too_small_is_reported(brokers: int, tmp_path: Path) -> None:
+    """Each of the brokers holds its part; the drive of one is on this host."""
+    text = f"""name: x
+broker: {{kafka: {{bootstrap_servers: a}}}}
+probes: {{disk_io: {{directory: {tmp_path}}}}}
+"""
+    plan = plan_text.load(text, "plan.yaml").plan
+    broker = FakeBroker(range(brokers))
+    free = shutil.disk_usage(tmp_path).free
+
+    fits = small_drive_warnings(plan, 0.5 * free * brokers, broker)
+    (warning,) = small_drive_warnings(plan, 4.0 * free * brokers, broker)
+
+    assert fits == []
+    assert f"the drive of {tmp_path} has " in warning
+
+
+def test_the_drives_of_a_lab_may_be_filled(tmp_path: Path) -> None:
+    text = f"name: x\nbroker: {{kafka: {{}}}}\nlab: {{}}\nprobes: {{disk_io: {{directory: {tmp_path}}}}}\n"
+
+    assert small_drive_warnings(plan_text.load(text, "p").plan, 1e30, FakeBroker()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingEr
 from soak.core.model import Column
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import ProbePlan
+from soak.core.units import SECOND_NS
 from tests.support.fakes import FakeClock
 from tests.support.pages import pages
 from tests.support.probes.metrics_pages import URL, Watched, recorded
@@ -504,6 +506,24 @@ def test_preflight_asks_every_target_once() -> None:
         f"kminion ({url}/metrics) does not have kminion_kafka_broker_log_dir_size_bytes",
         f"the probe prometheus cannot read gone: {url}/none answers 404 'Not Found'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(-40, "4[01] s ahead of this host's"), (40, "3[89] s behind this host's")]
+)
+def test_preflight_says_that_clocks_are_apart(seconds: int, said: str) -> None:
+    """The clock here is set `seconds` after the server's."""
+
+    class Apart(SystemClock):
+        def wall_ns(self) -> int:
+            return super().wall_ns() // SECOND_NS * SECOND_NS + seconds * SECOND_NS
+
+    text = recorded("kminion").decode()
+    with pages({"/metrics": text}) as url:
+        targets = {"kminion": Target(url=f"{url}/metrics", maps=("kminion",))}
+        (warning,) = prometheus.preflight(Config(targets=targets), Apart())
+
+    assert re.search(rf"the clock of kminion \({url}/metrics\) is {said}", warning)
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=10), st.floats(0.001, 0.999))
