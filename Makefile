@@ -121,6 +121,10 @@ bench-probes: $(STAMP) ## what all probes cost beside a node_exporter (Debian's)
 bench-detect: $(STAMP) ## how good the detectors are, beside other methods: accuracy, false alarms, delays, cost; hours, ARGS=--quick: minutes
 	@$(BIN)/python -m tests.bench.detect $(ARGS)
 
+.PHONY: bench-trials
+bench-trials: $(STAMP) ## judge today's detector by the trials that were recorded; ARGS="--use tuning", ARGS=--help has more
+	@$(BIN)/python -m tests.bench.trials $(ARGS)
+
 # A peer of bench-detect that asks for another numpy than ours; the bench says when it is not there.
 OTAVA := build/otava
 .PHONY: otava

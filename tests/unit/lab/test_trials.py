@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import tarfile
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +37,9 @@ from soak.lab.trials.schedule import (
 from soak.lab.trials.side_task import Injected, TrialTask, read_injected
 from soak.service import children
 from soak.store.findings.store import FindingsStore
+from soak.store.journal.reader import read_source, sources
 from soak.store.run_folder import RunFolder
+from tests.bench.trials import keep
 from tests.support.alerting.findings import SERIES, finding
 from tests.support.fakes import FakeClock
 from tests.support.lab.sleeping_broker import SleepingBroker
@@ -276,3 +279,26 @@ def test_the_schedule_is_not_in_the_run_folder_before_its_end(
     log.close()
 
     assert names == []
+
+
+def test_a_kept_trial_has_what_a_replay_needs_and_is_small(tmp_path: Path) -> None:
+    """The judge gives its troubles the same size; histograms and spans are gone."""
+    shape = Shape(seconds=400, deletions_k=None, fault_k=150, lifted_k=250)
+    folder = trial_folder(tmp_path / "r", shape, (150, 250))
+    before = judged(folder)
+    archive = tmp_path / "kept" / "r.tar.xz"
+
+    keep(folder.path, archive)
+
+    with tarfile.open(archive) as found:
+        found.extractall(tmp_path / "again", filter="data")
+    again = RunFolder(tmp_path / "again")
+    records = [
+        one for name in sources(again.journal) for one, _ in read_source(again.journal, name)
+    ]
+    assert judged(again).outcomes[0].ratio == pytest.approx(before.outcomes[0].ratio, rel=1e-3)
+    assert trial_of(again.path).run == before.run
+    assert len(records) == sum(
+        1 for name in sources(folder.journal) for _ in read_source(folder.journal, name)
+    )
+    assert not any(one.histograms or one.received or one.acknowledged for one in records)
