@@ -26,6 +26,7 @@ WORST_SECONDS = 10
 """The worst level is that of the ten seconds with the highest median; of maxima it is the highest."""
 _QUANTILES: Mapping[str, str] = {"0.5": "p50", "0.99": "p99", "0.999": "p99.9", "max": "max"}
 _LATENCY, _ABOVE = "_latency_seconds", "_latency_above_messages"
+_NOT_COUNTED_BY = ("quantile", "leader")
 
 Floats = NDArray[np.float64]
 
@@ -45,7 +46,7 @@ class IncidentSize:
 
     levels: Mapping[str, Level]
     limit: float  # seconds; a message above it was slow
-    slow_messages: int  # of all sources that measure this latency
+    slow_messages: int | None  # of all sources that measure this latency; None: not counted
     seconds: int  # that the incident lasted, so far where it is open
 
     def lines(self) -> list[str]:
@@ -57,10 +58,12 @@ class IncidentSize:
             )
             end = "" if np.isnan(level.after) else f", now {after}"
             found.append(f"{name} {before} before, {worst} at worst{end}")
-        return [*found, self.messages_text()]
+        return [*found, *filter(None, [self.messages_text()])]
 
     def messages_text(self) -> str:
-        """Return how many messages were slow: `1,200 messages above 10 ms in 3 min`."""
+        """Return how many messages were slow: `1,200 messages above 10 ms in 3 min`; "" if not counted."""
+        if self.slow_messages is None:
+            return ""
         slow = wording.counted(self.slow_messages, "message")
         limit, lasted = wording.amount(self.limit, "seconds"), wording.span(self.seconds)
         return f"{slow} above {limit} in {lasted}"
@@ -98,7 +101,7 @@ def incident_size(
     last_k = end_k if finding.resolved_k is None else min(finding.resolved_k, end_k)
     limit = _limit(finding.before, effect)
     rows: dict[str, list[tuple[NDArray[np.int64], Floats]]] = {one: [] for one in _QUANTILES}
-    slow = 0
+    slow: list[int] = []
     for first, last in _spans(
         max(0, finding.onset_k - AROUND_SECONDS), last_k + AROUND_SECONDS, MAX_WINDOW_SECONDS
     ):
@@ -123,7 +126,8 @@ def incident_size(
     }
     if not levels:
         return None
-    return IncidentSize(levels, limit, slow, max(0, last_k - finding.onset_k))
+    slow_messages = sum(slow) if slow else None
+    return IncidentSize(levels, limit, slow_messages, max(0, last_k - finding.onset_k))
 
 
 def _spans(first: int, last: int, most: int) -> Iterator[tuple[int, int]]:
@@ -136,9 +140,12 @@ def _limit(before: float, effect: MinimumEffect) -> float:
     return next(above, THRESHOLDS_SECONDS[-1])
 
 
-def _slow(seconds: SourceSeconds, name: SeriesId, limit: float, first_k: int, last_k: int) -> int:
+def _slow(
+    seconds: SourceSeconds, name: SeriesId, limit: float, first_k: int, last_k: int
+) -> list[int]:
+    """Return the number of slow messages of a source, of all leaders together; empty where it counts none."""
     metric = name.metric.removesuffix(_LATENCY) + _ABOVE
-    own = {key: value for key, value in name.labels if key != "quantile"}
+    own = {key: value for key, value in name.labels if key not in _NOT_COUNTED_BY}
     wanted = {**own, "threshold": f"{limit:g}"}
     at = [
         i
@@ -146,7 +153,7 @@ def _slow(seconds: SourceSeconds, name: SeriesId, limit: float, first_k: int, la
         if column.metric == metric and dict(column.labels) == wanted
     ]
     within = (seconds.k >= first_k) & (seconds.k < last_k)
-    return int(np.nansum(seconds.values[within][:, at]))
+    return [int(np.nansum(seconds.values[within][:, at]))] if at else []
 
 
 def _place(columns: tuple[Column, ...], name: SeriesId, quantile: str) -> int | None:

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from detectors.minimum_effect import Config as MinimumEffect
-from soak.core.journal_format import Columns, decode
-from soak.core.model import Record
-from soak.runtime.incident_size import IncidentSize, incident_size
+from soak.core.journal_format import Columns, columns_line, decode, encode
+from soak.core.model import Column, Record
+from soak.runtime.incident_size import IncidentSize, Level, incident_size
 from soak.store.journal.history import History
 from soak.store.journal.reader import segments
 from tests.support.alerting.findings import finding
 from tests.support.spark.synthetic_run import CONSUMER, Shape, write_synthetic_run
 
 P99 = f'{CONSUMER}|end_to_end_latency_seconds{{quantile="0.99"}}'
+P99_OF_LEADER = f'{CONSUMER}|end_to_end_latency_seconds{{leader="2",quantile="0.99"}}'
 ONSET_K, END_K = 130, 190
 
 
-def size_of(path: Path, resolved_k: int | None, before: float = 0.004) -> IncidentSize | None:
+def size_of(
+    path: Path, resolved_k: int | None, before: float = 0.004, series: str = P99
+) -> IncidentSize | None:
     folder = write_synthetic_run(
         path / "run", Shape(seconds=300, fault_k=ONSET_K, lifted_k=END_K)
     ).journal
     found = finding(
         "gone" if resolved_k else "confirmed",
-        series=P99,
+        series=series,
         onset_k=ONSET_K,
         before=before,
         resolved_k=resolved_k,
@@ -67,6 +71,45 @@ def test_the_messages_above_the_level_before_are_counted_in_the_incident_alone(
 
     assert size.slow_messages == expected > 0
     assert 0.006 <= size.limit <= 0.008
+
+
+def test_messages_are_counted_whatever_leader_the_headline_is_of(tmp_path: Path) -> None:
+    """Their counts have no leader; none of them is no zero."""
+    of_all = size_of(tmp_path / "all", END_K)
+    folder = write_synthetic_run(
+        tmp_path / "run", Shape(seconds=300, fault_k=ONSET_K, lifted_k=END_K)
+    ).journal
+    add_leader_column(folder / CONSUMER)
+    found = finding("gone", series=P99_OF_LEADER, onset_k=ONSET_K, before=0.004, resolved_k=END_K)
+
+    size = incident_size(History(folder), found, 250, MinimumEffect())
+
+    assert of_all is not None
+    assert size is not None
+    assert size.slow_messages == of_all.slow_messages
+
+
+def add_leader_column(source: Path) -> None:
+    """Give each record the first quantile once more, as that of a leader."""
+    added = Column("end_to_end_latency_seconds", (("leader", "2"), ("quantile", "0.99")), "seconds")
+    (path,) = segments(source)
+    new = b""
+    for line in map(decode, path.read_bytes().splitlines()):
+        if isinstance(line, Columns):
+            columns = columns_line((*line.columns, added))
+            new += encode(columns)
+        elif isinstance(line, Record):
+            values = (*line.values, line.values[0])
+            new += encode(dataclasses.replace(line, columns_id=columns.id, values=values))
+    path.write_bytes(new)
+
+
+def test_what_no_source_counts_is_not_zero() -> None:
+    level = Level(0.001, 0.01, 0.001)
+    size = IncidentSize({"p99": level}, 0.002, None, 60)
+
+    assert size.messages_text() == ""
+    assert len(size.lines()) == 1
 
 
 def test_an_open_incident_has_no_level_after(tmp_path: Path) -> None:
