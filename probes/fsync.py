@@ -1,6 +1,7 @@
 """fsync latency: what a broker waits for before it may acknowledge a write, measured on the same filesystem.
 
 Source:   write(2) and fsync(2) of one block in a file of our own in `directory`, on a thread of its own.
+          Free space of the filesystem, fstatvfs(3) before each flush.
 Overhead: 4 KiB and one flush every `period`. The file grows to `append_limit` at most and is removed at the
           end.
 Caveats:  Latency counts from the intended time, so a busy CPU adds to it: `fsync_schedule_lag_seconds` is
@@ -78,6 +79,8 @@ class FlushFile:
         self._names = _names(0)
         self._folder = self._file = -1
         self._size = 0
+        self.free_bytes: int | None = None
+        """Free space of the filesystem before the last flush; None before the first."""
 
     def open(self) -> None:
         """Create the file; replaces one left by a killed probe, and follows no link.
@@ -129,10 +132,8 @@ class FlushFile:
             self._leave()  # a drive was mounted over it, or the broker created it again
             raise OSError(errno.ESTALE, "another folder has taken its place")
         free = os.fstatvfs(self._folder)
-        if (
-            free.f_bavail * free.f_frsize
-            < self._settings.floor_bytes + self._settings.payload_bytes
-        ):
+        self.free_bytes = free.f_bavail * free.f_frsize
+        if self.free_bytes < self._settings.floor_bytes + self._settings.payload_bytes:
             raise OSError(errno.ENOSPC, "less space is free than free_space_floor")
         if self._settings.sync == "directory":
             try:
@@ -353,6 +354,9 @@ class Fsync:
             if timer is None
             else flush_samples(timer, self._config.directory)
         )
+        if self._file.free_bytes is not None:
+            free = Column("disk_free_bytes", (self._label,), "bytes")
+            samples.append((free, float(self._file.free_bytes)))
         return Reading(tuple(samples), (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
 
     def close(self, timeout_seconds: float = 1.0) -> None:

@@ -176,6 +176,30 @@ def end_of(change: Change, nearby: Nearby) -> int:
     return min(end, max(change.resolved_k, change.interval[1] + 1))
 
 
+def recovered_k(change: Change, nearby: Nearby) -> int | None:
+    """Return the second in which the latency of a change came back, or `resolved_k` where none is found.
+
+    That it is over is known only some time later, and in between everything else is calm again, too.
+    """
+    series = nearby.series.get(change.series)
+    first = change.interval[1]
+    stop = min(end_of(change, nearby), first + VALUES)
+    if series is None or change.kind == "spikes":
+        return change.resolved_k
+    low, end = np.searchsorted(series.k, [first, stop])
+    k, values = series.k[low:end], series.values[low:end]
+    if k.size < 2 * LEAST_VALUES:
+        return change.resolved_k
+    _, at = _dated(k, values)
+    high, back = values[k < at], values[k >= at]
+    if min(high.size, back.size) < LEAST_VALUES:
+        return change.resolved_k
+    delta = float(np.sign(high[:, None] - back[None, :]).mean())
+    middle = sqrt(max(change.before, 0.0) * max(change.after, 0.0))
+    is_back = change.before <= change.after and float(np.median(back)) < middle
+    return at if is_back and delta >= CLEAR else change.resolved_k
+
+
 def start_of(change: Change, nearby: Nearby, spacing: int = 1) -> int:
     """Return the first of the seconds before the onset that are looked at."""
     return max(change.interval[0] - VALUES * spacing, nearby.soak_start(change.onset_k))

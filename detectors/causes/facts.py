@@ -59,7 +59,7 @@ class Facts:
     """What is known around the onset of one change, computed when first asked for."""
 
     def __init__(self, change: Change, nearby: Nearby, outage: Change | None = None) -> None:
-        self.change = change
+        self.change = replace(change, resolved_k=channel.recovered_k(change, nearby))
         self.outage = outage
         self.nearby = replace(nearby, events=affected_brokers.events_of_touched(change, nearby))
         self._shifts: dict[str, Shift | None] = {}

@@ -9,14 +9,18 @@ Assumes: brokers report what they take in and give out for all clients, each bro
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from detectors.causes import background, drive_facts
+from scipy.stats import binomtest
+
+from detectors.causes import background, channel, drive_facts
 from detectors.causes.background import Drain
 from detectors.causes.channel import Shift, are_calm, risen
 from detectors.causes.drive_facts import Drive
 from detectors.causes.facts import BACKLOGS, MORE, Facts
+from detectors.causes.housekeeping import ROLLS
 from detectors.causes.hypothesis import (
     CLEAR,
     DECISIVE,
@@ -40,6 +44,7 @@ NEXT = {
 }
 
 _READ_MORE = 1.1
+_MOST_TOPICS = 3
 
 
 def examine(facts: Facts) -> Iterator[Hypothesis]:
@@ -120,6 +125,9 @@ class _Flow:
 
 
 def _foreign(facts: Facts) -> Hypothesis:
+    rolled = _rolls_of_others(facts)
+    if rolled is not None:
+        return rolled
     flows = [_Flow(what, parts) for what, m in _FLOWS.items() if (parts := facts.shifts(*m))]
     if not flows:
         return unmeasured(
@@ -156,6 +164,43 @@ def _foreign(facts: Facts) -> Hypothesis:
         source_of(worst.most.series)
     )
     return Hypothesis("foreign_load", tuple(signs), suspect)
+
+
+_MORE_ROLLS = 3.0
+_LEAST_ROLLS = 5
+_MOST_P = 0.001
+
+
+def _rolls_of_others(facts: Facts) -> Hypothesis | None:
+    """Return what the logs say: segments of other topics roll far more often, so others write more."""
+    if not facts.topics:
+        return None
+    others = [one for one in facts.events(*ROLLS) if not facts.is_ours(one)]
+    first, end = facts.near[0], facts.end_k
+    start = channel.start_of(facts.change, facts.nearby)
+    before = [one for one in others if start <= one.k < first]
+    after = [one for one in others if first <= one.k < end]
+    usual = (len(before) + 1) / max(
+        1, first - start
+    )  # one more: none in a minute is no rate of zero
+    rate = len(after) / max(1, end - first)
+    if len(after) < _LEAST_ROLLS or rate < _MORE_ROLLS * usual:
+        return None
+    share = (end - first) / max(1, end - start)
+    if binomtest(len(after), len(before) + len(after), share, "greater").pvalue > _MOST_P:
+        return None
+    topics = Counter(str(one.event.fields.get("topic", "")) for one in after)
+    names = [name for name, _ in topics.most_common(_MOST_TOPICS)]
+    text = Evidence(
+        f"Others write more: {wording.counted(len(after), 'segment')} of {', '.join(names)} rolled in"
+        f" {wording.span(end - first)} from the onset on, {len(before)} in the"
+        f" {wording.span(first - start)} before.",
+        {"rolls": len(after), "rolls_before": len(before)},
+    )
+    signs = [Sign(DECISIVE, text)]
+    if facts.is_load_steady:
+        signs.append(Sign(SLIGHT, Evidence("What we send stayed the same.")))
+    return Hypothesis("foreign_load", tuple(signs), f"topic {names[0]}")
 
 
 # --- quotas

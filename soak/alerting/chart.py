@@ -116,6 +116,12 @@ def _is_of_family(column: Column, name: SeriesId) -> bool:
     return column.metric == name.metric and same == wanted
 
 
+def load_library() -> None:
+    """Import what draws: half a second, several on a busy host, which a message need not wait for."""
+    import matplotlib.backends.backend_agg  # noqa: PLC0415  # as in `draw_chart`
+    import matplotlib.figure  # noqa: F401, PLC0415
+
+
 def draw_chart(finding: Finding, window: Window, start_wall_ns: int) -> bytes:
     """Return a PNG of 960 x 540 pixels that is readable on a phone."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  # 0.5 s and 60 MB

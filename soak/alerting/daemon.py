@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from soak.alerting.calendar import Calendar, find_bad_cron
+from soak.alerting.chart import load_library
 from soak.alerting.delivery import Delivery, Resender
 from soak.alerting.digest import DigestSchedule
 from soak.alerting.heartbeat import HeartbeatMonitor
@@ -159,8 +160,10 @@ class AlertDaemon:
         """`alive` is called before each try, as a round may be long; `added` are names of added sinks."""
         self._folder = folder
         self._plan = plan
+        self._run = run
         self._clock = clock
         self._alive = alive
+        self._draws_later = True
         self._calendar = Calendar(plan.alerts)
         self._delivery = Delivery(folder, plan, run, sinks, clock)
         self._digests = DigestSchedule(folder, run, sinks, self._calendar, clock)
@@ -243,6 +246,10 @@ class AlertDaemon:
             self._delivery.store_last_result()
             with FindingsStore(self._folder.findings) as store:
                 rows = store.due(self._clock.wall_ns() + ahead_ns)
+                is_in_sight = self._draws_later and store.has_findings(self._run.id)
+            if is_in_sight and not rows:  # its message is due in some seconds
+                self._draws_later = False
+                load_library()
             for row in rows:
                 if is_stopped():
                     break

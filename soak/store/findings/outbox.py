@@ -15,7 +15,7 @@ from soak.core.model import Finding
 from soak.core.units import SECOND_NS
 from soak.store.findings.rows import STEPS, Notification, NotificationKind, notification_of
 
-SETTLE_LIMIT_NS = 30 * SECOND_NS
+SETTLE_LIMIT_NS = 15 * SECOND_NS
 """So long the message that a finding is resolved waits for its final cause, or for latency to rise again."""
 
 _CAUSE_SEPARATOR = " or "  # joins the causes that readers may know from different tries

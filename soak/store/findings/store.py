@@ -160,6 +160,11 @@ class FindingsStore:
             ).fetchall()
             return [_finding_of_row(connection, row) for row in rows]
 
+    def has_findings(self, run: str) -> bool:
+        with self._snapshot() as connection:
+            found = connection.execute("SELECT 1 FROM findings WHERE run = ? LIMIT 1", (run,))
+            return found.fetchone() is not None
+
     def finding(self, key: str) -> Finding | None:
         with self._snapshot() as connection:
             return _load_finding(connection, key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -102,6 +103,19 @@ def test_below_the_floor_of_free_space_nothing_is_written(tmp_path: Path) -> Non
     file.close()
 
     assert size == 0
+
+
+def test_each_flush_notes_the_free_space(tmp_path: Path) -> None:
+    file = FlushFile(tmp_path, way(), sync=lambda _: None)
+    before = file.free_bytes
+    file.open()
+    file.flush()
+    file.close()
+
+    usage = shutil.disk_usage(tmp_path)
+    assert before is None
+    assert file.free_bytes is not None
+    assert 0 < file.free_bytes <= usage.total
 
 
 def test_it_follows_a_folder_that_is_replaced(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from detectors.attribution import attribute
@@ -68,6 +70,21 @@ def test_a_client_that_is_told_of_a_throttle_meets_a_quota() -> None:
     found = attribute(STEP, around(SENT, events=events))
 
     assert (found[0].cause, found[0].suspect) == ("quota_throttle", "b2:9092")
+
+
+def test_other_topics_whose_segments_roll_far_more_often_are_other_clients() -> None:
+    """Rolls of our own topic stay; those of others come fifteen times as often."""
+    ours = told("segment_roll", 50, 150, topic="soak-x")
+    usual = told("segment_roll", 20, 60, topic="orders")
+    more = told("segment_roll", *range(ONSET, END, 2), topic="bulk")
+    flood = replace(around(SENT, events=ours + usual + more), topics=frozenset({"soak-x"}))
+    calm = replace(around(SENT, events=ours + usual), topics=frozenset({"soak-x"}))
+
+    found = attribute(STEP, flood)[0]
+
+    assert (found.cause, found.suspect) == ("foreign_load", "topic bulk")
+    assert "40 segments of bulk rolled" in found.evidence[0].text
+    assert attribute(STEP, calm)[0].cause == "unknown"
 
 
 def held(written: Series) -> list[Series]:

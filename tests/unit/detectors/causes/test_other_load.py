@@ -10,7 +10,7 @@ import pytest
 from detectors.attribution import attribute
 from detectors.nearby import TimedEvent
 from soak.core.model import Series
-from tests.support.detection.cause_panels import END, ONSET, STEP, around, channel, told
+from tests.support.detection.cause_panels import END, ONSET, P99, STEP, around, channel, told
 
 CPU = "probe@b1|host_cpu_ratio"
 WAITING = "probe@b1|node_pressure_cpu_waiting_seconds"
@@ -132,3 +132,20 @@ def beside_busy_processors(events: tuple[TimedEvent, ...]) -> list[str]:
     busy = channel(CPU, 0.3, 0.97), channel(WAITING, 0.02, 0.9)
     found = around(*busy, channel(STEP.series, 0.004, 0.06), CALM[0], events=events)
     return [one.cause for one in attribute(STEP, found)]
+
+
+def test_a_cause_that_was_over_before_that_was_known_keeps_its_name() -> None:
+    """Latency was up for 26 s and known to be back only 48 s after the onset: half of that was calm."""
+    until = ONSET + 26
+
+    def short(name: str, before: float, during: float) -> Series:
+        up, down = channel(name, before, during), channel(name, during, before, until)
+        return Series(name, up.k, np.where(up.k < until, up.values, down.values))
+
+    trip = short(TRIP, 5e-4, 0.2)
+    latency = short(P99, 0.06, 0.3)
+    change = replace(STEP, before=0.06, after=0.3, state="gone", resolved_k=ONSET + 48)
+
+    found = attribute(change, around(latency, trip), is_last=True)
+
+    assert found[0].cause == "network"
