@@ -40,6 +40,11 @@ class Share:
         return f"{self.count} of {self.of} ({self.value:.0%}; {low:.0%} to {high:.0%})"
 
 
+def _has_mails(trial: Trial) -> bool:
+    """Return False for a replay, which sends none."""
+    return any(one.notified_seconds is not None for one in trial.outcomes)
+
+
 def share(outcomes: Sequence[Outcome], *, of: Sequence[Outcome]) -> Share:
     return Share(len(outcomes), len(of))
 
@@ -50,7 +55,8 @@ def figures(trials: Sequence[Trial]) -> dict[str, Share]:
     reported = [one for one in every if one.is_reported]
     clear = [one for one in every if one.size == "clear"]
     moderate = [one for one in every if one.size == "moderate"]
-    visible = [one for one in reported if one.size in {"clear", "moderate"}]
+    with_mails = [one for trial in trials if _has_mails(trial) for one in trial.outcomes]
+    visible = [one for one in with_mails if one.is_reported and one.size in {"clear", "moderate"}]
     return {
         "reported, p99 at least doubled for 30 s": share(
             [one for one in clear if one.is_reported], of=clear
