@@ -24,7 +24,8 @@ _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def render(message: bytes) -> str:
     """Return a mail as text for a terminal: headers, body, and a line for each attachment."""
     parsed = email.message_from_bytes(message, policy=email.policy.default)
-    lines = [f"{name}: {parsed[name]}" for name in _HEADERS if parsed[name]]
+    # A long header begins on a line of its own: the blank before it is not part of it.
+    lines = [f"{name}: {str(parsed[name]).strip()}" for name in _HEADERS if parsed[name]]
     body = parsed.get_body(preferencelist=("plain",))
     lines += ["", body.get_content().rstrip() if body else "(no text part)"]
     attached = [part for part in parsed.walk() if part.get_filename() or _is_picture(part)]

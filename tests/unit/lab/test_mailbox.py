@@ -86,3 +86,11 @@ def test_a_mail_cannot_take_over_the_terminal() -> None:
     message = b"Subject: a\r\n\r\n\x1b]0;gotcha\x07\x1b[2J\x9b31mred\r\n"
 
     assert not set(render(message)) & {"\x1b", "\x07", "\x9b"}
+
+
+def test_a_long_subject_that_was_folded_is_shown_in_one_piece() -> None:
+    subject = "[soakd] slow fsync: " + "p99 88.9 ms -> 1.07 s (x12) " * 2
+
+    shown = render(f"Subject:\r\n {subject}\r\n\r\nbody\r\n".encode())
+
+    assert shown.splitlines()[0] == f"Subject: {subject.strip()}"
