@@ -147,9 +147,13 @@ class Facts:
     def events(self, *kinds: str) -> list[TimedEvent]:
         return [one for one in self.nearby.events if one.event.kind in kinds]
 
-    def event_ks(self, *kinds: str) -> NDArray[np.int64]:
-        """Return the seconds with an event of one of these kinds, ascending, each once."""
-        return np.unique(np.array([one.k for one in self.events(*kinds)], np.int64))
+    def event_ks(self, *kinds: str, is_ours: bool = False) -> NDArray[np.int64]:
+        """Return the seconds with an event of one of these kinds, ascending, each once.
+
+        `is_ours` leaves out those of other topics than this run's.
+        """
+        found = [one.k for one in self.events(*kinds) if not is_ours or self.is_ours(one)]
+        return np.unique(np.array(found, np.int64))
 
     def has_begun(self, *kinds: str, within: int = 0) -> bool:
         """True when events of one of these kinds came at the onset, or so long after, and none before it."""

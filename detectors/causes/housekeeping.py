@@ -97,10 +97,8 @@ def _rolling(facts: Facts) -> Hypothesis:
     ks = facts.event_ks(*ROLLS)
     if ks.size == 0:
         return unmeasured("segment_roll", "rolls of segments")
-    if (
-        facts.change.kind != "spikes"
-    ):  # what others write rolls their segments: it is their load that costs
-        ks = np.unique(np.array([e.k for e in facts.events(*ROLLS) if facts.is_ours(e)], np.int64))
+    # What others write rolls their segments: of a step it is their load that costs.
+    ks = facts.event_ks(*ROLLS, is_ours=facts.change.kind != "spikes")
     if _comes_with_deletions(ks, facts):
         return ruled_out("segment_roll", "Segments roll in the same seconds as others are deleted.")
     if facts.change.kind == "spikes":

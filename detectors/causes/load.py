@@ -180,9 +180,8 @@ def _rolls_of_others(facts: Facts) -> Hypothesis | None:
     start = channel.start_of(facts.change, facts.nearby)
     before = [one for one in others if start <= one.k < first]
     after = [one for one in others if first <= one.k < end]
-    usual = (len(before) + 1) / max(
-        1, first - start
-    )  # one more: none in a minute is no rate of zero
+    # One more: none in a minute is no rate of zero.
+    usual = (len(before) + 1) / max(1, first - start)
     rate = len(after) / max(1, end - first)
     if len(after) < _LEAST_ROLLS or rate < _MORE_ROLLS * usual:
         return None
