@@ -19,6 +19,7 @@ from detectors.causes.facts import BACKLOGS, COPIES, LEADER_COUNTERS, Facts
 from soak.core.series import parse_series, source_of
 
 DELETIONS = ("retention_deletion", "segment_deletion", "ledger_deletion", "segment_unlinked")
+ROLLS = ("segment_created", "segment_roll", "ledger_created", "ledger_roll")
 _COMPACTIONS = (
     "bookie_MAJOR_COMPACTIONS",
     "bookie_MINOR_COMPACTIONS",

@@ -43,7 +43,6 @@ _DELETED = ("vectorized_storage_log_log_segments_removed", "bookie_DELETED_LEDGE
 _DELETION_WORDS = Words(
     "a deletion", "deletions", "deletions of old segments", "deletion of old segments"
 )
-ROLLS = ("segment_created", "segment_roll", "ledger_created", "ledger_roll")
 _ROLL_WORDS = Words("a roll", "rolls", "rolls of segments", "roll of a segment")
 _TOGETHER = 0.5  # of the rolls within a second of a deletion
 _MOST_P = 0.01
@@ -94,17 +93,17 @@ def _about_first(facts: Facts) -> str:
 
 
 def _rolling(facts: Facts) -> Hypothesis:
-    ks = facts.event_ks(*ROLLS)
+    ks = facts.event_ks(*background.ROLLS)
     if ks.size == 0:
         return unmeasured("segment_roll", "rolls of segments")
     # What others write rolls their segments: of a step it is their load that costs.
-    ks = facts.event_ks(*ROLLS, is_ours=facts.change.kind != "spikes")
+    ks = facts.event_ks(*background.ROLLS, is_ours=facts.change.kind != "spikes")
     if _comes_with_deletions(ks, facts):
         return ruled_out("segment_roll", "Segments roll in the same seconds as others are deleted.")
     if facts.change.kind == "spikes":
         signs, explained = _spikes(ks, facts)
     else:
-        earlier = sum(facts.nearby.earlier_events.get(kind, 0) for kind in ROLLS)
+        earlier = sum(facts.nearby.earlier_events.get(kind, 0) for kind in background.ROLLS)
         found = repeated(ks, _ROLL_WORDS, facts, earlier=earlier)
         signs, explained = ((), 0.0) if found is None else (found.signs, found.explained)
     if not signs:
@@ -117,7 +116,7 @@ def _rolling(facts: Facts) -> Hypothesis:
 
 
 def _topic_of_rolls(facts: Facts) -> str:
-    kind = next(kind for kind in ROLLS if facts.event_ks(kind).size)
+    kind = next(kind for kind in background.ROLLS if facts.event_ks(kind).size)
     return _topic(kind, facts)
 
 

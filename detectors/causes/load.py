@@ -20,7 +20,6 @@ from detectors.causes.background import Drain
 from detectors.causes.channel import Shift, are_calm, risen
 from detectors.causes.drive_facts import Drive
 from detectors.causes.facts import BACKLOGS, MORE, Facts
-from detectors.causes.housekeeping import ROLLS
 from detectors.causes.hypothesis import (
     CLEAR,
     DECISIVE,
@@ -175,7 +174,7 @@ def _rolls_of_others(facts: Facts) -> Hypothesis | None:
     """Return what the logs say: segments of other topics roll far more often, so others write more."""
     if not facts.topics:
         return None
-    others = [one for one in facts.events(*ROLLS) if not facts.is_ours(one)]
+    others = [one for one in facts.events(*background.ROLLS) if not facts.is_ours(one)]
     first, end = facts.near[0], facts.end_k
     start = channel.start_of(facts.change, facts.nearby)
     before = [one for one in others if start <= one.k < first]
