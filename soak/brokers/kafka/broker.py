@@ -351,8 +351,9 @@ class KafkaBroker:
         self, kind: type[Any], settings: dict[str, str], **callbacks: Callable[[Any], None]
     ) -> Any:  # noqa: ANN401  # any of its clients
         try:
+            # The plan's settings last: a text of the plan in a callback's place must be refused.
             return kind(
-                {**client_settings.resolve_secrets(settings), **callbacks}, logger=self._client_log
+                {**callbacks, **client_settings.resolve_secrets(settings)}, logger=self._client_log
             )
         except (KafkaException, TypeError, ValueError) as error:  # ValueError: text for a callback
             raise BrokerError(f"the client refuses its settings: {error_text(error)}") from error
