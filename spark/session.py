@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import sys
@@ -14,7 +15,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from soak.core.errors import NotAvailableError
-from soak.service.files import user_cache
+from soak.service.files import user_cache, write_atomically
 from soak.service.java import spark_java_home
 
 DRIVER_MEMORY = "640m"  # Spark wants 450 MiB at least; the live heap is 60 MiB
@@ -83,15 +84,45 @@ def _jvm(conf: SparkConf, printed: Path) -> Any:  # noqa: ANN401  # py4j has no 
 
 def _environment(temporary: Path) -> dict[str, str]:
     """Return what the JVM and the Python workers inherit from us: there is no other way to tell."""
+    program = str(_worker_python(user_cache()))
     return {
         "JAVA_HOME": str(spark_java_home(user_cache())),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": program,
+        "PYSPARK_DRIVER_PYTHON": program,  # also of the workers that plan a read
         "SPARK_LOCAL_DIRS": str(temporary),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "OPENBLAS_NUM_THREADS": "1",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
     }
+
+
+def _worker_python(cache: Path) -> Path:
+    """Return the program that starts Spark's Python workers; it is created in `cache` if needed.
+
+    Spark puts its own archive of pyspark before the installed one. A module in an archive is compiled again
+    by each worker, of which a query starts a dozen: this program takes the archive out.
+    """
+    python = sys.executable.replace("'", "'\\''")
+    script = (
+        "#!/bin/sh\n"
+        "set -f\n"
+        "IFS=:\n"
+        "for folder in $PYTHONPATH; do\n"
+        '  case "$folder" in\n'
+        "    */python/lib/pyspark.zip | */python/lib/py4j-*-src.zip) ;;\n"
+        '    *) kept="${kept:+$kept:}$folder" ;;\n'
+        "  esac\n"
+        "done\n"
+        "unset IFS\n"
+        'PYTHONPATH="${kept:-}"\n'
+        "export PYTHONPATH\n"
+        f"exec '{python}' \"$@\"\n"
+    )
+    digest = hashlib.sha256(script.encode()).hexdigest()[:12]
+    program = cache / f"spark-python-{digest}"
+    if not program.is_file():
+        write_atomically(program, script, mode=0o755)  # a second process never runs half a script
+    return program
 
 
 def _settings(temporary: Path, log: Path, cores: int) -> dict[str, str]:

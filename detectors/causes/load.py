@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scipy.stats import binomtest
+from scipy.special import bdtrc
 
 from detectors.causes import background, channel, drive_facts
 from detectors.causes.background import Drain
@@ -185,7 +185,8 @@ def _rolls_of_others(facts: Facts) -> Hypothesis | None:
     if len(after) < _LEAST_ROLLS or rate < _MORE_ROLLS * usual:
         return None
     share = (end - first) / max(1, end - start)
-    if binomtest(len(after), len(before) + len(after), share, "greater").pvalue > _MOST_P:
+    # binomial: so many and more of all rolls in this share of the time
+    if bdtrc(len(after) - 1, len(before) + len(after), share) > _MOST_P:
         return None
     topics = Counter(str(one.event.fields.get("topic", "")) for one in after)
     names = [name for name, _ in topics.most_common(_MOST_TOPICS)]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -20,6 +24,18 @@ pytestmark = pytest.mark.spark
 
 def options(folder: RunFolder) -> dict[str, str]:
     return {"run_dir": str(folder.path), "run": "synthetic-1"}
+
+
+def test_python_workers_import_the_installed_pyspark(spark_session: SparkSession) -> None:
+    """Not Spark's own archive of it, which each worker would compile again."""
+
+    def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"place": [sys.modules["pyspark"].__file__]})
+
+    (row,) = spark_session.range(1).mapInArrow(place, "place string").collect()
+
+    assert row["place"] == pyspark.__file__
 
 
 def test_a_report_reads_every_record(spark_session: SparkSession, tmp_path: Path) -> None:
