@@ -64,7 +64,7 @@ class Nearby:
 def when(seconds: int) -> str:
     """Return where an instant lies relative to the onset, in words."""
     if seconds == 0:
-        return "in the second of the onset"
+        return "at the onset"
     return f"{wording.span(abs(seconds))} {'before' if seconds < 0 else 'after'} the onset"
 
 

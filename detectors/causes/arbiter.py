@@ -141,14 +141,14 @@ def _changed(change: Change, changes: Iterable[Change]) -> list[Evidence]:
             f"{wording.title(other.series)} of {source_of(other.series)} went from "
             f"{wording.amount_of(other.series, other.before)} to "
             f"{wording.amount_of(other.series, other.after)}, "
-            f"{when(other.onset_k - change.onset_k)} of the step.",
+            f"{when(other.onset_k - change.onset_k)}.",
             {"onset_k": other.onset_k, "before": other.before, "after": other.after},
         )
         for other in at_onset[:_MOST]
     ]
     if found:
         return found
-    text = f"None of the other series watched changed within {_SECONDS} s of the onset of the step."
+    text = f"None of the other series watched changed within {_SECONDS} s of the onset."
     return [Evidence(text)]
 
 

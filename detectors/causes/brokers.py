@@ -146,7 +146,7 @@ def _beside_down(stopped: Silence | None, facts: Facts) -> list[Sign]:
         until = "" if stopped.is_over else " and longer"
         text = (
             f"{answers.missing_text(stopped).capitalize()} for {wording.span(stopped.seconds)}{until}, "
-            f"beginning {when(stopped.from_k - onset)} of the step."
+            f"beginning {when(stopped.from_k - onset)}."
         )
         is_outage = stopped.seconds >= _OUTAGE_SECONDS and stopped.missing_ratio > _ALL_MISSING
         strength = FAIR + SLIGHT * is_outage
@@ -154,10 +154,10 @@ def _beside_down(stopped: Silence | None, facts: Facts) -> list[Sign]:
             Sign(strength, Evidence(text, {"from_k": stopped.from_k, "seconds": stopped.seconds}))
         )
     if facts.has_begun("isr_shrink", within=_LONG_SECONDS) or background.is_copying(facts):
-        signs.append(Sign(FAIR, Evidence("At the onset of the step copies fell behind.")))
+        signs.append(Sign(FAIR, Evidence("At the onset copies fell behind.")))
     led = _ks_within(facts.event_ks(LEADER_CHANGE), facts)
     if led.size and facts.has_begun(LEADER_CHANGE, within=_LONG_SECONDS):
-        text = f"Leaders moved {when(int(led[0]) - onset)} of the step"
+        text = f"Leaders moved {when(int(led[0]) - onset)}"
         is_unled = stopped is not None and led[0] - stopped.from_k >= _UNLED_SECONDS
         if is_unled:
             text += ", after acknowledgements had been missing for a while"
@@ -177,7 +177,7 @@ def _ks_within(ks: NDArray[np.int64], facts: Facts) -> NDArray[np.int64]:
 def _silent_text(one: Silence, facts: Facts) -> Evidence:
     what = "Broker" if ":" in one.what else "The metrics page of"
     text = (
-        f"{what} {one.what} stopped answering {when(one.from_k - facts.onset_k)} of the step, "
+        f"{what} {one.what} stopped answering {when(one.from_k - facts.onset_k)}, "
         f"for {wording.span(one.seconds)}{'' if one.is_over else ' and longer'}."
     )
     return Evidence(text, {"from_k": one.from_k, "seconds": one.seconds})
@@ -279,7 +279,7 @@ def _late_text(late: Late, facts: Facts) -> Evidence:
     return Evidence(
         f"A broker answered a request late that needs no drive: {wording.title(late.series)} of "
         f"{source_of(late.series)} was {wording.amount(late.late, 'seconds')} in {late.ratio:.0%} of the "
-        f"seconds, first {when(late.from_k - facts.onset_k)} of the step, and at most "
+        f"seconds, first {when(late.from_k - facts.onset_k)}, and at most "
         f"{wording.amount(late.usual, 'seconds')} before.",
         {"late_seconds": late.late, "usual_seconds": late.usual, "late_ratio": late.ratio},
     )
@@ -291,7 +291,7 @@ def _standstill_text(one: Silence, facts: Facts) -> Evidence:
     else:
         what, then = f"The metrics page of {one.what} gave no answer", "it gave some again"
     return Evidence(
-        f"{what} for {wording.span(one.seconds)}, beginning {when(one.from_k - facts.onset_k)} of the step, "
+        f"{what} for {wording.span(one.seconds)}, beginning {when(one.from_k - facts.onset_k)}, "
         f"and then {then}.",
         {"from_k": one.from_k, "seconds": one.seconds, "missing_ratio": one.missing_ratio},
     )
@@ -314,7 +314,7 @@ def _catching_up(facts: Facts) -> Hypothesis:
     back, suspect = _back(facts), ""
     if back is not None:
         suspect, k = back
-        text = f"Broker {suspect} answers again since {when(k - facts.onset_k)} of the step."
+        text = f"Broker {suspect} answers again since {when(k - facts.onset_k)}."
         signs.append(Sign(CLEAR, Evidence(text, {"from_k": k})))
     more = [one for drive in facts.drives for one in drive.more_work]
     if more:
@@ -377,7 +377,7 @@ def _moved(moves: list[TimedEvent], facts: Facts) -> Hypothesis:
     after = int(np.count_nonzero((ks > last) & (ks < facts.end_k)))
     text = (
         f"Leaders changed in {here.size} of the seconds around the onset, first "
-        f"{when(int(here[0]) - facts.onset_k)} of the step{_example(int(here[0]), moves)}; in the "
+        f"{when(int(here[0]) - facts.onset_k)}{_example(int(here[0]), moves)}; in the "
         f"{first - start} s before it was {before}, afterwards {after}."
     )
     numbers = {"first_k": int(here[0]), "seconds_near": int(here.size), "seconds_before": before}
@@ -427,7 +427,7 @@ def _storm(facts: Facts) -> Hypothesis:
         suspect = f"topic {topics.most_common(1)[0][0]}" if topics else ""
         text = (
             f"Leaders of {len(elected)} partitions of other topics, or of new ones, were elected from "
-            f"{when(soon[0].k - facts.onset_k)} of the step on, most of {suspect}; in the {seconds} s "
+            f"{when(soon[0].k - facts.onset_k)} on, most of {suspect}; in the {seconds} s "
             f"before it were {len(before)}."
         )
         signs.append(Sign(DECISIVE, Evidence(text, {"partitions": len(elected)})))

@@ -121,7 +121,7 @@ class Shift:
         }
         return Evidence(
             f"{wording.title_with_source(self.series)} went from {before} to {after}, "
-            f"{when(self.onset_k - change.onset_k)} of the step.",
+            f"{when(self.onset_k - change.onset_k)}.",
             {**numbers, "onset_k": self.onset_k},
         )
 

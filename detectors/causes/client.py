@@ -131,7 +131,7 @@ def _delayed(name: str, text: str, facts: Facts) -> _Part | None:
     if share == 0.0:
         return None
     evidence = Evidence(
-        f"{text.format(source_of(name))} from the onset of the step on: its {wording.title(name)} "
+        f"{text.format(source_of(name))} from the onset on: its {wording.title(name)} "
         f"went from {wording.amount(was, 'seconds')} to {wording.amount(became, 'seconds')}, "
         f"{share:.0%} of the step.",
         {"before": was, "after": became, "explained_ratio": share},
@@ -168,7 +168,7 @@ def _invalid(facts: Facts) -> _Part | None:
         if seconds >= _LEAST and after / seconds >= _INVALID_RATIO > 2.0 * before / _SECONDS:
             text = (
                 f"{source} reported its own measurement as invalid in {after} of the {seconds} s "
-                f"after the onset of the step, and in {before} of the {_SECONDS} s before."
+                f"after the onset, and in {before} of the {_SECONDS} s before."
             )
             numbers = {"untrusted_after": after, "untrusted_before": before, "seconds": seconds}
             return _Part(Sign(CLEAR + FAIR, Evidence(text, numbers)))

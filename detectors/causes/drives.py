@@ -198,7 +198,7 @@ def _plateau(metric: str, drive: Drive, facts: Facts) -> Evidence | None:
         return None
     amount = wording.amount_of(shift.series, float(np.median(after)))
     return Evidence(
-        f"{wording.title_with_source(shift.series)} stayed at {amount} from the onset of the step on "
+        f"{wording.title_with_source(shift.series)} stayed at {amount} from the onset on "
         f"(within {spread:.1%}; before it varied by {was:.1%}), while more was due.",
         {"series": shift.series, "spread_ratio": spread, "spread_before_ratio": was},
     )
@@ -256,7 +256,7 @@ def _wear_text(drive: Drive) -> Evidence:
     if drive.turnovers is None:
         return Evidence("How many times its capacity the drive has been written is not known.")
     return Evidence(
-        f"By the onset of the step the drive had been written {drive.turnovers:.2g} times its capacity, "
+        f"By the onset the drive had been written {drive.turnovers:.2g} times its capacity, "
         "as far as it was measured.",
         {"turnover_ratio": drive.turnovers},
     )
@@ -416,7 +416,7 @@ def _no_space_reported(facts: Facts) -> list[Evidence]:
     if not reported or not first - _EARLIER_SECONDS <= reported[0][0] <= last:
         return []
     k, reason = reported[0]
-    text = f"First reported {when(k - facts.onset_k)} of the step: {reason}."
+    text = f"First reported {when(k - facts.onset_k)}: {reason}."
     return [Evidence(text, {"k": k})]
 
 
@@ -434,7 +434,7 @@ def _short(series: Series, facts: Facts) -> Evidence | None:
         return None
     return Evidence(
         f"{wording.title(series.name)} of {source_of(series.name)} was down to "
-        f"{wording.amount(became, 'bytes')} at the onset of the step; before it was up to "
+        f"{wording.amount(became, 'bytes')} at the onset; before it was up to "
         f"{wording.amount(was, 'bytes')}.",
         {"free_bytes": became, "free_before_bytes": was},
     )

@@ -195,7 +195,7 @@ def _compacting(facts: Facts) -> Iterator[Hypothesis]:
     if not traffic and ks[0] > facts.near[1]:
         return
     text = (
-        f"The bookies reported a compaction {when(ks[0] - facts.onset_k)} of the step, and none in "
+        f"The bookies reported a compaction {when(ks[0] - facts.onset_k)}, and none in "
         f"the {facts.onset_k - facts.nearby.k0} s before."
     )
     signs = [Sign(CLEAR, Evidence(text, {"reported_k": ks[0]}))]

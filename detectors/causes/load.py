@@ -74,7 +74,7 @@ def _catch_up(facts: Facts) -> Hypothesis:
 def _drained(drain: Drain, onset_k: int) -> Evidence:
     unit = parse_series(drain.series).unit or "messages"
     return Evidence(
-        f"A backlog began to drain {when(drain.from_k - onset_k)} of the step: "
+        f"A backlog began to drain {when(drain.from_k - onset_k)}: "
         f"{wording.title(drain.series)} of {source_of(drain.series)} fell from "
         f"{wording.amount(drain.peak, unit)} to {wording.amount(drain.end, unit)} "
         f"in {wording.span(drain.seconds)}.",
@@ -229,7 +229,7 @@ def _quota(facts: Facts) -> Hypothesis:
     if begun:
         first = next(one for one in events if one.k >= facts.near[0])
         suspect = str(first.event.fields.get("broker", suspect))
-        text = f"Brokers began to throttle this client {when(first.k - facts.onset_k)} of the step."
+        text = f"Brokers began to throttle this client {when(first.k - facts.onset_k)}."
         signs.append(Sign(DECISIVE, Evidence(text, {"first_k": first.k})))
     if facts.is_drive_innocent and facts.is_cpu_innocent and are_calm(facts.taken_in):
         signs.append(Sign(SLIGHT, Evidence("The brokers' drives and CPU are calm meanwhile.")))

@@ -193,7 +193,7 @@ def _first(
     calm = max(0, first - k0)
     since = f"in {calm} s" if earlier is None and k0 > 0 else "in this run"
     return Evidence(
-        f"The first {words.first} {since} came {when(first - facts.onset_k)} of the step{about}; "
+        f"The first {words.first} {since} came {when(first - facts.onset_k)}{about}; "
         f"there was none in the {calm} s before.",
         {"first_k": first, "seconds_after_onset": first - facts.onset_k},
     )
@@ -213,7 +213,7 @@ def _rose(ks: NDArray[np.int64], words: Words, facts: Facts) -> Evidence | None:
     if after / seconds < _RATE_ROSE * was or after < LEAST_SECONDS:
         return None
     return Evidence(
-        f"In the {seconds} s since the onset of the step {after} seconds held {words.whole}, "
+        f"In the {seconds} s since the onset {after} seconds held {words.whole}, "
         f"in the {seconds} s before it {before}.",
         {"seconds_after": after, "seconds_before": before},
     )
@@ -294,7 +294,7 @@ def _since(
 ) -> Evidence:
     change, end = facts.change, facts.end_k
     held = int(np.count_nonzero((ks >= change.onset_k) & (ks < end)))
-    since = f"Of the {end - change.onset_k} s since the onset of the step {held} held {words.one}"
+    since = f"Of the {end - change.onset_k} s since the onset {held} held {words.one}"
     quantity = wording.title(change.series)
     if locking is None:
         return Evidence(

@@ -201,13 +201,13 @@ def what_text(found: Finding, max_title_length: int | None = None) -> str:
 
 
 def _messages_text(failed: int | None, late: int | None, due: int | None) -> str:
-    """Return `61,668 of 356,400 messages failed, 12 came late`, without what is 0 or unknown."""
+    """Return `61,668 of 356,400 messages so far failed, 12 came late`, without what is 0 or unknown."""
     counts = [(failed, "failed"), (late, "came late")]
     parts = [f"{count:,} {did}" for count, did in counts if count]
     if not parts or due is None:
         return ""
     first, _, did = parts[0].partition(" ")
-    return ", ".join([f"{first} of {due:,} messages {did}", *parts[1:]])
+    return ", ".join([f"{first} of {due:,} messages so far {did}", *parts[1:]])
 
 
 def level_text(series: str, kind: Kind, before: float, after: float) -> str:

@@ -138,6 +138,8 @@ def sensitivity(options: argparse.Namespace, console: Console) -> list[dict[str,
     base = [one for part in run_parts(chosen, options) for one in part.found]
     body = [{"constant": "", "factor": 1.0, "measurements": parts.to_json(base)}]
     for name, *changed in variants(constants):
+        if name not in (options.constant or name):
+            continue
         found = [
             [one for part in run_parts(chosen, options, each) for one in part.found]
             for each in changed
@@ -163,6 +165,9 @@ def _parser() -> argparse.ArgumentParser:
         "--sensitivity",
         action="store_true",
         help="halve and double each constant of the online detector; small sizes, ours alone",
+    )
+    parser.add_argument(
+        "--constant", action="append", help="with --sensitivity, one constant; may be repeated"
     )
     parser.add_argument("--json", type=Path, default=RESULT)
     return parser

@@ -174,7 +174,7 @@ def test_leaders_that_move_at_the_onset() -> None:
     (found,) = attribute(STEP, around(events=told("leader_change", ONSET, topic="t", partition=3)))
 
     assert found.cause == "leader_move"
-    assert "in the second of the onset of the step (topic t, partition 3)" in found.evidence[0].text
+    assert "at the onset (topic t, partition 3)" in found.evidence[0].text
 
 
 @pytest.mark.parametrize("ks", [range(0, END, 5), [ONSET - 30], [ONSET + 10]], ids=str)
@@ -188,7 +188,7 @@ def test_a_broker_that_does_not_answer_any_more() -> None:
     first, *_ = attribute(STEP, found)
 
     assert first.cause == "broker_down"
-    assert "stopped answering in the second of the onset" in first.evidence[0].text
+    assert "stopped answering at the onset" in first.evidence[0].text
 
 
 def test_a_page_that_alone_is_silent_is_no_broker_s_end() -> None:
@@ -403,7 +403,7 @@ def test_acknowledgements_are_said_to_stop_only_where_there_was_none() -> None:
         attribute(STEP, around(*missing(share, 12), watched, *calm()))[0].evidence[0].text
         for share in (0.3, 0.999, 1.0)
     ]
-    onset = "for 12 s, beginning in the second of the onset of the step, and then they came again."
+    onset = "for 12 s, beginning at the onset, and then they came again."
 
     assert said == [
         f"30% of the usual acknowledgements were missing {onset}",
@@ -416,7 +416,7 @@ def test_a_page_silent_for_seconds_is_said_to_answer_again() -> None:
     (found,) = attribute(STEP, around(silent(UP, 1.0, *range(ONSET, ONSET + 9)), *calm()))
 
     assert found.evidence[0].text == (
-        "The metrics page of b1 gave no answer for 9 s, beginning in the second of the onset of the step, "
+        "The metrics page of b1 gave no answer for 9 s, beginning at the onset, "
         "and then it gave some again."
     )
 

@@ -294,5 +294,5 @@ def test_what_else_changed_is_told_when_no_cause_passes() -> None:
 
     assert explanation.cause == "unknown"
     assert explanation.evidence[0].text == (
-        "host CPU of probe@h went from 20% to 90%, 2 s before the onset of the step."
+        "host CPU of probe@h went from 20% to 90%, 2 s before the onset."
     )

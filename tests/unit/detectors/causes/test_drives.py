@@ -252,7 +252,7 @@ def test_a_backlog_that_begins_to_drain_at_the_onset() -> None:
     (found,) = attribute(STEP, around(draining(), channel(SENT, 200.0, 200.0)))
 
     assert found.cause == "catch_up_read"
-    assert "A backlog began to drain in the second of the onset" in found.evidence[0].text
+    assert "A backlog began to drain at the onset" in found.evidence[0].text
     assert "fell from 12,000 messages to 200 messages in 59 s" in found.evidence[0].text
 
 

@@ -66,7 +66,7 @@ def test_the_only_broker_killed_is_down_with_its_times() -> None:
 
     assert (found.cause, found.suspect) == ("broker_down", "b1:9092")
     assert found.score > 0.95
-    assert "stopped answering in the second of the onset of the step, for 1 min 1 s" in texts
+    assert "stopped answering at the onset, for 1 min 1 s" in texts
     assert "Sends failed from the onset on: 18,000 messages." in texts
     assert "were refused" in texts
 

@@ -117,7 +117,7 @@ def test_what_was_counted_before_the_window_is_not_known(k0: int, since: str) ->
     found = Nearby(k0, END, {P99: latency(STEPPED), name: counted})
     text = attribute(STEP, found)[0].evidence[0].text
 
-    assert f"The first deletion of old segments {since} came in the second of the onset" in text
+    assert f"The first deletion of old segments {since} came at the onset" in text
 
 
 def test_one_deletion_at_the_onset_is_no_cause() -> None:
@@ -159,7 +159,7 @@ def test_evidence_is_written_as_people_read_it() -> None:
     (explanation,) = attribute(replace(STEP, series=p999), found)
     texts = " ".join(evidence.text for evidence in explanation.evidence)
 
-    assert "1 s after the onset of the step (topic t, partition 0, about 1 MiB)" in texts
+    assert "1 s after the onset (topic t, partition 0, about 1 MiB)" in texts
     assert "p99.9 publish latency" in texts
 
 
