@@ -543,7 +543,7 @@ def cluster_faults(plan_file: PlanFile, partial: RunFolder | None = None) -> lis
     checks = [lambda: check_replication(plan_file, broker)]
     if plan_file.plan.topic.name:
         checks.append(lambda: check_topics(plan_file, broker, partial))
-    return found_by(*checks)
+    return found_by(*checks) or found_by(lambda: check_rights(plan_file, broker))
 
 
 def check_replication(plan_file: PlanFile, broker: Broker) -> None:
@@ -557,6 +557,19 @@ def check_replication(plan_file: PlanFile, broker: Broker) -> None:
         why = "" if topic.use_existing else broker.replication_error(topic)
     if why:
         raise plan_file.error("topic.replication", why)
+
+
+def check_rights(plan_file: PlanFile, broker: Broker) -> None:
+    """Check that the cluster would let the run create its topics, or use existing ones.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    topic = plan_file.plan.topic
+    with _broker_errors_at_address(plan_file):
+        why = broker.topic_error(dataclasses.replace(topic, name=topic.name or "soak-check"))
+    if why:
+        raise plan_file.error("topic", why)
 
 
 def check_cluster_answers(plan_file: PlanFile) -> None:
@@ -581,7 +594,9 @@ def check_topics(plan_file: PlanFile, broker: Broker, partial: RunFolder | None 
         own = own_topics(partial, broker, existing) if partial and not use_existing else ()
     missing = [name for name in names if name not in existing]
     if use_existing and missing:
-        raise plan_file.error("topic.use_existing", f"there is no topic {missing[0]!r}")
+        with _broker_errors_at_address(plan_file):
+            why = broker.topic_error(plan_file.plan.topic)  # it may exist, and not be seen
+        raise plan_file.error("topic.use_existing", why or f"there is no topic {missing[0]!r}")
     foreign = [name for name in existing if name not in own]
     if foreign and not use_existing:
         raise plan_file.error("topic.name", _foreign_topic_error(foreign[0], partial))

@@ -299,6 +299,16 @@ class Broker(LeaderSource, Partitioner, Protocol):
         """
         ...
 
+    def topic_error(self, topic: Topic) -> str:
+        """Return why a run could not create its topics, or not use existing ones; "" if nothing is known.
+
+        Creates nothing. What may be done with a topic that does not exist is not known.
+
+        Raises:
+            BrokerError: the cluster did not answer in time.
+        """
+        ...
+
     def cluster_warnings(self) -> list[str]:
         """Return what is wrong with the cluster before the run, such as partitions without a leader.
 

@@ -185,6 +185,9 @@ class FakeBroker:
             raise self.error
         return len(set(self.leader))
 
+    def topic_error(self, topic: object) -> str:  # noqa: ARG002  # of the port
+        return ""
+
     def replication_error(self, topic: object) -> str:
         del topic
         return ""
@@ -215,6 +218,9 @@ class FakeCluster:
         self._made += 1
         told = {"ids": f"id-{self._made}", "marks": mark, "nothing": ""}
         self.topics[name] = told[self._tells]
+
+    def topic_error(self, topic: object) -> str:  # noqa: ARG002  # of the port
+        return ""
 
     def existing(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in self.topics]

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
 from confluent_kafka.cimpl import NewTopic
 from numpy.typing import NDArray
 
-from soak.brokers.kafka import durability, retention
+from soak.brokers.kafka import durability, retention, rights
 from soak.brokers.kafka.batch_calls import (
     BatchFetch,
     BatchProducer,
@@ -184,7 +184,8 @@ class KafkaBroker:
         each time: with thousands of partitions a run would begin with a minute of silence.
 
         Raises:
-            BrokerError: one exists, the settings are refused, or partitions are not open in time.
+            BrokerError: one exists, the settings are refused, the user may not read or write them, or
+                partitions are not open in time.
         """
         names = [name for name in topics.names if name not in making.begun]
         for first in range(0, len(names), _NEW_TOPICS_PER_CALL):
@@ -198,6 +199,7 @@ class KafkaBroker:
                 for name in names[first : first + _NEW_TOPICS_PER_CALL]
             ]
             self._create(new, making)
+        self._check_rights(topics.names)
         self._wait_until_open(topics)
 
     def _create(self, new: Sequence[NewTopic], making: TopicCreation) -> None:
@@ -209,9 +211,25 @@ class KafkaBroker:
                 future.result(self._timeout_seconds)
             except (KafkaException, TimeoutError) as error:
                 refused[name] = error
-        making.note(self._new_identities(created.keys() - refused.keys()))
+        made = created.keys() - refused.keys()
+        try:
+            self._check_rights(sorted(made))  # a topic that the user may not see has no identity
+        except BrokerError:
+            making.note(dict.fromkeys(made, ""))
+            raise
+        making.note(self._new_identities(made))
         for name, reason in refused.items():
             raise BrokerError(f"cannot create topic {name}: {error_text(reason)}") from reason
+
+    def _check_rights(self, names: Sequence[str]) -> None:
+        """Raise `BrokerError` when the user may not see, read and write one of these new topics.
+
+        A broker that has not learnt of one yet says nothing about it.
+        """
+        common = self._config.common
+        error = rights.topics_error(self._admin(), names, common, self._timeout_seconds)
+        if error:
+            raise BrokerError(error)
 
     def _new_identities(self, names: Collection[str]) -> dict[str, str]:
         """Return the ids of topics just created, which brokers learn of one after another."""
@@ -293,6 +311,15 @@ class KafkaBroker:
             f"{topic.replication} copies need as many brokers, and the cluster has {have}: "
             f"set it to at most {brokers}, or add brokers"
         )
+
+    def topic_error(self, topic: Topic) -> str:
+        common = self._config.common
+        if topic.use_existing:
+            return rights.topics_error(self._admin(), topic.names, common, self._timeout_seconds)
+        new = NewTopic(
+            topic.names[0], topic.partitions, topic.replication, config=dict(topic.settings)
+        )
+        return rights.creation_error(self._admin(), new, common, self._timeout_seconds)
 
     def cluster_warnings(self) -> list[str]:
         return partition_warnings(self._metadata().topics)

@@ -73,6 +73,12 @@ class MessageFetch:
         """Do nothing: only the client holds resources."""
 
 
+_NO_FAILURES = {
+    KafkaError._PARTITION_EOF,  # noqa: SLF001  # its public name
+    KafkaError.GROUP_AUTHORIZATION_FAILED,  # the client looks for its group, which it never joins
+}
+
+
 class KafkaConsumer:
     """One client, assigned to partitions; it joins no group."""
 
@@ -164,7 +170,7 @@ class KafkaConsumer:
     def _log_errors(self, errors: Sequence[KafkaError]) -> None:
         """Log an error unless it is the same as the last one."""
         for error in errors:
-            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
+            if error.code() in _NO_FAILURES:
                 continue
             if self._errors.is_new(str(error)):
                 LOG.warning("consume_failed error=%s", error)

@@ -248,6 +248,9 @@ class PulsarBroker:
             raise BrokerError("the cluster does not list its brokers")
         return len(brokers)
 
+    def topic_error(self, topic: Topic) -> str:  # noqa: ARG002  # its admin interface has no dry run
+        return ""
+
     def replication_error(self, topic: Topic) -> str:
         """Compare the ensemble with the bookies; a cluster may list them for superusers only."""
         listed = durability.get_mapping(self._config.admin(), "/admin/v2/bookies/all").get(

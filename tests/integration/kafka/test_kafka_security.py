@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,15 +10,22 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialAlteration,
     UserScramCredentialUpsertion,
 )
 
+from soak.app.preflight import cluster_faults, load_plan
 from soak.brokers import kafka
 from soak.core.clock import SystemClock
-from soak.core.errors import BrokerError
+from soak.core.errors import BrokerError, PlanError
 from soak.core.ports import EARLIEST, Outgoing, Topics
 from soak.core.units import SECOND_NS
 from soak.lab.broker_setup import free_ports
@@ -44,6 +52,7 @@ class Guarded:
     certificate: Path
     password: str
     password_file: Path
+    admin: AdminClient
 
     @property
     def common(self) -> dict[str, str]:
@@ -85,14 +94,18 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             f"listener.name.guarded.{MECHANISM.lower()}.sasl.jaas.config": login,
             "listener.name.guarded.ssl.keystore.type": "PEM",
             "listener.name.guarded.ssl.keystore.location": str(both),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS;User:soakd",
         },
     )
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-    user = UserScramCredentialUpsertion("soakd", how, password.encode())
-    for told in admin.alter_user_scram_credentials([user]).values():
+    users: list[UserScramCredentialAlteration] = [
+        UserScramCredentialUpsertion(name, how, password.encode()) for name in ("soakd", "limited")
+    ]
+    for told in admin.alter_user_scram_credentials(users).values():
         told.result(30)
-    yield Guarded(address, public, password, password_file)
+    yield Guarded(address, public, password, password_file, admin)
     broker.kill()  # nothing in it is needed any more
 
 
@@ -140,6 +153,101 @@ def test_the_daemons_measure_a_guarded_cluster_and_write_the_password_nowhere(
     written = [path for path in run.folder.path.rglob("*") if path.is_file()]
     assert run.folder.plan in written
     assert not [path for path in written if guarded.password.encode() in path.read_bytes()]
+
+
+GRANTED = re.compile(r"--operation (\w+)")
+
+
+def missing_rights(error: pytest.ExceptionInfo[Exception]) -> list[str]:
+    assert "kafka-acls.sh --add --allow-principal User:limited" in str(error.value)
+    return GRANTED.findall(str(error.value))
+
+
+def grant(guarded: Guarded, topic: str, *names: str) -> None:
+    """As the command of the error does."""
+    prefixed = ResourcePatternType.PREFIXED
+    rules = [
+        AclBinding(
+            ResourceType.TOPIC,
+            topic,
+            prefixed,
+            "User:limited",
+            "*",
+            AclOperation[name.upper()],
+            AclPermissionType.ALLOW,
+        )
+        for name in names
+    ]
+    for made in guarded.admin.create_acls(rules).values():
+        made.result(30)
+
+
+def test_each_missing_right_is_named_with_what_grants_it(
+    guarded: Guarded, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`soak check` asks before the run; what may be done with a new topic is known once it exists."""
+    prefix = f"soak-test-{secrets.token_hex(4)}"
+    limited = guarded.broker(sasl_username="limited")
+    common = {**guarded.common, "sasl.username": "limited"}
+    words = ", ".join(f"{name}: '{value}'" for name, value in common.items())
+    path = tmp_path / "plan.yaml"
+    plan = PLAN.format(servers=guarded.bootstrap_servers, common=words)
+    path.write_text(plan.replace("topic: {", f"topic: {{name: {prefix}-plan, "))
+
+    def check() -> list[PlanError]:
+        found = load_plan(path)
+        return cluster_faults(found)
+
+    def create() -> str:
+        name = f"{prefix}-{secrets.token_hex(4)}"
+        limited.create_topics(Topics((name,), 1), 1, {})
+        return name
+
+    (fault,) = check()
+    assert str(fault).startswith(
+        f"{path}:7: topic: user limited may not create topic {prefix}-plan"
+    )
+    assert GRANTED.findall(str(fault)) == ["Create", "Describe", "Read", "Write"]
+
+    grant(guarded, prefix, "Create")
+    assert check() == []
+    with pytest.raises(BrokerError, match="may not see topic") as error:
+        create()
+    assert missing_rights(error) == ["Describe", "Read", "Write"]
+
+    grant(guarded, prefix, "Describe", "Write")
+    with pytest.raises(BrokerError, match="may not read topic") as error:
+        create()
+    assert missing_rights(error) == ["Read"]
+
+    grant(guarded, prefix, "Read")
+    topics = Topics((create(),), 1)
+    producer = limited.producer(topics)
+    producer.send(Outgoing([0], [b"granted"], 0))
+    producer.close(30)
+    consumer = limited.consumer(topics, "audit", {0: EARLIEST})
+    batch = consumer.receive(1, 30)
+    consumer.close()
+    assert len(batch.heads) == 1
+    assert (
+        "consume_failed" not in caplog.text
+    )  # it needs no right on a group, which it joins none of
+
+
+def test_an_existing_topic_that_the_user_may_not_see_is_not_called_missing(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    name = f"soak-hidden-{secrets.token_hex(4)}"
+    guarded.broker().create_topics(Topics((name,), 1), 1, {})
+    common = {**guarded.common, "sasl.username": "limited"}
+    words = ", ".join(f"{key}: '{value}'" for key, value in common.items())
+    path = tmp_path / "plan.yaml"
+    plan = PLAN.format(servers=guarded.bootstrap_servers, common=words)
+    path.write_text(plan.replace("topic: {", f"topic: {{name: {name}, use_existing: true, "))
+
+    (fault,) = cluster_faults(load_plan(path))
+
+    assert f"topic.use_existing: user limited may not see topic {name}" in str(fault)
 
 
 def test_a_wrong_password_is_named_as_the_cause_and_not_shown(

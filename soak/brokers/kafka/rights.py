@@ -1,0 +1,99 @@
+"""What the user of a plan may do with its topics, asked of the cluster without writing anything.
+
+Source:   authorized operations in answers about topics (KIP-430), and the dry run of a creation. A cluster
+          without an authorizer allows everything.
+Limits:   what may be done with a topic is known once it exists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
+    AclOperation,
+    AdminClient,
+    NewTopic,
+)
+
+from soak.clients.client_settings import is_secret_reference
+from soak.clients.kafka_log import error_text
+
+_NEEDED = {
+    AclOperation.DESCRIBE: "Describe",
+    AclOperation.READ: "Read",
+    AclOperation.WRITE: "Write",
+}
+_REFUSALS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
+_RUN_TOPIC = re.compile(r"soak-(\d{8}T|check$)")  # named after its run: the next has another name
+
+
+def creation_error(
+    admin: AdminClient, new: NewTopic, common: Mapping[str, str], timeout_seconds: float
+) -> str:
+    """Return why the cluster would refuse to create a topic, "" where it would not or did not answer."""
+    (future,) = admin.create_topics(
+        [new], validate_only=True, operation_timeout=timeout_seconds
+    ).values()
+    try:
+        future.result(timeout_seconds)
+    except TimeoutError:
+        return ""
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return ""
+        if is_refused(error):
+            return _text(new.topic, ["Create", *_NEEDED.values()], common, "create")
+        return f"the cluster refuses topic {new.topic}: {error_text(error)}"
+    return ""
+
+
+def topics_error(
+    admin: AdminClient, names: Sequence[str], common: Mapping[str, str], timeout_seconds: float
+) -> str:
+    """Return what the user may not do with topics that exist, for the first where that is anything."""
+    if not names:
+        return ""
+    answers = admin.describe_topics(
+        TopicCollection(list(names)),
+        include_authorized_operations=True,
+        request_timeout=timeout_seconds,
+    )
+    for name, future in answers.items():
+        try:
+            allowed = future.result(timeout_seconds).authorized_operations
+        except TimeoutError:
+            continue
+        except KafkaException as error:
+            if is_refused(error):
+                return _text(name, _NEEDED.values(), common, "see")
+            continue
+        if allowed is None:  # before Kafka 2.3
+            continue
+        missing = [word for operation, word in _NEEDED.items() if operation not in allowed]
+        if missing:
+            return _text(name, missing, common, " and ".join(missing).lower())
+    return ""
+
+
+def is_refused(error: KafkaException) -> bool:
+    """Return whether the cluster refused a request because the user lacks a right."""
+    reason = error.args[0] if error.args else None
+    return isinstance(reason, KafkaError) and reason.code() in _REFUSALS
+
+
+def _text(name: str, operations: Iterable[str], common: Mapping[str, str], verb: str) -> str:
+    user = common.get("sasl.username", "")
+    known = user if user and not is_secret_reference(user) else ""
+    pattern = f"--topic {name}"
+    if _RUN_TOPIC.match(name):
+        pattern = "--topic soak- --resource-pattern-type prefixed"
+    options = " ".join(f"--operation {operation}" for operation in operations)
+    return (
+        f"{f'user {known}' if known else 'the user of the plan'} may not {verb} topic {name}; grant it: "
+        f"kafka-acls.sh --add --allow-principal User:{known or '<name>'} {options} {pattern}"
+    )
