@@ -1,8 +1,8 @@
-"""How busy, slow and worn the drive behind a directory is, which the broker's own metrics cannot show.
+"""How busy, slow and worn the drives behind directories are, which the broker's own metrics cannot show.
 
-Source:   /proc/diskstats of the devices that hold `directory`; flushes and drive writes of each drive below
-          them, and all else that the kernel does not count for the devices themselves.
-Overhead: one read of /proc a second, no IO on the drive.
+Source:   /proc/diskstats of the devices that hold each `directory`; flushes and drive writes of each drive
+          below them, and all else that the kernel does not count for the devices themselves.
+Overhead: one read of /proc a second and directory, no IO on the drive.
 Caveats:  Kernels before 4.18 have no discards, before 5.5 no flushes; md arrays have no times before 5.10,
           and NVMe drives with several paths are counted by path before 6.11. A counter that never moved
           although its device had requests is not kept: its samples are missing, not zero. IO time is sampled
@@ -16,7 +16,7 @@ Caveats:  Kernels before 4.18 have no discards, before 5.5 no flushes; md arrays
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic.dataclasses import dataclass as config_dataclass
 
@@ -32,11 +32,12 @@ from probes.common.block_device import (
     read_kernel_file,
 )
 from probes.common.counters import Deltas, Growth
+from probes.common.folders import FolderList, probe_of_each
 from probes.common.polling import Stop, Worker
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Reading
 from soak.core.plan.config import STRICT
-from soak.core.ports import Clock
+from soak.core.ports import Clock, Probe
 from soak.core.units import SECOND_NS
 
 IO_NOW = 8
@@ -177,14 +178,18 @@ def _is_number(text: str) -> bool:
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
-    directory: str = ""  # empty: the broker's data folder, where the run knows it
+    directory: FolderList = ""  # empty: the brokers' data folders, where the run knows them
 
 
-def build(config: Config, clock: Clock) -> DiskIo:
-    return DiskIo(config, clock)
+def build(config: Config, clock: Clock) -> Probe:
+    return probe_of_each(
+        config.directory, lambda folder: DiskIo(replace(config, directory=folder), clock)
+    )
 
 
 class DiskIo:
+    """The device behind one folder."""
+
     def __init__(
         self,
         config: Config,

@@ -1,9 +1,9 @@
 """fsync latency: what a broker waits for before it may acknowledge a write, measured on the same filesystem.
 
-Source:   write(2) and fsync(2) of one block in a file of our own in `directory`, on a thread of its own.
+Source:   write(2) and fsync(2) of one block in a file of our own in each `directory`, on a thread of its own.
           Free space of the filesystem, fstatvfs(3) before each flush.
-Overhead: 4 KiB and one flush every `period`. The file grows to `append_limit` at most and is removed at the
-          end.
+Overhead: 4 KiB and one flush every `period` and directory. The file grows to `append_limit` at most and is
+          removed at the end.
 Caveats:  Latency counts from the intended time, so a busy CPU adds to it: `fsync_schedule_lag_seconds` is
           that part. Overwritten in place, fsync commits the inode's time and fdatasync only data; appended,
           as brokers write, both commit the new size. `directory` renames the file and flushes the folder,
@@ -20,7 +20,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -30,11 +30,12 @@ from pydantic.dataclasses import dataclass as config_dataclass
 
 from probes.common import block_device
 from probes.common.block_device import read_kernel_file
+from probes.common.folders import FolderList, probe_of_each
 from probes.common.polling import Stop, Worker
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Reading
 from soak.core.plan.config import STRICT
-from soak.core.ports import Clock
+from soak.core.ports import Clock, Probe
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns
 
 Sync = Callable[[int], None]
@@ -285,7 +286,7 @@ def _drained(box: deque[int]) -> list[int]:
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
-    directory: str = ""  # empty: the broker's data folder, where the run knows it
+    directory: FolderList = ""  # empty: the brokers' data folders, where the run knows them
     period: Duration = duration_ns("200ms")
     payload_size: Size = 4096
     sync: SyncMethod = "fsync"
@@ -319,12 +320,17 @@ class Config:
         )
 
 
-def build(config: Config, clock: Clock) -> Fsync:
-    return Fsync(config, clock)
+def build(config: Config, clock: Clock) -> Probe:
+    return probe_of_each(
+        config.directory, lambda folder: Fsync(replace(config, directory=folder), clock)
+    )
 
 
 class Fsync:
-    """A thread flushes; a reading returns the latencies since the last. Tests replace `proc` and `file`."""
+    """The flushes in one folder: a thread flushes, and a reading returns the latencies since the last.
+
+    Tests replace `proc` and `file`.
+    """
 
     def __init__(
         self,

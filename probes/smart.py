@@ -1,6 +1,6 @@
-"""Wear, media errors and temperature of the drives behind a directory, as the drives report them.
+"""Wear, media errors and temperature of the drives behind directories, as the drives report them.
 
-Source:   smartctl, or else nvme, for each drive below the device that holds `directory`.
+Source:   smartctl, or else nvme, for each drive below the device that holds each `directory`.
 Overhead: one process for each drive every `period`; a sleeping disk is not woken.
 Caveats:  Both need root, and have nothing about virtual drives: that is reported once. Wear is the
           manufacturer's estimate and may exceed 1. The media errors of an ATA drive are its reported
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from probes.common.block_device import SystemPaths, device_name, find_devices
+from probes.common.folders import FolderList, folders_of
 from probes.common.polling import Stop, Worker
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Event, Reading
@@ -229,7 +230,7 @@ def _percent(body: Mapping[str, object], key: str) -> float | None:
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
-    directory: str = ""  # empty: the broker's data folder, where the run knows it
+    directory: FolderList = ""  # empty: the brokers' data folders, where the run knows them
     period: Duration = duration_ns("60s")  # between two queries of a drive
 
     def __post_init__(self) -> None:
@@ -314,9 +315,23 @@ class Smart:
                 return
 
     def poll(self, tool: Tool) -> None:
-        """Query every drive that is below the folder now; tests call it themselves."""
-        drives = find_devices(self._config.directory, self._places).drives
-        self._query_all(tool, [device_name(drive.number, self._places.sys) for drive in drives])
+        """Query every drive that is below the folders now, each once; tests call it themselves."""
+        names: dict[str, None] = {}
+        errors: list[ProbeError | NotAvailableError] = []
+        for folder in folders_of(self._config.directory):
+            try:
+                drives = find_devices(folder, self._places).drives
+            except (ProbeError, NotAvailableError) as error:
+                errors.append(error)
+            else:
+                names |= dict.fromkeys(
+                    device_name(drive.number, self._places.sys) for drive in drives
+                )
+        if errors and not names:
+            raise errors[0]
+        if errors:
+            self._worker.note(ProbeError(str(errors[0])))
+        self._query_all(tool, list(names))
 
     def _query_all(self, tool: Tool, names: list[str]) -> None:
         """Query every drive; one without data does not affect the others."""

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from pydantic.dataclasses import dataclass
 
+from probes.common.folders import FolderList, folders_of
 from probes.common.polling import PollingLoop
 from probes.retention_kafka import segments
 from probes.retention_kafka.log_starts import LogStartChange, LogStarts, Partition, RoundRobin
@@ -40,8 +41,8 @@ Failed = Callable[[ProbeError], None]
 class Config:
     bootstrap_servers: str = ""  # empty: the run's broker
     topics: tuple[str, ...] = ()  # empty: the run's topic
-    # The broker's log.dirs, separated by commas; null: on another host, so sizes are unknown.
-    directory: str | None = ""
+    # The broker's log.dirs; null: on another host, so sizes are unknown.
+    directory: FolderList | None = ""
     client: Settings = field(default_factory=dict)  # security; empty: that of the broker's clients
     period: Duration = SECOND_NS
     timeout: Duration = duration_ns("10s")
@@ -81,7 +82,7 @@ def preflight(config: Config, clock: Clock) -> list[str]:
     """Return a warning for each of the broker's folders that cannot be listed."""
     del clock
     warnings = []
-    for directory in _directories(config):
+    for directory in folders_of(config.directory):
         try:
             os.listdir(directory)  # noqa: PTH208  # the path is text
         except OSError as error:
@@ -125,7 +126,7 @@ class RetentionKafka:
         self._buffer = self.loop.buffer
         # used by the thread only
         self._starts = LogStarts()
-        self._segments = Segments(_directories(config), clock, folders)
+        self._segments = Segments(folders_of(config.directory), clock, folders)
         self._partitions: list[Partition] = []
         self._next_list_ns = 0
         self._round_robin = RoundRobin(config.partitions_per_poll)
@@ -246,10 +247,6 @@ class RetentionKafka:
             *([("retention_deleted_bytes", "bytes")] if self._config.directory else []),
         ]
         return [Column(metric, labels, unit, lag) for metric, unit in numbers]
-
-
-def _directories(config: Config) -> list[str]:
-    return [one.strip() for one in (config.directory or "").split(",") if one.strip()]
 
 
 def _renamed(files: Sequence[Event]) -> list[Partition]:

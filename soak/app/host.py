@@ -22,7 +22,14 @@ from soak.conductor.free_space import broker_folders
 from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.core.cluster.drives import DriveState, Measured, Moment, warnings
-from soak.core.errors import NotAvailableError, PlanError, ProbeError, RunFolderError, SoakError
+from soak.core.errors import (
+    NotAvailableError,
+    PartialReadingError,
+    PlanError,
+    ProbeError,
+    RunFolderError,
+    SoakError,
+)
 from soak.core.model import Column
 from soak.core.plan.plan import AnyPlan, Plan
 from soak.core.ports import Clock, Probe
@@ -310,6 +317,8 @@ def _store_answer(readings: ProbeReadings, answer: ProbeAnswer) -> None:
     """
     if isinstance(answer.result, SoakError):
         readings.error = answer.result
+        if isinstance(answer.result, PartialReadingError):
+            readings.values.update(answer.result.reading.samples)
     elif isinstance(answer.result, Exception):
         raise answer.result
     else:

@@ -68,7 +68,8 @@ def resolve_plan(plan: Plan, lab: Lab | None, run: Run) -> Plan:
     plan = dataclasses.replace(plan, topic=dataclasses.replace(plan.topic, name=topic))
     if lab is not None:
         plan = with_plugin_values(plan, "broker", lab.broker.addresses)
-        plan = with_plugin_values(plan, "probes", {"directory": str(lab.broker.data_directory)})
+        folders = ",".join(map(str, lab.broker.data_directories))
+        plan = with_plugin_values(plan, "probes", {"directory": folders})
         plan = with_plugin_values(plan, "probes", {"log": str(lab.broker.log_path)})
         pauses = lab.broker.log_path.with_name("gc.log")
         plan = with_plugin_values(

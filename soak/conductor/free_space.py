@@ -10,17 +10,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Self
 
+from probes.common.folders import folders_of
 from probes.common.polling import Stop, Worker
 from soak.core.plan.plan import AnyPlan, Plan
 
 _DRIVE_PROBES = ("disk_io", "fsync", "smart")
-"""Probes whose `directory` is a folder on a broker's drive."""
+"""Probes whose `directory` names folders on brokers' drives."""
 
 
 def broker_folders(plan: AnyPlan) -> list[str]:
     """Return the data folders of this host's brokers, as the plan's probes name them; may be empty."""
     named = [plan.probes[name].directory for name in _DRIVE_PROBES if name in plan.probes]
-    return list(dict.fromkeys(directory for directory in named if directory))
+    return list(dict.fromkeys(folder for text in named for folder in folders_of(text)))
 
 
 def watched_folders(plan: Plan) -> list[str]:

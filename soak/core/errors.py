@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from soak.core.model import Reading
 
 _LINE = re.compile(r":(\d+): ")  # of `file:line: key: what is wrong`
 
@@ -32,6 +36,14 @@ class NotAvailableError(SoakError):
 
 class ProbeError(SoakError):
     """A reading failed this time: it is counted, and the probe continues."""
+
+
+class PartialReadingError(ProbeError):
+    """A part of a reading failed; `reading` has what was measured all the same."""
+
+    def __init__(self, message: str, reading: Reading) -> None:
+        super().__init__(message)
+        self.reading = reading
 
 
 class BrokerError(SoakError):

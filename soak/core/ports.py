@@ -370,7 +370,7 @@ class Probe(Protocol):
 
         Raises:
             NotAvailableError: this machine lacks what the probe reads; reported once.
-            ProbeError: this reading failed.
+            ProbeError: this reading failed; a `PartialReadingError` has what was measured all the same.
         """
         ...
 

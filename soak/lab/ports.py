@@ -72,6 +72,11 @@ class Running(Protocol):
         ...
 
     @property
+    def data_directories(self) -> Sequence[Path]:
+        """Return the folders of all nodes that hold messages."""
+        ...
+
+    @property
     def log_path(self) -> Path: ...
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
-from soak.core.errors import NotAvailableError, ProbeError
+from soak.core.errors import NotAvailableError, PartialReadingError, ProbeError
 from soak.core.model import Column, Event, Reading
 from soak.core.plan.plan import Sampling
 from soak.core.ports import Clock, Probe
@@ -226,17 +226,16 @@ class Scheduler:
             return
         row.note_lag(lag, answer.end_ns - state.due_ns)
         if isinstance(result, ProbeError):
+            if isinstance(result, PartialReadingError):
+                self._add_reading(result.reading, state, row)
             row.values[success] = 0.0
             row.values[duration] = (answer.end_ns - answer.begin_ns) / SECOND_NS
             self._report_failed(name, str(result), row)
         elif isinstance(result, Reading):
-            row.events.extend(result.events)
-            if state.is_overdue:  # the time of its values is unknown; events have their own
-                return
-            row.values.update(
-                (column, value) for column, value in result.samples if not math.isinf(value)
-            )  # a record cannot hold an infinite value
-            if result.samples:  # one still looking for its source has neither succeeded nor failed
+            self._add_reading(result, state, row)
+            if (
+                result.samples and not state.is_overdue
+            ):  # one still looking for its source has neither succeeded nor failed
                 row.values[success] = 1.0
                 row.values[duration] = result.cost_seconds
         else:  # a bug: it must not affect the other probes
@@ -245,6 +244,14 @@ class Scheduler:
                 LOG.error("probe_broken probe=%s", name, exc_info=result)
             row.values[success] = 0.0
             self._report_failed(name, reason, row)
+
+    def _add_reading(self, reading: Reading, state: _ProbeState, row: _Row) -> None:
+        row.events.extend(reading.events)
+        if state.is_overdue:  # the time of its values is unknown; events have their own
+            return
+        row.values.update(
+            (column, value) for column, value in reading.samples if not math.isinf(value)
+        )  # a record cannot hold an infinite value
 
     def _note_pending(self, name: str, state: _ProbeState, row: _Row) -> None:
         """Note the lag of a reading that has not come yet, and report it as failed beyond its limit."""

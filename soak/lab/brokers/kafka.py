@@ -415,6 +415,7 @@ class Kafka:
         self.bootstrap_servers = ",".join(node.public_address for node in nodes)
         self.addresses = {"bootstrap_servers": self.bootstrap_servers}
         self.data_directory = nodes[0].data_directory
+        self.data_directories = tuple(node.data_directory for node in nodes)
         self.log_path = nodes[0].log_path
 
     @property

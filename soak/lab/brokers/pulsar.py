@@ -404,6 +404,7 @@ class Pulsar:
             lambda: serves_topics(self.admin_url, token),
         )
         self.nodes = (self._node,)
+        self.data_directories = (data,)
         self.relay = Relay(folder / "relay", {ports.relay: ports.service}) if ports.relay else None
         self.service_url = f"pulsar://127.0.0.1:{ports.relay or ports.service}"
         self.admin_url = f"http://127.0.0.1:{ports.web}"

@@ -226,6 +226,10 @@ class Apart:
         return self._parts[0].data_directory
 
     @property
+    def data_directories(self) -> tuple[Path]:
+        return (self.data_directory,)
+
+    @property
     def log_path(self) -> Path:
         return self._parts[1].log_path
 

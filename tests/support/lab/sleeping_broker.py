@@ -27,6 +27,10 @@ class SleepingBroker:
         return (self,)
 
     @property
+    def data_directories(self) -> tuple[Path]:
+        return (self.data_directory,)
+
+    @property
     def pid(self) -> int:
         return self.process.pid
 
