@@ -51,6 +51,13 @@ def events_of_touched(change: Change, nearby: Nearby) -> tuple[TimedEvent, ...]:
     )
 
 
+def may_be_of(series: str, broker: str, nearby: Nearby) -> bool:
+    """True unless a channel is known to be of other brokers than the one of this address or page."""
+    known = _known((), nearby)
+    of, named = _leaders_of(series, known), _named((broker,), known)
+    return not of or not named or not of.isdisjoint(named)
+
+
 def rises_by_leader(change: Change, nearby: Nearby) -> dict[str, float]:
     """Return how much each leader's latency rose, on log10, as a share of the step."""
     column = parse_series(change.series)

@@ -1,8 +1,9 @@
 """Weigh the hypotheses: what passes is named, what another cause explains follows it, else it is unknown.
 
 Method:  log odds add up (`hypothesis`). A cause that is named strongly accounts for signs that it always
-         brings about, so the hypotheses that rest on these lose most of their weight and come after it. A
-         cause that was named before stays until a sign against it, or a better cause, is there.
+         brings about, so the hypotheses that rest on these lose most of their weight and come after it; one
+         that is nothing but its effect in this incident loses all. A cause that was named before stays until
+         a sign against it, or a better cause, is there.
 Assumes: the signs of one hypothesis are independent enough for their strengths to add.
 """
 
@@ -46,7 +47,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "drive_throttled": frozenset({"drive_gc", "slow_drive"}),
     "client": frozenset({"network"}),
 }
-"""What each cause brings about by itself."""
+"""What each cause brings about by itself; what it does so at times is in `Hypothesis.explains`."""
 _EXPLAINS_FROM = 0.75  # probability from which on a cause accounts for the signs of others
 _EXPLAINED = -2.0
 _LEAST_LEFT = 0.02  # log odds: what passed by itself is still listed, after its reason
@@ -82,16 +83,18 @@ def _explained_away(one: Hypothesis, others: Iterable[Hypothesis]) -> Hypothesis
     causes = [
         other
         for other in others
-        if one.cause in EXPLAINS.get(other.cause, frozenset())
+        if one.cause in other.explains | EXPLAINS.get(other.cause, frozenset())
         and other.probability >= _EXPLAINS_FROM
         and one.cause not in _stronger_reasons(other, one)
     ]
     if not causes or one.ruled_out or one.is_provisional:
         return one
-    reason = max(causes, key=lambda other: other.probability)
+    reason = max(causes, key=lambda other: (one.cause in other.explains, other.probability))
     strength = _EXPLAINED
     if one.log_odds > 0.0:
-        strength = max(strength, min(0.0, _LEAST_LEFT - one.log_odds))
+        least_left = min(0.0, _LEAST_LEFT - one.log_odds)
+        is_whole = one.cause in reason.explains
+        strength = least_left if is_whole else max(strength, least_left)
     text = f"{reason.cause} brings this about by itself."
     sign = Sign(strength, Evidence(text, {"by": reason.cause}))
     return replace(one, signs=(*one.signs, sign), share=1.0)
@@ -99,7 +102,7 @@ def _explained_away(one: Hypothesis, others: Iterable[Hypothesis]) -> Hypothesis
 
 def _stronger_reasons(reason: Hypothesis, one: Hypothesis) -> frozenset[str]:
     """Return the cause where it explains its own reason in turn, and is at least as sure."""
-    is_mutual = reason.cause in EXPLAINS.get(one.cause, frozenset())
+    is_mutual = reason.cause in one.explains | EXPLAINS.get(one.cause, frozenset())
     return frozenset({one.cause}) if is_mutual and one.log_odds > reason.log_odds else frozenset()
 
 

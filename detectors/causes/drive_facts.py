@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,8 @@ _MORE = 1.3
 _SATURATED = 0.9
 _ALIKE = 2.0 / 3.0  # of the seconds by which a write slowed
 _PART = 0.5
+
+_T = TypeVar("_T")
 
 Place = tuple[str, str, str]
 """Source, target and device."""
@@ -139,24 +141,35 @@ def place_of(series: str) -> Place:
     return source_of(series), labels.get("target", ""), labels.get("device", "")
 
 
+def _below(place: Place, found: Mapping[Place, _T]) -> list[_T]:
+    """Return what is known of a drive itself; else, of a partition, of the drive that its name begins with.
+
+    Of a volume, which goes by a name of its own, what is known of every drive of its host.
+    """
+    if place in found:
+        return [found[place]]
+    there = {at[2]: one for at, one in found.items() if at[:2] == place[:2]}
+    named = [one for device, one in there.items() if device and place[2].startswith(device)]
+    return named or [*there.values()]
+
+
 def _flush_of(place: Place, flushes: Mapping[Place, Shift]) -> Shift | None:
-    """Return a drive's own flush; else, as of a volume, that of its host's drives which slowed most."""
-    below = (one for at, one in flushes.items() if at[:2] == place[:2])
-    return flushes.get(place) or max(below, key=lambda one: one.rise, default=None)
+    """Return the flush of a drive; of several below it that which slowed most."""
+    return max(_below(place, flushes), key=lambda one: one.rise, default=None)
 
 
 def _turnovers(place: Place, facts: Facts) -> float | None:
-    """Return how often the drives of this host, as measured there, were written over by the onset, or None.
+    """Return how often a drive was written over by the onset, of several below it that written most, or None.
 
     The larger of what the kernel counted and what the probe saw: both begin too late.
     """
     last_k = facts.change.interval[1]
-    ratios = [
-        float(series.values[series.k <= last_k][-1])
-        for name, series in facts.named(*_TURNOVERS).items()
-        if place_of(name)[:2] == place[:2] and np.any(series.k <= last_k)
-    ]
-    return max(ratios, default=None)
+    ratios: dict[Place, float] = {}
+    for name, series in facts.named(*_TURNOVERS).items():
+        if np.any(series.k <= last_k):
+            at, ratio = place_of(name), float(series.values[series.k <= last_k][-1])
+            ratios[at] = max(ratio, ratios.get(at, ratio))
+    return max(_below(place, ratios), default=None)
 
 
 def _awaits(metric: str, facts: Facts) -> dict[Place, Series]:

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from detectors import affected_brokers
 from detectors.causes import background, channel, drive_facts
 from detectors.causes.channel import Shift, risen
 from detectors.causes.drive_facts import Drive
@@ -382,6 +383,7 @@ _SHRANK = 0.5
 _REPORTED = re.compile(r"no space left|less space is free|disk full|out of space", re.IGNORECASE)
 _VALUES = 3  # that are the onset's: a drive that fills later made no step
 _EARLIER_SECONDS = 60  # space runs out before latency feels it
+_ENDS = frozenset({"broker_down"})
 
 
 def _full(facts: Facts) -> Iterator[Hypothesis]:
@@ -390,14 +392,29 @@ def _full(facts: Facts) -> Iterator[Hypothesis]:
     reported = _no_space_reported(facts)
     short = [(one.name, text) for one in free if (text := _short(one, facts))]
     if reported or short:
-        signs = [Sign(CLEAR + FAIR, one) for one in reported]
+        signs = [Sign(CLEAR + FAIR, one) for _, one in reported]
         signs += [Sign(CLEAR + FAIR, text) for _, text in short[:1]]
         suspect = _mount(short[0][0]) if short else ""
-        yield Hypothesis("disk_full", tuple(signs), suspect)
+        places = [*(name for name, _ in short), *(f"{source}|" for source, _ in reported)]
+        explains = _ENDS if _may_end(places, facts) else frozenset[str]()
+        yield Hypothesis("disk_full", tuple(signs), suspect, explains=explains)
     elif free:
         yield ruled_out("disk_full", "There was free space on the drives that were watched.")
     else:
         yield unmeasured("disk_full", "free space of the brokers' drives")
+
+
+def _may_end(places: Sequence[str], facts: Facts) -> bool:
+    """True unless the brokers that do not answer are known to have their data on other drives than these.
+
+    A broker ends when the drive of its only log folder takes no more.
+    """
+    silent = [one.what for one in (*facts.answers.unanswered, *facts.answers.silent_pages)]
+    return not silent or any(
+        affected_brokers.may_be_of(place, broker, facts.nearby)
+        for place in places
+        for broker in silent
+    )
 
 
 def _mount(series: str) -> str:
@@ -406,18 +423,19 @@ def _mount(series: str) -> str:
     return f"{place or 'drive'} on {name.label('target') or host_of(source_of(series))}"
 
 
-def _no_space_reported(facts: Facts) -> list[Evidence]:
+def _no_space_reported(facts: Facts) -> list[tuple[str, Evidence]]:
+    """Return who reported first that there is no space, where that was at the onset, and the report."""
     first, last = facts.near
     reported = [
-        (one.k, reason)
+        (one.k, reason, one.source)
         for one in facts.nearby.events
         if _REPORTED.search(reason := str(one.event.fields.get("reason", "")))
     ]
     if not reported or not first - _EARLIER_SECONDS <= reported[0][0] <= last:
         return []
-    k, reason = reported[0]
+    k, reason, source = reported[0]
     text = f"First reported {when(k - facts.onset_k)}: {reason}."
-    return [Evidence(text, {"k": k})]
+    return [(source, Evidence(text, {"k": k}))]
 
 
 def _short(series: Series, facts: Facts) -> Evidence | None:

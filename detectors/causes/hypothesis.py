@@ -34,7 +34,8 @@ class Hypothesis:
 
     `share`: of the step, that it accounts for. `ruled_out`: a sign that it cannot do without was measured and
     is absent; that sign is among `signs`. `missing`: what would have to be measured to tell.
-    `is_provisional`: seconds that may take it back have not come yet.
+    `is_provisional`: seconds that may take it back have not come yet. `explains`: causes that are its effects
+    in this incident, with all their signs.
     """
 
     cause: str
@@ -44,6 +45,7 @@ class Hypothesis:
     ruled_out: bool = False
     missing: tuple[str, ...] = ()
     is_provisional: bool = False
+    explains: frozenset[str] = frozenset()
 
     @property
     def log_odds(self) -> float:

@@ -271,6 +271,9 @@ def clock(world: World, size: float) -> None:
     world.times("node_netstat_Tcp_RetransSegs", world.rng.uniform(0.8, 1.2))
 
 
+_ENDING = 0.3  # of the brokers whose drive is full
+
+
 def disk_full(world: World, size: float) -> None:
     name = f'{PROBE}|node_filesystem_avail_bytes{{mountpoint="/data",target="host1"}}'
     free = np.linspace(3e9, 5e7, ONSET)
@@ -284,7 +287,10 @@ def disk_full(world: World, size: float) -> None:
             world.values[series][ONSET - 5 :] = np.nan
     world.values[f"{PRODUCER}|failed_messages"][ONSET:] = 20.0
     world.times("node_disk_written_bytes", 0.5)
-    world.slower(size)
+    if world.rng.random() < _ENDING:
+        broker_down(world, size)
+    else:
+        world.slower(size)
 
 
 def client(world: World, size: float) -> None:
@@ -341,7 +347,12 @@ FAULTS = {
     "segment_roll": Fault(segment_roll, ("segment_created",)),
     "compaction": Fault(compaction, ("bookie_M", "bookie_R")),
     "clock": Fault(clock, ("clock_step",)),
-    "disk_full": Fault(disk_full, ("node_filesystem", "probe_failed")),
+    "disk_full": Fault(  # some brokers end by it, which is all that is left without the decisive channels
+        disk_full,
+        ("node_filesystem", "probe_failed"),
+        ("broker_down", "leader_move"),
+        ("unknown", "broker_down", "leader_move"),
+    ),
     "client": Fault(client, ("schedule_lag",)),
     "unknown": Fault(unknown, ()),
 }

@@ -458,3 +458,88 @@ def test_a_new_drive_that_writes_later_but_flushes_as_before_collects_garbage() 
 
 def test_a_drive_that_was_written_over_collects_garbage_whatever_its_flushes_do() -> None:
     assert causes(slow_throughout(flush=11e-3, turns=3.0)) == ["drive_gc"]
+
+
+def is_of_partition(series: str) -> bool:
+    """True for what the kernel counts of a partition, too."""
+    return "disk_write" in series or "disk_written" in series
+
+
+@pytest.mark.parametrize("device", ["vda", "vda1"])
+@pytest.mark.parametrize(("turns", "cause"), [(0.2, "slow_drive"), (3.0, "drive_gc")])
+def test_of_several_drives_of_a_host_each_has_its_own_wear_and_flushes(
+    device: str, turns: float, cause: str
+) -> None:
+    """A partition those of its drive; what the drive of another broker shows beside it does not count."""
+    flush = 11e-3 if cause == "slow_drive" else 1.2e-3
+    found = slow_throughout(flush=flush, turns=turns)
+    own = [
+        replace(one, name=name.replace("vda", device)) if is_of_partition(name) else one
+        for name, one in found.series.items()
+    ]
+    other = [
+        channel('probe@b1|disk_flush_await_seconds{device="vdb"}', 1e-3, 30e-3 - 20 * flush / 11),
+        channel('probe@b1|disk_turnover_ratio{device="vdb"}', 3.0 - turns, 3.0 - turns),
+    ]
+
+    assert causes(around(*own, *other))[0] == cause
+
+
+FREE_IN_FOLDER = 'probe@b2|disk_free_bytes{directory="/data2"}'
+NO_SPACE = "cannot flush in /data2: less space is free than free_space_floor"
+
+
+def filled_and_ended(broker: str, *free: Series, told_by: str = "") -> Nearby:
+    """Return a broker that ends: connections refused, acknowledgements missing, leaders elsewhere."""
+    k = np.arange(END, dtype=np.int64)
+    answered = k[k < ONSET]
+    rtt = f'probe@b2|broker_round_trip_seconds{{target="{broker}"}}'
+    events = (
+        *told("leader_change", ONSET + 4),
+        *told("isr_shrink", ONSET + 5),
+        *told("probe_failed", ONSET + 1, reason=f"{broker}: Connection refused"),
+    )
+    if told_by:
+        (full,) = told("probe_failed", ONSET - 4, reason=NO_SPACE)
+        events = (*events, replace(full, source=told_by))
+    leaders = [
+        Series(f'produce.0@h|leader_info{{address="b{at}:9092",leader="{at}"}}', k, np.ones(END))
+        for at in (1, 2, 3)
+    ]
+    return around(
+        *free,
+        *leaders,
+        Series(rtt, answered, np.full(answered.size, 1e-3)),
+        Series("produce.0@h|acked_messages", k, np.where((k >= ONSET) & (k < ONSET + 4), 0, 200.0)),
+        channel(SENT, 200.0, 200.0),
+        events=events,
+    )
+
+
+@pytest.mark.parametrize("broker", ["b2:9092", "127.0.0.1:9092", "10.0.0.7:9092"])
+def test_a_broker_ends_because_its_drive_is_full(broker: str) -> None:
+    """That it is down follows; where the cluster's addresses tell no host, it may be this drive's broker."""
+    found = attribute(STEP, filled_and_ended(broker, channel(FREE_IN_FOLDER, 3e9, 1e6)))
+
+    assert [one.cause for one in found][:2] == ["disk_full", "broker_down"]
+    assert found[0].suspect == "/data2 on b2"
+    assert found[1].score < 0.51
+    assert "disk_full brings this about by itself." in [one.text for one in found[1].against]
+
+
+def test_a_probe_s_report_of_a_full_drive_explains_the_broker_s_end_as_well() -> None:
+    assert causes(filled_and_ended("b2:9092", told_by="probe@b2"))[0] == "disk_full"
+
+
+@pytest.mark.parametrize("told_by", ["", "probe@b2"])
+def test_a_full_drive_of_another_broker_ends_none(told_by: str) -> None:
+    """The addresses of leaders say that the broker that is down lies on another host."""
+    free = () if told_by else (channel(FREE_IN_FOLDER, 3e9, 1e6),)
+
+    assert causes(filled_and_ended("b3:9092", *free, told_by=told_by))[0] == "broker_down"
+
+
+def test_a_broker_that_ends_beside_a_drive_with_space_is_down() -> None:
+    assert causes(filled_and_ended("b2:9092", channel(FREE_IN_FOLDER, 3e9, 2.9e9))) == [
+        "broker_down"
+    ]
