@@ -1,7 +1,8 @@
 """fsync latency: what a broker waits for before it may acknowledge a write, measured on the same filesystem.
 
 Source:   write(2) and fsync(2) of one block in a file of our own in each `directory`, on a thread of its own.
-          Free space of the filesystem, fstatvfs(3) before each flush.
+          Free space of the filesystem, statvfs(3) once a reading, on another thread: it answers while a flush
+          hangs.
 Overhead: 4 KiB and one flush every `period` and directory. The file grows to `append_limit` at most and is
           removed at the end.
 Caveats:  Latency counts from the intended time, so a busy CPU adds to it: `fsync_schedule_lag_seconds` is
@@ -31,8 +32,8 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from probes.common import block_device
 from probes.common.block_device import read_kernel_file
 from probes.common.folders import FolderList, probe_of_each
-from probes.common.polling import Stop, Worker
-from soak.core.errors import NotAvailableError, ProbeError
+from probes.common.polling import Prefetch, Stop, Worker
+from soak.core.errors import NotAvailableError, PartialReadingError, ProbeError
 from soak.core.model import Column, Reading
 from soak.core.plan.config import STRICT
 from soak.core.ports import Clock, Probe
@@ -80,8 +81,6 @@ class FlushFile:
         self._names = _names(0)
         self._folder = self._file = -1
         self._size = 0
-        self.free_bytes: int | None = None
-        """Free space of the filesystem before the last flush; None before the first."""
 
     def open(self) -> None:
         """Create the file; replaces one left by a killed probe, and follows no link.
@@ -132,9 +131,8 @@ class FlushFile:
         if not os.path.samestat(os.stat(self._place), os.fstat(self._folder)):  # noqa: PTH116  # fast
             self._leave()  # a drive was mounted over it, or the broker created it again
             raise OSError(errno.ESTALE, "another folder has taken its place")
-        free = os.fstatvfs(self._folder)
-        self.free_bytes = free.f_bavail * free.f_frsize
-        if self.free_bytes < self._settings.floor_bytes + self._settings.payload_bytes:
+        free = _free_bytes(os.fstatvfs(self._folder))
+        if free < self._settings.floor_bytes + self._settings.payload_bytes:
             raise OSError(errno.ENOSPC, "less space is free than free_space_floor")
         if self._settings.sync == "directory":
             try:
@@ -212,6 +210,48 @@ def _names(number: int) -> tuple[str, str]:
     """Return the names of the n-th probe of a folder: the file's, and the one that it is renamed to."""
     first = f"{FILE_NAME}-{number + 1}" if number else FILE_NAME
     return first, f"{first}.moved"
+
+
+def _free_bytes(found: os.statvfs_result) -> int:
+    return found.f_bavail * found.f_frsize
+
+
+class FreeSpace:
+    """Measures the free space of a folder's filesystem on a thread of its own, before each reading.
+
+    What is not measured since the last reading is not there: statvfs(3) may hang, too. `measure` is one round
+    of the thread; tests call it themselves.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        clock: Clock,
+        statvfs: Callable[[str], os.statvfs_result] = os.statvfs,
+    ) -> None:
+        self._directory = directory
+        self._statvfs = statvfs
+        self._free_bytes: int | None = None
+        self._thread = Prefetch("fsync-free", self.measure, clock)
+
+    def take(self) -> int | None:
+        """Return the free bytes measured since the last call, or None; start the thread unless it runs."""
+        self._thread.check()
+        return self.newest()
+
+    def newest(self) -> int | None:
+        """Return the free bytes, once for each time that they were measured."""
+        found, self._free_bytes = self._free_bytes, None
+        return found
+
+    def measure(self) -> None:
+        try:
+            self._free_bytes = _free_bytes(self._statvfs(self._directory))
+        except OSError:  # the flushes tell of it
+            self._free_bytes = None
+
+    def close(self) -> None:
+        self._thread.close(0.0)
 
 
 class CallTimer:
@@ -329,7 +369,7 @@ def build(config: Config, clock: Clock) -> Probe:
 class Fsync:
     """The flushes in one folder: a thread flushes, and a reading returns the latencies since the last.
 
-    Tests replace `proc` and `file`.
+    Tests replace `proc`, `file` and `free`.
     """
 
     def __init__(
@@ -339,35 +379,52 @@ class Fsync:
         *,
         proc: Path = Path("/proc"),
         file: FlushFile | None = None,
+        free: FreeSpace | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
         self._proc = proc
         self._file = file or FlushFile(Path(config.directory), config.flush_settings)
+        self._free = free or FreeSpace(config.directory, clock)
+        self._is_checked = False  # whether the folder is one that is flushed
         self._worker = Worker("fsync", self._work)
         self._timer: CallTimer | None = None
         self._begun_ns = 0  # when the thread was last started
         self._label = ("directory", config.directory)
 
     def read(self) -> Reading:
-        """Return the quantiles of the flushes since the last reading, and the age of one that hangs."""
+        """Return the quantiles of the flushes since the last reading, and the age of one that hangs.
+
+        Raises:
+            NotAvailableError: this folder is not flushed, or none.
+            ProbeError: a flush failed; with the free space where that was measured.
+        """
         begin_ns = self._clock.mono_ns()
-        if self._worker.check():
-            self._begun_ns = begin_ns
+        free = self._free_samples()
+        try:
+            if self._worker.check():
+                self._begun_ns = begin_ns
+        except ProbeError as error:
+            raise PartialReadingError(str(error), Reading(tuple(free))) from error
         timer = self._timer
         samples = (
             self._opening(begin_ns)
             if timer is None
             else flush_samples(timer, self._config.directory)
         )
-        if self._file.free_bytes is not None:
-            free = Column("disk_free_bytes", (self._label,), "bytes")
-            samples.append((free, float(self._file.free_bytes)))
-        return Reading(tuple(samples), (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
+        cost = (self._clock.mono_ns() - begin_ns) / SECOND_NS
+        return Reading((*samples, *free), (), cost)
 
     def close(self, timeout_seconds: float = 1.0) -> None:
         """Stop the thread, which removes the file; abandon it after the timeout."""
+        self._free.close()
         self._worker.close(timeout_seconds)
+
+    def _free_samples(self) -> list[tuple[Column, float]]:
+        free_bytes = self._free.take() if self._is_checked else None
+        if free_bytes is None:
+            return []
+        return [(Column("disk_free_bytes", (self._label,), "bytes"), float(free_bytes))]
 
     def _opening(self, now_ns: int) -> list[tuple[Column, float]]:
         """Return for how long the file could not be created, once that is longer than a period."""
@@ -382,6 +439,7 @@ class Fsync:
         self._timer = None
         try:
             self._check_directory()
+            self._is_checked = True
             with closing(self._file):
                 self._file.open()
                 self._flush_until(stop)

@@ -240,8 +240,9 @@ class Prefetch:
         begun_ns = self._begun_ns
         return 0.0 if begun_ns is None else (self._clock.mono_ns() - begun_ns) / SECOND_NS
 
-    def close(self) -> None:
-        self._worker.close()
+    def close(self, timeout_seconds: float = 1.0) -> None:
+        """Stop the thread; one that hangs in the kernel is abandoned."""
+        self._worker.close(timeout_seconds)
 
     def _run(self, stop: Stop) -> None:
         try:

@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,14 @@ from probes.fsync import (
     Config,
     FlushFile,
     FlushSettings,
+    FreeSpace,
     Fsync,
     SyncMethod,
     flush_samples,
 )
 from soak.core.clock import SystemClock
-from soak.core.errors import NotAvailableError, ProbeError
+from soak.core.errors import NotAvailableError, PartialReadingError, ProbeError
+from soak.core.model import Reading
 from tests.support.fakes import FakeClock
 
 
@@ -105,17 +108,37 @@ def test_below_the_floor_of_free_space_nothing_is_written(tmp_path: Path) -> Non
     assert size == 0
 
 
-def test_each_flush_notes_the_free_space(tmp_path: Path) -> None:
-    file = FlushFile(tmp_path, way(), sync=lambda _: None)
-    before = file.free_bytes
-    file.open()
-    file.flush()
-    file.close()
+def test_the_free_space_is_what_the_filesystem_has_for_others_than_root(tmp_path: Path) -> None:
+    space = FreeSpace(str(tmp_path), FakeClock())
+    space.measure()
+    found = space.newest()
 
-    usage = shutil.disk_usage(tmp_path)
-    assert before is None
-    assert file.free_bytes is not None
-    assert 0 < file.free_bytes <= usage.total
+    assert found is not None
+    assert 0 < found <= shutil.disk_usage(tmp_path).total
+    assert space.newest() is None
+
+
+class Measured(FreeSpace):
+    """Free space that is measured when a test says so, not on a thread."""
+
+    def __init__(self, *free_bytes: int | OSError) -> None:
+        self._left = [*free_bytes]
+        super().__init__("/d", FakeClock(), self._next)
+
+    def take(self) -> int | None:
+        if self._left:
+            self.measure()
+        return self.newest()
+
+    def close(self) -> None:
+        pass
+
+    def _next(self, directory: str) -> os.statvfs_result:
+        del directory
+        found = self._left.pop(0)
+        if isinstance(found, OSError):
+            raise found
+        return os.statvfs_result((1, 1, 0, 0, found, 0, 0, 0, 0, 255))
 
 
 def test_it_follows_a_folder_that_is_replaced(tmp_path: Path) -> None:
@@ -457,6 +480,53 @@ def test_a_hanging_thread_blocks_neither_reading_nor_closing(
 
     assert any(thread.name == "fsync" and thread.daemon for thread in threading.enumerate())
     assert "fsync_hanging_seconds" in {column.metric for column, _ in reading.samples}
+
+
+def free_bytes_of(reading: Reading) -> list[float]:
+    return [value for column, value in reading.samples if column.metric == "disk_free_bytes"]
+
+
+def test_free_space_is_measured_while_a_flush_hangs_and_never_repeated(
+    tmp_path: Path, flushes: Flushes
+) -> None:
+    """Where statvfs gives no answer either there is no value: the last one is not one of now."""
+    flushes.hang_at = 1
+    config = anywhere(tmp_path)
+    file = FlushFile(tmp_path, config.flush_settings, flushes)
+    probe = Fsync(config, SystemClock(), file=file, free=Measured(7000, 6000, OSError(errno.EIO)))
+    probe.read()
+    assert flushes.hanging.wait(LIMIT_SECONDS)
+
+    found = [free_bytes_of(probe.read()) for _ in range(4)]
+    probe.close(timeout_seconds=0.0)
+
+    assert found == [[7000.0], [6000.0], [], []]
+
+
+def test_a_drive_below_the_floor_shows_how_little_is_free(tmp_path: Path) -> None:
+    """The flush has failed, and the free space is measured all the same."""
+    tried = threading.Event()
+
+    class Full(FlushFile):
+        def flush(self) -> None:
+            try:
+                super().flush()
+            finally:
+                tried.set()
+
+    config = replace(anywhere(tmp_path), free_space_floor=2**62)
+    file = Full(tmp_path, config.flush_settings, lambda _: pytest.fail("flushed"))
+    probe = Fsync(config, SystemClock(), file=file, free=Measured(23))
+    probe.read()
+    assert tried.wait(LIMIT_SECONDS)
+    tried.clear()
+    assert tried.wait(LIMIT_SECONDS)  # by the second flush the failure of the first is noted
+
+    with pytest.raises(PartialReadingError, match="less space is free") as caught:
+        probe.read()
+    probe.close()
+
+    assert free_bytes_of(caught.value.reading) == [23.0]
 
 
 def test_a_drive_that_hangs_from_the_start_shows_its_age(tmp_path: Path, flushes: Flushes) -> None:
