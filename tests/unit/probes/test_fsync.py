@@ -539,7 +539,8 @@ def test_a_drive_that_hangs_from_the_start_shows_its_age(tmp_path: Path, flushes
             flushes.go_on.wait(LIMIT_SECONDS)
             raise OSError(errno.EIO, "it hung")
 
-    probe = Fsync(config, clock, file=Hanging(tmp_path, config.flush_settings))
+    file = Hanging(tmp_path, config.flush_settings)
+    probe = Fsync(config, clock, file=file, free=Measured())
     found = []
     for _ in range(3):
         found.append([value for _, value in probe.read().samples])
