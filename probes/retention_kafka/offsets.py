@@ -1,10 +1,19 @@
-"""Asks a Kafka cluster for partitions and their earliest offsets, through librdkafka's admin client."""
+"""Asks a Kafka cluster for partitions and their earliest offsets, through librdkafka's admin client.
+
+librdkafka 2.16 does not pause between the connections of an admin request: while one waits for a leader that
+is down, two of its threads connect a thousand times a second, whatever `reconnect.backoff.ms` says, and no
+answer of another leader is passed on. So each leader is asked by a request of its own. A request to a leader
+that refuses connections ends with its client, and that leader is not asked again before it accepts one, or
+another broker leads.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs
@@ -14,21 +23,66 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs
 )
 
 from probes.retention_kafka.log_starts import Partition
+from soak.core.clock import SystemClock
 from soak.core.errors import ProbeError
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
 
 LOG = logging.getLogger("soak.probes.retention_kafka")
 
+LOOK_SECONDS = 0.2  # a leader that takes longer is looked at, and again after as long
+GRACE_SECONDS = 1.0  # for the answers of others, before the client is given up
+CONNECT_SECONDS = 1.0
+LIST_PERIOD_NS = 5 * SECOND_NS  # while a leader is down: another one will be elected
+_NOT_ANSWERING = "its leader does not answer"
+
+Answers = dict[Partition, Future[ListOffsetsResultInfo]]
+
+
+class Leader(NamedTuple):
+    """A broker and where clients reach it."""
+
+    number: int
+    host: str
+    port: int
+
+
+def is_unreachable(leader: Leader) -> bool:
+    """Return whether a broker refuses a connection, or its host is not there; one that is slow is there."""
+    try:
+        with socket.create_connection((leader.host, leader.port), CONNECT_SECONDS):
+            return False
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
 
 class KafkaOffsets:
-    """One admin client; every request has a time limit."""
+    """One admin client; every request has a time limit. Tests replace `connect` and `is_down`."""
 
-    def __init__(self, settings: Mapping[str, str], timeout_seconds: float) -> None:
-        try:
-            # Failures are raised; the client would also log twenty lines a second.
-            self._admin = AdminClient({**settings, "log_level": "0"}, logger=LOG)
-        except KafkaException as error:
-            raise ProbeError(f"the Kafka client refuses its settings: {_reason(error)}") from error
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        timeout_seconds: float,
+        *,
+        clock: Clock | None = None,
+        connect: Callable[[dict[str, str]], Any] | None = None,
+        is_down: Callable[[Leader], bool] = is_unreachable,
+    ) -> None:
+        self._settings = {
+            **settings,
+            "log_level": "0",
+        }  # failures are raised; the client would log them too
         self._timeout_seconds = timeout_seconds
+        self._clock = clock or SystemClock()
+        self._connect = connect or _admin_client
+        self._is_down = is_down
+        self._topics: Sequence[str] = ()
+        self._leaders: dict[Partition, Leader] = {}
+        self._down: set[Leader] = set()
+        self._next_list_ns = 0
+        self._admin = self._connect(self._settings)
 
     def partitions(
         self, topics: Sequence[str], failed: Callable[[ProbeError], None]
@@ -38,12 +92,8 @@ class KafkaOffsets:
         Raises:
             ProbeError: the cluster does not answer, or has none of the topics.
         """
-        try:
-            # All topics: a request for one by name may create it.
-            listed = self._admin.list_topics(timeout=self._timeout_seconds).topics
-        except KafkaException as error:
-            self._admin.poll(0)  # drops the callbacks that came meanwhile, which would be kept
-            raise ProbeError(f"cannot list topics: {_reason(error)}") from error
+        self._topics = topics
+        listed = self._list()
         found: list[Partition] = []
         errors: list[ProbeError] = []
         for topic in topics:
@@ -64,15 +114,103 @@ class KafkaOffsets:
         Raises:
             ProbeError: none is answered.
         """
+        if self._down:
+            self._look_again(failed)
+        groups: dict[Leader | None, list[Partition]] = {}
+        for partition in partitions:
+            groups.setdefault(self._leaders.get(partition), []).append(partition)
+        asked = {
+            leader: _unanswered(group) if leader in self._down else self._ask(group)
+            for leader, group in groups.items()
+        }
+        self._await(asked)
+        of = {partition: one for answers in asked.values() for partition, one in answers.items()}
+        return offsets_of({partition: of[partition] for partition in partitions}, failed)
+
+    def _list(self) -> Mapping[str, Any]:
+        """Ask for all topics, and note who leads the partitions of ours."""
+        try:
+            # All topics: a request for one by name may create it.
+            listed = self._admin.list_topics(timeout=self._timeout_seconds)
+        except KafkaException as error:
+            self._admin.poll(0)  # drops the callbacks that came meanwhile, which would be kept
+            raise ProbeError(f"cannot list topics: {_reason(error)}") from error
+        finally:
+            self._next_list_ns = self._clock.mono_ns() + LIST_PERIOD_NS
+        brokers = {
+            number: Leader(number, str(one.host), int(one.port or 0))
+            for number, one in listed.brokers.items()
+        }
+        self._leaders = {
+            (topic, partition): brokers[one.leader]
+            for topic in self._topics
+            if topic in listed.topics
+            for partition, one in listed.topics[topic].partitions.items()
+            if one.leader in brokers
+        }
+        topics: Mapping[str, Any] = listed.topics
+        return topics
+
+    def _look_again(self, failed: Callable[[ProbeError], None]) -> None:
+        """Take back those that are up again, and see from time to time who leads instead of the others."""
+        self._down = {leader for leader in self._down if self._is_down(leader)}
+        is_any_up = not self._down.issuperset(self._leaders.values())
+        if self._down and is_any_up and self._clock.mono_ns() >= self._next_list_ns:
+            try:
+                self._list()
+            except ProbeError as error:
+                failed(error)
+
+    def _ask(self, group: Sequence[Partition]) -> Answers:
         earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the client's
-        wanted = {TopicPartition(*one): earliest for one in partitions}
+        wanted = {TopicPartition(*one): earliest for one in group}
         try:
             futures = self._admin.list_offsets(wanted, request_timeout=self._timeout_seconds)
         except (KafkaException, ValueError) as error:
             raise ProbeError(f"cannot list offsets: {_reason(error)}") from error
-        wait(futures.values(), self._timeout_seconds)
-        of = {(asked.topic, asked.partition): future for asked, future in futures.items()}
-        return offsets_of(of, failed)
+        return {(asked.topic, asked.partition): future for asked, future in futures.items()}
+
+    def _await(self, asked: dict[Leader | None, Answers]) -> None:
+        """Wait for the answers in time; give up those of a leader that is down, and the client with them."""
+        end_ns = self._clock.mono_ns() + round(self._timeout_seconds * SECOND_NS)
+        while pending := {one: answers for one, answers in asked.items() if not _are_done(answers)}:
+            remaining = (end_ns - self._clock.mono_ns()) / SECOND_NS
+            if remaining <= 0.0:
+                return
+            wait(_futures_of(pending), min(remaining, LOOK_SECONDS))
+            waiting = [one for one in pending if one is not None and not _are_done(pending[one])]
+            down = {one for one in waiting if self._is_down(one)}
+            if down:
+                others = {one: answers for one, answers in pending.items() if one not in down}
+                wait(_futures_of(others), min(remaining, GRACE_SECONDS))
+                for one in down:
+                    asked[one] = _unanswered(asked[one])
+                self._down |= down
+                self._admin = self._connect(self._settings)
+                return
+
+
+def _admin_client(settings: dict[str, str]) -> AdminClient:
+    try:
+        return AdminClient({**settings}, logger=LOG)
+    except KafkaException as error:
+        raise ProbeError(f"the Kafka client refuses its settings: {_reason(error)}") from error
+
+
+def _unanswered(partitions: Iterable[Partition]) -> Answers:
+    """Return answers that say that there will be none."""
+    found: Answers = {partition: Future() for partition in partitions}
+    for future in found.values():
+        future.set_exception(ValueError(_NOT_ANSWERING))
+    return found
+
+
+def _are_done(answers: Answers) -> bool:
+    return all(future.done() for future in answers.values())
+
+
+def _futures_of(groups: Mapping[Leader | None, Answers]) -> list[Future[ListOffsetsResultInfo]]:
+    return [future for answers in groups.values() for future in answers.values()]
 
 
 def offsets_of(
@@ -99,7 +237,7 @@ def _offset(future: Future[ListOffsetsResultInfo]) -> int:
     except (KafkaException, ValueError) as error:
         raise ProbeError(_reason(error)) from error
     if offset < 0:  # librdkafka 2.16 returns -1001 and no error if a leader has just died
-        raise ProbeError("its leader does not answer")
+        raise ProbeError(_NOT_ANSWERING)
     return offset
 
 
