@@ -1,4 +1,8 @@
-"""Follows the ledgers of Pulsar partitions: new ones are created, old ones are trimmed."""
+"""Follows the ledgers of Pulsar partitions: new ones are created, old ones are trimmed.
+
+Only the ledgers of the topic count. A cursor may stay on one that is deleted, until it moves; it says nothing
+of what is held.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ class LedgerList:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Ledgers trimmed between two polls; bytes and entries are None if one was open at the last poll."""
+    """Ledgers deleted between two polls; bytes and entries are None if one was open at the last poll."""
 
     ledgers: int
     entries: int | None
@@ -51,7 +55,7 @@ class Trim:
 class LedgerChanges:
     """The changes of a partition between two polls."""
 
-    trim: Trim | None = None
+    trims: tuple[Trim, ...] = ()  # of the oldest ledgers one, and one of each gap between others
     events: tuple[Event, ...] = ()
 
 
@@ -101,7 +105,7 @@ class Ledgers:
         first, newest = ledgers[0].id, before[-1].id
         if first < before[0].id:
             fields = {"from_ledger": before[0].id, "to_ledger": first}
-            return LedgerChanges(None, (_event(MOVED_BACK, partition, fields, when),))
+            return LedgerChanges((), (_event(MOVED_BACK, partition, fields, when),))
         created = tuple(
             _event(CREATED, partition, {"ledger": one.id}, when)
             for one in ledgers
@@ -110,10 +114,23 @@ class Ledgers:
         # An empty ledger leaves the list without a trim when another broker takes over the partition.
         is_same = log.added >= last.added
         gone = [one for one in before if one.id < first and (one.entries or is_same)]
-        if not gone:
-            return LedgerChanges(None, created)
-        trim = _trim(partition, gone, first, when)
-        return LedgerChanges(trim, (*created, trim.event))
+        gaps = [(first, gone)] if gone else []
+        gaps += _gaps(before, ledgers)
+        trims = tuple(_trim(partition, deleted, upto, when) for upto, deleted in gaps)
+        return LedgerChanges(trims, (*created, *(trim.event for trim in trims)))
+
+
+def _gaps(before: Sequence[Ledger], now: Sequence[Ledger]) -> list[tuple[int, list[Ledger]]]:
+    """Return the ledgers that were deleted between others, by the next one that is left.
+
+    An empty one leaves the list by itself, after a ledger that nothing was written to.
+    """
+    ids = [one.id for one in now]
+    found: dict[int, list[Ledger]] = {}
+    for one in before:
+        if one.entries and ids[0] < one.id < ids[-1] and one.id not in ids:
+            found.setdefault(next(other for other in ids if other > one.id), []).append(one)
+    return list(found.items())
 
 
 def _trim(partition: Partition, gone: Sequence[Ledger], first: int, when: tuple[int, int]) -> Trim:

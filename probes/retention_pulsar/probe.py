@@ -192,7 +192,7 @@ class RetentionPulsar:
             self._ledgers.update((topic, partition), log, asked_ns, answered_ns)
             for partition, log in logs.items()
         ]
-        trims = [change.trim for change in changes if change.trim is not None]
+        trims = [trim for change in changes for trim in change.trims]
         if trims:
             for bookie in self._bookies.values():
                 bookie.trimmed_ns = bookie.trimmed_ns or answered_ns

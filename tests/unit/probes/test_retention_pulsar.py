@@ -94,6 +94,51 @@ def test_a_new_ledger_is_an_event() -> None:
     assert event.fields == {"topic": TOPIC, "partition": 1, "ledger": 17}
 
 
+def test_a_ledger_deleted_between_others_is_a_deletion() -> None:
+    """One event a gap, beside that of the oldest ledgers; to_ledger is the next one that is left."""
+    watch = Watch()
+    for _ in range(6):
+        watch.cluster.roll()
+    watch.poll()
+    ids = watch.cluster.ids[0]
+    assert ids == [1, 2, 7, 12, 17, 22, 27, 32]
+    watch.cluster.ids[0] = [2, 12, 27, 32]
+
+    reading = watch.poll()
+
+    assert [event.kind for event in reading.events] == ["retention_deletion"] * 3
+    assert [
+        (event.fields["from_ledger"], event.fields["to_ledger"], event.fields["ledgers"])
+        for event in reading.events
+    ] == [(1, 2, 1), (7, 12, 1), (17, 27, 2)]
+    found = values(reading)
+    assert (found["retention_deletions"], found["retention_deleted_bytes"]) == (3, 4 * 2**20)
+    assert found["retention_held_bytes"] == 3 * 2**20 + STATS["currentLedgerSize"]
+    assert watch.poll().events == ()
+
+
+def test_an_empty_ledger_that_leaves_the_list_between_others_was_not_deleted() -> None:
+    """Nothing was written to it before the next one was opened."""
+    ledgers = Ledgers()
+    full, empty, new = Ledger(1, 1000, 2**20), Ledger(2, 0, 0, is_open=True), Ledger(3, 5, 5)
+    ledgers.update((TOPIC, 0), LedgerList((full, empty)), 0, 1)
+
+    found = ledgers.update((TOPIC, 0), LedgerList((full, new)), 2, 3)
+
+    assert found.trims == ()
+    assert [event.kind for event in found.events] == ["ledger_created"]
+
+
+def test_a_cursor_on_a_deleted_ledger_holds_nothing() -> None:
+    """It stays where it was until it moves, and its own ledger is none of the topic's."""
+    left_behind = {"markDeletePosition": "1:-1", "readPosition": "1:0", "cursorLedger": 4}
+    found = stats([7, 12])
+    found["cursors"] = {"sub": {**left_behind, "state": "Open"}}
+
+    assert parse_internal_stats(found) == parse_internal_stats(stats([7, 12]))
+    assert [one.id for one in parse_internal_stats(found).ledgers] == [7, 12]
+
+
 def test_bytes_of_a_ledger_that_was_open_at_the_last_poll_are_unknown() -> None:
     """They are left out of the event and of the sum."""
     watch = Watch()
@@ -259,7 +304,7 @@ def test_every_ledger_is_trimmed_once(counts: list[tuple[int, int]]) -> None:
         del ids[:cut]
         log = LedgerList(tuple(Ledger(at, 10, 23, is_open=at == ids[-1]) for at in ids))
         moved = ledgers.update(("t", 0), log, second * 10, second * 10 + 1)
-        gone += moved.trim.ledgers if moved.trim else 0
+        gone += sum(trim.ledgers for trim in moved.trims)
 
     assert gone + unknown + len(ids) == following
 
