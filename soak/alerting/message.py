@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -34,6 +35,8 @@ MAX_AGAINST = 2
 MAX_CAUSES = 2
 MAX_SERIES = 4
 _UNKNOWN = "unknown"
+_MAX_SUBJECT_LENGTH = 140  # three lines of a phone; the message has the rest
+_MIN_WHAT_LENGTH = 60  # of these, however long the plan's name is
 _MAX_SUSPECT_LENGTH = 24  # in a subject; longer ones are in the message alone
 KEY_WORDS = {"opened": "confirmed", "resolved": "gone"}
 """What a kind is called in the keys that become Message-IDs: they must not change when a mail is repeated."""
@@ -170,6 +173,8 @@ def _subject(context: MessageContext) -> str:
         what = f"again: {name}{what}"
     else:
         what = f"{name}{what}"
+    room = _MAX_SUBJECT_LENGTH - len(f"[soakd]  - {context.plan}")
+    what = textwrap.shorten(what, max(room, _MIN_WHAT_LENGTH), placeholder=" ...")
     return f"[soakd] {what} - {context.plan}"
 
 

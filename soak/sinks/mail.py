@@ -13,7 +13,7 @@ import re
 import smtplib
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -89,6 +89,11 @@ _AUTHENTICATION_ERRORS = frozenset({530, 534, 535, 538})  # RFC 4954, 6
 _CLOSING = 421  # RFC 5321, 3.8: the server closes the connection
 _NO_SMTPUTF8 = 553  # RFC 6531, 3.5: a mailbox name that is not ASCII, without the extension
 _ID_HEADERS = frozenset({"message-id", "in-reply-to", "references", "content-id"})
+_LINE_LENGTH = 78  # RFC 5322, 2.1.1: a line should have no more characters
+_ENCODED_WORD = re.compile(
+    r"=\?[^?\s]+\?[bBqQ]\?"
+)  # RFC 2047, 2: what looks like one must be encoded
+_MAX_WORD_LENGTH = 900  # of these a line must not have more than 998
 _MAX_TIMEOUT = duration_ns("60s")
 _STYLE = "font-family:monospace;font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere;max-width:80ch"
 
@@ -174,19 +179,45 @@ def preflight(config: Config) -> tuple[str, list[str]]:
     return "host", []
 
 
-class _WholeIds(EmailPolicy):
-    """Never folds an identifier: the default policy would encode a long one as text."""
+class _MailPolicy(EmailPolicy):
+    """Never folds an identifier, and a subject only after a word.
+
+    The default policy encodes a long identifier as text. A subject that fits a line, but not beside its name,
+    it puts on the second one: some mail clients show the first, which is empty.
+    """
 
     def fold(self, name: str, value: str) -> str:
         if name.lower() in _ID_HEADERS:
             return f"{name}: {value}{self.linesep}"
+        if name.lower() == "subject" and self._is_plain(value):
+            return "".join(f"{line}{self.linesep}" for line in _folded(f"{name}: ", value))
         folded: str = super().fold(name, value)
         return folded
 
     def fold_binary(self, name: str, value: str) -> bytes:
         if name.lower() in _ID_HEADERS:
             return self.fold(name, value).encode("ascii")
+        if name.lower() == "subject" and self._is_plain(value):
+            return self.fold(name, value).encode("utf-8")
         return super().fold_binary(name, value)
+
+    def _is_plain(self, value: str) -> bool:
+        """Return whether a text can be sent without being encoded."""
+        is_short = all(len(word) <= _MAX_WORD_LENGTH for word in value.split())
+        is_readable = self.utf8 or value.isascii()
+        return is_short and is_readable and not _ENCODED_WORD.search(value)
+
+
+def _folded(line: str, value: str) -> Iterator[str]:
+    """Give the lines of a header; each after the first begins with a blank."""
+    first, *words = value.split() or [""]
+    line += first
+    for word in words:
+        if len(line) + 1 + len(word) > _LINE_LENGTH:
+            yield line
+            line = ""
+        line += f" {word}"
+    yield line
 
 
 def compose(config: Config, message: Message, to: Sequence[str] = ()) -> EmailMessage:
@@ -194,7 +225,7 @@ def compose(config: Config, message: Message, to: Sequence[str] = ()) -> EmailMe
 
     Every try has the same Message-ID and date.
     """
-    mail = EmailMessage(_WholeIds())
+    mail = EmailMessage(_MailPolicy())
     mail["From"] = f"soakd <{_sent_address(config.sender)}>"
     mail["To"] = ", ".join(_sent_address(one) for one in to or config.to)
     mail["Subject"] = " ".join(message.subject.split())

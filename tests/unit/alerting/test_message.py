@@ -375,7 +375,20 @@ def test_a_long_message_stays_within_forty_lines_of_78_columns(
     assert len(lines) <= 40
     assert max(map(len, lines)) <= COLUMNS
     assert "  and 96 more" in lines
-    assert len(message.subject) <= 200
+    assert len(message.subject) <= 140
+
+
+def test_a_long_subject_ends_after_a_word_and_with_the_plan() -> None:
+    """A phone shows two or three lines of it; the message has the rest."""
+    series = f'produce.0@h|publish_latency_seconds{{topic="{"a topic " * 30}"}}'
+    finding = dataclasses.replace(FINDING, series=series)
+
+    message = compose(dataclasses.replace(CONTEXT, finding=finding), None, 0)
+
+    what, _, plan = message.subject.rpartition(" - ")
+    assert plan == "demo"
+    assert len(message.subject) <= 140
+    assert what.endswith((" ...", "(x15)"))
 
 
 def test_the_window_of_a_drift_ends_where_it_could_be_detected() -> None:

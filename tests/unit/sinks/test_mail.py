@@ -62,6 +62,29 @@ def test_a_mail_arrives_complete_with_its_chart() -> None:
     assert chart.get_content_disposition() == "inline"
 
 
+@pytest.mark.parametrize("word", ["five", "größer", "=?odd?=", "on-127.0.0.1:9092"])
+@pytest.mark.parametrize("is_utf8", [False, True])
+def test_a_subject_is_folded_only_after_a_word(word: str, is_utf8: bool) -> None:  # noqa: FBT001  # both ways of sending
+    """Of any length: the first line is never empty, no line is too long, and the text comes back."""
+    for length in (20, *range(60, 90), 150, 220):
+        subject = " ".join(f"[soakd] disk full: {word} {'p99 publish ' * 20}"[:length].split())
+        mail = compose(config(), dataclasses.replace(MESSAGE, subject=subject))
+        policy = mail.policy.clone(utf8=is_utf8, linesep="\r\n")  # type: ignore[call-arg]  # its stubs
+        sent = mail.as_bytes(policy=policy)
+        lines = sent.partition(b"\r\nDate:")[0].partition(b"Subject:")[2].split(b"\r\n")
+
+        assert lines[0].startswith(b" [soakd]")
+        assert all(line[1:].strip() for line in lines)
+        assert max(map(len, lines)) <= 78
+        assert email.message_from_bytes(sent, policy=email.policy.default)["Subject"] == subject
+
+
+def test_a_subject_of_one_long_word_stays_on_its_line() -> None:
+    sent = compose(config(), dataclasses.replace(MESSAGE, subject="x" * 100)).as_bytes()
+
+    assert b"Subject: " + b"x" * 100 + b"\n" in sent
+
+
 def test_a_message_without_a_page_is_shown_as_its_text() -> None:
     """In a fixed-width font, in which columns line up; a narrow screen wraps lines."""
     _, html = compose(config(), Message("k", "s", "what      <a>\n")).iter_parts()
