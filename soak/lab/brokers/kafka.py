@@ -24,6 +24,7 @@ from soak.lab.broker_setup import check_settings, free_ports, logging_xml, prope
 from soak.lab.jars import cache
 from soak.lab.relay import Relay
 from soak.service import children, java
+from soak.service.class_archive import ClassArchive
 
 _MAX_CONTROLLERS = 3  # of the nodes; one if there are fewer, because two are no safer
 
@@ -246,8 +247,10 @@ def limit_clients(servers: str, bytes_per_second: int | None, folder: Path) -> N
     change = ["--delete-config", ",".join(names)]
     if bytes_per_second is not None:
         change = ["--add-config", ",".join(f"{name}={bytes_per_second}" for name in names)]
-    tool = [str(java.java_home() / "bin" / "java"), *_JVM_OPTIONS]
-    tool += ["-cp", str(cache.fetch(LOCK) / "*"), "kafka.admin.ConfigCommand"]
+    home, jars = java.java_home(), cache.fetch(LOCK)
+    tool = [str(home / "bin" / "java"), *_JVM_OPTIONS]
+    tool += ClassArchive(jars / "classes", home).options()
+    tool += ["-cp", str(jars / "*"), "kafka.admin.ConfigCommand"]
     tool += ["--bootstrap-server", servers, "--alter", *change]
     tool += ["--entity-type", "clients", "--entity-default"]
     run_tool("Kafka's config tool", tool, folder, _QUOTA_SECONDS, folder / "quota.log")
@@ -268,6 +271,7 @@ class KafkaNode:
         self._machine = machine
         self._console = folder / "logs" / "console.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._classes = ClassArchive(machine.jars / "classes", java.java_home())
         self.number = place.number
         self.address = f"127.0.0.1:{place.port}"
         self.public_address = f"127.0.0.1:{place.advertised_port}"
@@ -286,7 +290,8 @@ class KafkaNode:
 
     def stop(self) -> None:
         if self._process is not None:
-            children.stop(self._process, self._machine.limit_seconds(_STOP_SECONDS))
+            limit_seconds = self._machine.limit_seconds(_STOP_SECONDS) + self._classes.more_seconds
+            self._classes.keep(children.stop(self._process, limit_seconds))
 
     def kill(self) -> None:
         if self._process is not None:
@@ -339,10 +344,10 @@ class KafkaNode:
         )
 
     def _options(self) -> tuple[str, ...]:
-        """Return the limits of the heap, and the log of garbage collections and safepoints."""
+        """Return the limits of the heap, the log of garbage collections and safepoints, and the classes."""
         path = self.log_path.with_name("gc.log")
         log = f'-Xlog:gc,safepoint:file="{path}":time,level,tags:filecount=2,filesize=4M'
-        return (*self._machine.heap, log)
+        return (*self._machine.heap, log, *self._classes.writing_options())
 
     def _lists_itself(self, admin: AdminClient) -> bool:
         try:

@@ -16,7 +16,10 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from soak.core.errors import LabError
 from soak.lab.brokers import kafka
+from soak.lab.jars import cache
 from soak.lab.ports import Running
+from soak.service import java
+from soak.service.class_archive import ClassArchive
 from tests.support.lab.lab import SHORT_SESSIONS
 from tests.unit.service.test_children import has_ended
 
@@ -51,8 +54,8 @@ def leaders_of(admin: AdminClient, topic: str, partitions: int) -> set[int]:
 
 
 @pytest.mark.broker
-def test_a_message_that_was_acknowledged_outlives_a_kill(tmp_path: Path) -> None:
-    """The same data and the same address after SIGKILL."""
+def test_a_message_outlives_a_kill_and_the_classes_of_a_broker_its_end(tmp_path: Path) -> None:
+    """The same data and address after SIGKILL; an end in order leaves an archive that a JVM accepts."""
     broker = kafka.start(tmp_path, SHORT_SESSIONS)
     try:
         first_pid = broker.pid
@@ -74,6 +77,14 @@ def test_a_message_that_was_acknowledged_outlives_a_kill(tmp_path: Path) -> None
         assert broker.pid != first_pid
     finally:
         broker.stop()
+
+    home, jars = java.java_home(), cache.fetch(kafka.LOCK)
+    archived = ClassArchive(jars / "classes", home).options()
+    command = kafka.java_command(
+        tmp_path, jars, (*archived, "-Xshare:on")
+    )  # refused where it differs
+    subprocess.run([*command, "kafka.admin.ConfigCommand", "--version"], check=True, timeout=60)
+    assert archived
 
 
 @pytest.mark.broker
