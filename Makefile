@@ -85,7 +85,7 @@ test-restarts: $(STAMP) ## ten kills of a Kafka at full load, without one false 
 	@$(BIN)/pytest -m restarts --durations=3
 
 .PHONY: test-memory
-test-memory: $(STAMP) ## ten million messages and a week's seconds through the load daemons, memory flat (four minutes)
+test-memory: $(STAMP) ## ten million messages and a week's seconds through the load daemons and the audit, memory flat (seven minutes)
 	@$(BIN)/pytest -m memory --durations=4 -s
 
 .PHONY: test-service

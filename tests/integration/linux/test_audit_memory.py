@@ -22,13 +22,11 @@ from soak.core.ports import EARLIEST
 from soak.core.units import SECOND_NS
 from soak.load.consumer.sequence_tracker import SequenceTracker
 
-pytestmark = pytest.mark.slow
-
 Ints = NDArray[np.int64]
 
 PARTITIONS, CLIENTS = 8, 4
-BATCH, SECOND = 20_000, 100_000  # messages
-WEEK_SECONDS = 7 * 86_400
+BATCH = 20_000  # messages, those of a second
+HOUR_SECONDS = 3600
 SLACK_BYTES = 64 * 1024
 
 
@@ -47,30 +45,37 @@ def _messages(count: int) -> Iterator[tuple[NDArray[np.void], Ints, Ints]]:
         yield block, partition, number * each + at // PARTITIONS
 
 
-def test_ten_million_messages_leave_nothing_behind() -> None:
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(1_000_000, marks=pytest.mark.slow),
+        pytest.param(10_000_000, marks=[pytest.mark.memory, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_messages_leave_nothing_behind(count: int) -> None:
     """Counted from the messages to the verdict; every second's runs are taken and settled."""
     received, audit = SequenceTracker(dict.fromkeys(range(PARTITIONS), EARLIEST)), Audit()
     is_ours = np.ones(BATCH, dtype=np.bool_)
     sizes: list[int] = []
     total = 0
     tracemalloc.start()
-    for block, partition, offset in _messages(10_000_000):
+    for block, partition, offset in _messages(count):
         received.add(block, is_ours, partition, offset)
         total += BATCH
-        if total % SECOND == 0:
-            spans = received.take_spans()
-            k = total // SECOND
-            audit.add(Record(k, 1, k * SECOND_NS, 0, "", (), acknowledged=spans), ())
-            audit.add(Record(k, 1, k * SECOND_NS, 0, "", (), received=spans), ())
-            sizes.append(tracemalloc.get_traced_memory()[0])
+        spans = received.take_spans()
+        k = total // BATCH
+        audit.add(Record(k, 1, k * SECOND_NS, 0, "", (), acknowledged=spans), ())
+        audit.add(Record(k, 1, k * SECOND_NS, 0, "", (), received=spans), ())
+        sizes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
 
-    assert audit.verdict()["received"] == total == 10_000_000
+    assert audit.verdict()["received"] == total == count
     assert audit.verdict()["lost"] == 0
     assert audit.cost == 2 * PARTITIONS * CLIENTS
     assert sizes[-1] - sizes[len(sizes) // 10] < SLACK_BYTES
 
 
+@pytest.mark.slow
 def test_a_consumer_that_was_started_anew_leaves_nothing_behind() -> None:
     """It said a last word after ten seconds and read on; offsets have holes, as Pulsar's, so none join."""
     audit, costs = Audit(), []
@@ -90,17 +95,17 @@ def _sparse(k: int) -> dict[str, tuple[Span, ...]]:
     return {LANES[0]: ((k * 100, k * 100 + 99, k * 1000, k * 1000 + 500),)}
 
 
-def _week() -> Iterator[tuple[Record, int]]:
+def _records(seconds: int) -> Iterator[tuple[Record, int]]:
     """Give a producer with four clients and two subscriptions, with a hole of retention each hour.
 
     Clients share a partition, so that no run is dense; the consumers are a second behind.
     """
     spans = _spans_of_second(0)
     yield Record(0, 1, 0, 0, "", (), acknowledged=spans), 0
-    for k in range(1, WEEK_SECONDS):
+    for k in range(1, seconds):
         before, spans = spans, _spans_of_second(k)
         yield Record(k, 1, k * SECOND_NS, 0, "", (), acknowledged=spans), 0
-        is_hole = (k - 1) % 3600 == 0
+        is_hole = (k - 1) % HOUR_SECONDS == 0
         fields = {"partition": 0, "from_offset": (k - 1) * 400, "to_offset": k * 400}
         events = (Event(EXPIRED_EVENT, 0, 0, fields),) if is_hole else ()
         got = {} if is_hole else before
@@ -117,7 +122,14 @@ def _spans_of_second(k: int) -> dict[str, tuple[Span, ...]]:
     }
 
 
-def test_a_week_of_records_costs_what_its_disorder_costs() -> None:
+@pytest.mark.parametrize(
+    "hours",
+    [
+        pytest.param(12, marks=pytest.mark.slow),
+        pytest.param(7 * 24, marks=[pytest.mark.memory, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_hours_of_records_cost_what_their_disorder_costs(hours: int) -> None:
     """Each hour's hole of retention leaves intervals, the seconds leave nothing.
 
     An interval a lane and subscription in what was received and what expired, one a subscription in the
@@ -127,11 +139,11 @@ def test_a_week_of_records_costs_what_its_disorder_costs() -> None:
     a_hole = 2 * (2 * CLIENTS + 1)
     under_way = (1 + 2) * CLIENTS + 2 * CLIENTS  # one second of each subscription, and the lanes
 
-    for record, subscription in _week():
+    for record, subscription in _records(hours * HOUR_SECONDS):
         audit.add(record, (), subscription)
-        if record.k % 3600 == 0:
-            assert audit.cost <= under_way + (1 + record.k // 3600) * a_hole
+        if record.k % HOUR_SECONDS == 0:
+            assert audit.cost <= under_way + (1 + record.k // HOUR_SECONDS) * a_hole
 
     verdict = audit.verdict()
-    assert verdict["acked"] == WEEK_SECONDS * 400
-    assert (verdict["lost"], verdict["expired"]) == (0, 2 * WEEK_SECONDS // 3600 * 400)
+    assert verdict["acked"] == hours * HOUR_SECONDS * 400
+    assert (verdict["lost"], verdict["expired"]) == (0, 2 * hours * 400)
