@@ -63,8 +63,20 @@ packages-in-ci:
 
 .PHONY: test
 test: check packages-in-ci ## everything CI runs: check, then the tests on a real Kafka and a real Spark
-	@$(BIN)/pytest -m 'long and not broker and not spark and not slow' -n 2
-	@$(MAKE) --no-print-directory -j $(AT_ONCE) -O with-kafka with-other-servers
+	@$(BIN)/pytest -m $(LONG) -n 2 $(addprefix --ignore=,$(COMPUTING))
+	@$(MAKE) --no-print-directory -j $(AT_ONCE) -O with-kafka with-other-servers-and-computing
+
+LONG := 'long and not broker and not spark and not slow'
+# Long tests that compute and neither wait nor start a process. At the lowest priority they take the processor time
+# that the tests of servers leave; nothing in them depends on how long that is.
+COMPUTING := $(addprefix tests/unit/,bench core detectors omb spark)
+.PHONY: with-other-servers-and-computing
+with-other-servers-and-computing: $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 -O with-other-servers computing
+
+.PHONY: computing
+computing: $(STAMP)
+	@nice -n 19 $(BIN)/pytest -m $(LONG) -n 2 -o timeout=1800 $(COMPUTING)
 
 # Most of these tests wait: AT_ONCE=2 runs the two parts side by side, on a machine that does nothing else.
 AT_ONCE ?= 1
