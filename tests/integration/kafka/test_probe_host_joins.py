@@ -142,7 +142,7 @@ def test_a_host_joins_each_later_run_and_ends_with_it(
     ship: Ship, plan: Path, tmp_path: Path
 ) -> None:
     """Announcements name the run and its end."""
-    home, seconds = JoinedRuns(tmp_path / "host", "x"), 12
+    home, seconds = JoinedRuns(tmp_path / "host", "x"), 5
     mains, codes = [], []
     for run_id in ("r1", "r2"):
         with host(plan, home.home) as process:
@@ -169,7 +169,7 @@ def test_a_host_joins_each_later_run_and_ends_with_it(
 def test_a_host_that_was_killed_or_stopped_resumes(ship: Ship, plan: Path, tmp_path: Path) -> None:
     """It ends on SIGTERM."""
     home = JoinedRuns(tmp_path / "host", "x")
-    main = Main(tmp_path / "main", "r3", ship, 3600)
+    main = Main(tmp_path / "main", "r3", ship, 3600, ahead_seconds=4)
     with main.receiving():
         with host(plan, home.home) as process:
             until(main.records, "a first record")
