@@ -38,7 +38,7 @@ SHAPE = Shape(
     is_drill=True,
     sinks="{mail: {to: [oncall@example.org]}}",
 )
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 180.0
 
 # Every Python that belongs to the daemon, workers too, notes what it opens below the run folder.
 HOOK = """
@@ -121,6 +121,7 @@ def send_pending(folder: RunFolder, mail: FakeSink) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(4 * PATIENCE_SECONDS)
 def test_a_killed_daemon_goes_on_to_one_finding_and_the_lab_is_not_looked_at(
     whole: RunFolder, tmp_path: Path, started: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
