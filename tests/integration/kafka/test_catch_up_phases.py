@@ -32,7 +32,7 @@ name: catch-up
 broker: {{{kind}: {{}}}}
 load: {{rate: {rate}/s}}
 topic: {{partitions: 2}}
-phases: {{catch_up: {{backlog_age: {build}s, drain_limit: 30s, settle: 1s}}, drain: 20s}}
+phases: {{catch_up: {{backlog_age: {build}s, drain_limit: 30s, settle: 1s}}, drain: 8s}}
 """
 KINDS = ("kafka", "pulsar")
 

@@ -50,7 +50,7 @@ def soak(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def run_dir(tmp_path: Path, lab_kafka: Running) -> Path:
-    """Return the run's folder as if the run had begun half a minute ago on this session's Kafka."""
+    """Return the run's folder as if the run had begun 45 seconds ago on this session's Kafka."""
     with tarfile.open(EARLIER / "run.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     folder = tmp_path / "oldrun"
@@ -66,7 +66,7 @@ def run_dir(tmp_path: Path, lab_kafka: Running) -> Path:
     created |= {"asked": [topic], "made": {topic: str(described.topic_id)}}
     (folder / "topics.json").write_text(json.dumps(created))
     run = json.loads((folder / "run.json").read_text())
-    run["start_wall_ns"] = time.time_ns() - 30 * SECOND_NS
+    run["start_wall_ns"] = time.time_ns() - 45 * SECOND_NS
     (folder / "run.json").write_text(json.dumps(run))
     return folder
 

@@ -29,7 +29,7 @@ name: slow-leader
 broker: {{kafka: {{bootstrap_servers: SERVERS}}}}
 topic: {{name: soak-slow-leader, partitions: 6}} # one copy: no leader waits for another broker
 load: {{rate: 500/s}}
-phases: {{warm_up: {WARM_UP_SECONDS}s, soak: {CALM_SECONDS + SLOW_SECONDS}s, drain: 10s}}
+phases: {{warm_up: {WARM_UP_SECONDS}s, soak: {CALM_SECONDS + SLOW_SECONDS}s, drain: 5s}}
 """
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
