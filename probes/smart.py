@@ -11,7 +11,6 @@ Caveats:  Both need root, and have nothing about virtual drives: that is reporte
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -26,6 +25,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from probes.common.block_device import SystemPaths, device_name, find_devices
 from probes.common.folders import FolderList, folders_of
 from probes.common.polling import Stop, Worker
+from soak.core import json_text
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Event, Reading
 from soak.core.plan.config import STRICT
@@ -193,7 +193,7 @@ def _known(found: Mapping[str, float | None]) -> Health:
 
 def _json(text: str) -> Mapping[str, object] | None:
     try:
-        body = json.loads(text)
+        body = json_text.loads(text)
     except (ValueError, RecursionError):
         return None
     return body if isinstance(body, Mapping) else None

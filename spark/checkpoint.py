@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from soak.core import json_text
 from soak.core.errors import RunFolderError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -71,7 +71,7 @@ def committed(checkpoint: Path) -> Offset | None:
     try:
         done = [int(at.name) for at in (checkpoint / "commits").iterdir() if at.name.isdigit()]
         lines = (checkpoint / "offsets" / str(max(done))).read_text().splitlines()
-        offset: Offset = json.loads(lines[2])
+        offset: Offset = json_text.loads(lines[2])
     except (FileNotFoundError, ValueError, IndexError):
         return None
     return offset

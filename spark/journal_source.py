@@ -122,7 +122,7 @@ def rows(folder: Path, run: str, listed: Iterable[Span]) -> Iterator[Row]:
     paths = RunFolder(folder)
     phases = read_phases(paths.phases)
     readers: dict[str, SourceReader] = {}
-    told: set[str] = set()
+    told: set[tuple[str, str]] = set()  # of a source, for the ids of another are none of its own
     for span in listed:
         reader = readers.setdefault(span.source, SourceReader(paths.journal / span.source))
         path = span.path(paths.journal)
@@ -134,8 +134,9 @@ def rows(folder: Path, run: str, listed: Iterable[Span]) -> Iterator[Row]:
             if known is not None:
                 reader.columns[known[0]] = known[1]
         for record, columns in reader.read(path, span.begin, span.end):
-            is_new = record.columns_id not in told
-            told.add(record.columns_id)
+            named = span.source, record.columns_id
+            is_new = named not in told
+            told.add(named)
             yield _row(run, span.source, record, columns if is_new else None, phases)
         for damage in reader.damage:
             reason = f"{damage.path.name} at byte {damage.offset}: {damage.reason}"

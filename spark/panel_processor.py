@@ -97,8 +97,10 @@ def fed(panel: Panel, batch: pd.DataFrame) -> list[Change]:
     """Give rows, in any order, to the panel; return the changes in the order of their discovery."""
     named = batch.dropna(subset=["columns"])
     columns = {
-        name: columns_of(text)
-        for name, text in zip(named["columns_id"], named["columns"], strict=True)
+        (source, name): columns_of(text)
+        for source, name, text in zip(
+            named["source"], named["columns_id"], named["columns"], strict=True
+        )
     }
     changes = []
     ordered = batch.sort_values(["source", "epoch", "k"])
@@ -107,6 +109,6 @@ def fed(panel: Panel, batch: pd.DataFrame) -> list[Change]:
     ):
         taken = np.asarray(values, dtype=np.float64)
         changes += panel.update(
-            source, columns[name], int(k), taken, bool(valid), phase, epoch=int(epoch)
+            source, columns[source, name], int(k), taken, bool(valid), phase, epoch=int(epoch)
         )
     return [*changes, *panel.settle()]

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
-from soak.core import plugins
+from soak.core import json_text, plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import FindingsError, RunFolderError
 from soak.core.model import Change, Finding
@@ -145,7 +145,7 @@ def drill_of(folder: RunFolder) -> Mapping[str, Any] | None:
         return None
     with folder.faults.open() as file:
         try:
-            return dict(json.loads(file.readline()))
+            return dict(json_text.loads(file.readline()))
         except (ValueError, TypeError) as error:
             raise RunFolderError(f"{folder.faults} is damaged: {error}") from error
 
@@ -159,7 +159,7 @@ def durability_of(folder: RunFolder) -> Mapping[str, Any]:
     if not folder.durability.exists():
         return {"level": None, "notes": ["not looked at"]}
     try:
-        return dict(json.loads(folder.durability.read_text()))
+        return dict(json_text.loads(folder.durability.read_text()))
     except (OSError, ValueError, TypeError) as error:
         raise RunFolderError(f"{folder.durability} is damaged: {error}") from error
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from soak.core import json_text
 from soak.core.cluster.forecast import compare_with_event
 from soak.core.errors import RunFolderError
 from soak.store.run_folder import RunFolder
@@ -25,7 +25,7 @@ def forecast_of(folder: RunFolder) -> Mapping[str, Any]:
     if not folder.forecast.exists():
         return {}
     try:
-        return dict(json.loads(folder.forecast.read_text()))
+        return dict(json_text.loads(folder.forecast.read_text()))
     except (OSError, ValueError, TypeError) as error:
         raise RunFolderError(f"{folder.forecast} is damaged: {error}") from error
 

@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from soak.core import json_text
 from soak.core.model import Column
 
 NOT_CARRIED = frozenset({"histograms", "acknowledged", "received", "sent_next"})
@@ -84,4 +85,4 @@ def columns_text(columns: Sequence[Column]) -> str:
 
 def columns_of(text: str) -> tuple[Column, ...]:
     """Return the columns that `columns_text` described."""
-    return tuple(map(Column.from_json, json.loads(text)))
+    return tuple(map(Column.from_json, json_text.loads(text)))

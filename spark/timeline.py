@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from detectors.objectives import Minute, Minutes
+from soak.core import json_text
 from soak.core.errors import JournalError
 from soak.core.model import Column
 from soak.core.plan.phases import Phases, drain_k
@@ -266,15 +267,15 @@ def _timeline(
     for row in rows:
         source = row["source"]
         seconds[source].append(np.array(row["seconds"], dtype=np.int64))
-        invalid[source].update({int(k): str(why) for k, why in json.loads(row["untrusted"])})
+        invalid[source].update({int(k): str(why) for k, why in json_text.loads(row["untrusted"])})
         silent[source] += row["silent"]
         standing[source] += row["standing"]
         short[source] += row["short"]
         if row["rough_k"]:
             rough[source].append(_rough(row))
-        for kind, found in json.loads(row["events"]).items():
+        for kind, found in json_text.loads(row["events"]).items():
             events[kind] += found
-        damage += [(source, int(k), place, why) for k, place, why in json.loads(row["damage"])]
+        damage += [(source, int(k), place, why) for k, place, why in json_text.loads(row["damage"])]
         k = np.array(row["k"], dtype=np.int64)
         for column, values in zip(columns_of(row["columns"]), row["values"], strict=True):
             name = series_name(source, column.name)
@@ -314,7 +315,7 @@ def _rough(row: Row) -> RoughSeconds:
 
 
 def _minutes(row: Row) -> Minutes:
-    found = json.loads(row["minutes"]).items()
+    found = json_text.loads(row["minutes"]).items()
     return {int(number): [Minute(*one) for one in counts] for number, counts in found}
 
 
@@ -349,7 +350,7 @@ def _restarts(folder: RunFolder) -> Iterator[tuple[str, str, int]]:
         return
     for line in path.read_text(errors="replace").splitlines():
         try:
-            body = json.loads(line)
+            body = json_text.loads(line)
             yield str(body["daemon"]), str(body["how"]), int(body["at_ns"])
         except (ValueError, KeyError, TypeError):
             continue

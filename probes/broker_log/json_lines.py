@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
+
+from soak.core import json_text
 
 _MESSAGES = ("message", "msg", "log", "MESSAGE")
 _TIMESTAMPS = (
@@ -67,7 +68,7 @@ def _parsed(line: str) -> Mapping[str, object] | None:
     if not line.startswith("{") or len(line) > _MAX_LINE:
         return None
     try:
-        body = json.loads(line)
+        body = json_text.loads(line)
     except (ValueError, RecursionError):  # cut, or text in braces
         return None
     return body if isinstance(body, Mapping) else None

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 from probes.common.counters import Point, Points
 from probes.common.exposition import MAX_SERIES, ExpositionParser
 from soak.clients.http import OK, HttpClient, HttpError
+from soak.core import json_text
 from soak.core.errors import ProbeError
 from soak.core.ports import Clock
 from soak.core.series import Labels
@@ -213,7 +214,7 @@ class _Response:
     status_code: int = OK
 
     def json(self) -> Any:  # noqa: ANN401  # whatever the server sends
-        return json.loads(self.content)
+        return json_text.loads(self.content)
 
 
 class _Session:

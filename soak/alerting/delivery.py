@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from soak.alerting.chart import draw_chart, drawn, read_window, window_bounds
 from soak.alerting.digest import compose_digest, compose_end, wants_digests
 from soak.alerting.heartbeat import Notice, read_notices
 from soak.alerting.message import MessageContext, compose
+from soak.core import json_text
 from soak.core.errors import FindingsError, JournalError
 from soak.core.model import Change, Finding
 from soak.core.plan.plan import STREAM_DETECTOR, Plan
@@ -207,7 +207,7 @@ class Delivery:
     def _end(self, row: Notification) -> Message | None:
         """Return what the report says; None when there is no report any more."""
         try:
-            summary = json.loads(self._folder.summary.read_text(encoding="utf-8"))
+            summary = json_text.loads(self._folder.summary.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             LOG.warning("summary_unreadable file=%s error=%s", self._folder.summary, error)
             return None

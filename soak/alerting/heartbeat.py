@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from soak.core import json_text
 from soak.core.clock import SuspendLog
 from soak.core.errors import FindingsError, RunFolderError
 from soak.core.plan.phases import LOAD_PHASES, latest_end_k
@@ -118,7 +119,7 @@ class Notice:
     def of_text(cls, text: str) -> Notice:
         """Return the notice of a text by `to_text`; raises `FindingsError` when that is damaged."""
         try:
-            body = json.loads(text)
+            body = json_text.loads(text)
             return cls(**{**body, "daemons": tuple(body["daemons"])})
         except (ValueError, TypeError, KeyError) as error:
             raise FindingsError(f"a notice in findings.db is damaged: {error}") from error

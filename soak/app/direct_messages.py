@@ -14,6 +14,7 @@ from pathlib import Path
 from soak.alerting.daemon import build_sinks
 from soak.alerting.delivery import try_send
 from soak.app import preflight
+from soak.core import json_text
 from soak.core.errors import PlanError, SoakError
 from soak.core.plan.plan import plugins_without
 from soak.core.ports import Clock, Message, Sink
@@ -217,7 +218,7 @@ def read_deliveries(path: Path, key: str, now_wall_ns: int) -> Deliveries:
     """Return the deliveries of one failure; an empty record if the file is about another, or is damaged."""
     with suppress(OSError, ValueError, TypeError):
         file = path if path.exists() else _former_path(path)
-        stored = Deliveries(**json.loads(file.read_text()))
+        stored = Deliveries(**json_text.loads(file.read_text()))
         if stored.key == key:
             return stored
     return Deliveries(key, now_wall_ns)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import math
 import sys
@@ -24,7 +23,7 @@ from soak.app.lifecycle import check_run_drives, new_run, prepare_cluster, resol
 from soak.app.live_view import View, Watcher, open_view
 from soak.app.multi_host import WHOLE, Part, check_lead_time, check_part, resumed_part
 from soak.app.preflight import copy_profile
-from soak.core import wording
+from soak.core import json_text, wording
 from soak.core.clock import SystemClock
 from soak.core.errors import FindingsError, SoakError
 from soak.core.plan.plan import Plan
@@ -454,7 +453,7 @@ def make_report(run_dir: Path, make: Callable[[Path], int]) -> tuple[int, RunFol
 
 def read_summary(folder: RunFolder) -> dict[str, Any]:
     """Return `summary.json`."""
-    body: dict[str, Any] = json.loads(folder.summary.read_text())
+    body: dict[str, Any] = json_text.loads(folder.summary.read_text())
     return body
 
 

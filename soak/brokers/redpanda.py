@@ -9,7 +9,6 @@ Kafka's, was.
 
 from __future__ import annotations
 
-import json
 import ssl
 from collections.abc import Container, Mapping
 from contextlib import closing
@@ -30,6 +29,7 @@ from soak.brokers.kafka.topics import (
 )
 from soak.clients import client_settings
 from soak.clients.http import Access, HttpClient, HttpError, basic, tls_context
+from soak.core import json_text
 from soak.core.cluster.durability import Durability, Setting, SettingValue, majority, weakest
 from soak.core.cluster.forecast import Limits, Stored
 from soak.core.errors import BrokerError
@@ -198,7 +198,7 @@ def cluster_caching(config: Config) -> SettingValue:
     url = f"{page.scheme}://{page.netloc}/v1/cluster_config"
     try:
         answer = get_admin_api(url, config.common, config.timeout / SECOND_NS)
-        value = json.loads(answer)[CLUSTER_PROPERTY]
+        value = json_text.loads(answer)[CLUSTER_PROPERTY]
     except (HttpError, ValueError, KeyError, TypeError, BrokerError) as error:
         return SettingValue(None, f"{url} does not tell: {error}")
     if value is None:

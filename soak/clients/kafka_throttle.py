@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
+from soak.core import json_text
 from soak.core.ports import Clock
 from soak.core.retry import Once
 from soak.core.units import SECOND_NS
@@ -41,7 +41,7 @@ class ThrottleTimes:
         """Read one report, a JSON object whose `brokers` have a `nodename` and a `throttle` in ms."""
         try:
             waits: dict[str, float] = {}
-            for broker in json.loads(statistics)["brokers"].values():
+            for broker in json_text.loads(statistics)["brokers"].values():
                 name = broker["nodename"]  # also of the entry that the client was given at first
                 waits[name] = max(waits.get(name, 0.0), broker["throttle"]["max"] / 1000)
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -17,6 +17,7 @@ from soak.clients.http import (
     is_https,
     tls_context,
 )
+from soak.core import json_text
 from soak.core.errors import BrokerError
 
 NOT_FOUND = 404
@@ -139,7 +140,7 @@ def _content(body: object) -> bytes:
 def _parsed(text: str) -> Any:  # noqa: ANN401  # what the cluster answers
     """Return the value of JSON, and any other text as it is."""
     try:
-        return json.loads(text)
+        return json_text.loads(text)
     except ValueError:
         return text
 
@@ -147,7 +148,7 @@ def _parsed(text: str) -> Any:  # noqa: ANN401  # what the cluster answers
 def _reason(text: str, answer: Answer) -> str:
     """Return the reason that the cluster gives, without the stack trace that some answers carry."""
     try:
-        reason = json.loads(text)["reason"]
+        reason = json_text.loads(text)["reason"]
     except (ValueError, KeyError, TypeError):
         reason = text.strip()
     lines = str(reason or answer.reason).strip().splitlines()

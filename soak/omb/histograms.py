@@ -29,7 +29,7 @@ class RecordReader:
     """Reads values by metric; caches their indices for each columns line."""
 
     def __init__(self) -> None:
-        self._indices: dict[str, _Indices] = {}
+        self._indices: dict[tuple[str, str], _Indices] = {}  # by source and id of the columns
 
     def count(self, source: SourceRecord, metric: str) -> float:
         """Return a count, or the sum of its parts; NaN for none."""
@@ -42,9 +42,10 @@ class RecordReader:
 
     def _values(self, source: SourceRecord, metric: str, quantile: str) -> list[float]:
         record = source.record
-        if record.columns_id not in self._indices:
-            self._indices[record.columns_id] = _indices(source.columns)
-        indices = self._indices[record.columns_id].get((metric, quantile), ())
+        named = source.source, record.columns_id
+        if named not in self._indices:
+            self._indices[named] = _indices(source.columns)
+        indices = self._indices[named].get((metric, quantile), ())
         return [record.values[at] for at in indices if not math.isnan(record.values[at])]
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from soak.core import json_text
 from soak.core.errors import PlanError
 from soak.omb.result import (
     COUNT_FIELDS,
@@ -85,7 +86,7 @@ def parse_json(text: str, name: str) -> object:
         PlanError: not JSON; the message has line and column.
     """
     try:
-        return json.loads(text)
+        return json_text.loads(text)
     except json.JSONDecodeError as error:
         reason = error.msg.lower().removesuffix(" starting at")
         is_cut = not text[error.pos :].strip() or error.msg.startswith("Unterminated")

@@ -13,6 +13,7 @@ from pathlib import Path
 from time import CLOCK_BOOTTIME
 from uuid import uuid4
 
+from soak.core import json_text
 from soak.core.clock import Grid
 from soak.core.ports import Clock
 from soak.service.files import write_atomically
@@ -78,7 +79,7 @@ def is_anchored(path: Path, boot: str, start_wall_ns: int) -> bool:
 def _kept(path: Path, boot: str, start_wall_ns: int) -> int | None:
     """Return the run's start on CLOCK_BOOTTIME; None for another boot or a damaged file."""
     try:
-        body = json.loads(path.read_text())
+        body = json_text.loads(path.read_text())
         stored_boot = str(body["boot"]).strip()  # version 0.1.0 stored it with a newline
         is_ours = (stored_boot, body["start_wall_ns"]) == (boot, start_wall_ns)
         return int(body["start_boot_ns"]) if is_ours else None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from soak.core import json_text
 from soak.core.errors import BrokerError
 from soak.core.model import Column
 from soak.core.plan.plan import Ship
@@ -185,7 +186,7 @@ class OffsetFile:
     def read(self) -> dict[int, int]:
         """Return the stored offsets by partition; none where the file is missing or damaged."""
         try:
-            found = json.loads(self._path.read_text())
+            found = json_text.loads(self._path.read_text())
             return {int(at): int(offset) for at, offset in found[self._topic].items()}
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
             return {}

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from soak.core import json_text
 from soak.core.errors import BrokerError
 from soak.core.model import Column
 from soak.core.plan.plan import ProbePlan, Ship
@@ -329,7 +330,7 @@ def _complete_lines(path: Path, begin: int, limit: int) -> tuple[bytes, bool]:
 def _stored_positions(path: Path) -> dict[str, Position]:
     """Return the positions of an earlier process; none where the file is missing or damaged."""
     try:
-        found = json.loads(path.read_text())
+        found = json_text.loads(path.read_text())
         return {str(source): (str(name), int(at)) for source, (name, at) in found.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

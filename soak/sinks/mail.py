@@ -29,6 +29,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 
 from soak.clients.client_settings import SECRET_HELP, is_secret_reference, resolve_secrets
 from soak.clients.deadline import DEADLINE_SECONDS, Deadline
+from soak.core import json_text
 from soak.core.errors import BrokerError, PlanError
 from soak.core.plan.config import STRICT
 from soak.core.ports import CHART_URL, Message, Outcome
@@ -74,7 +75,7 @@ class Recipients:
 
 def read_recipients(to: Sequence[str], text: str) -> Recipients:
     """Return the recipients after earlier tries, from the text that `to_text` made."""
-    return Recipients(to, **json.loads(text)) if text else Recipients(to)
+    return Recipients(to, **json_text.loads(text)) if text else Recipients(to)
 
 
 def _summary(replies: Mapping[str, str], recipients: int) -> str:

@@ -16,6 +16,7 @@ import confluent_kafka
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from soak.clients.kafka_log import error_text
+from soak.core import json_text
 from soak.core.errors import BrokerError
 from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
@@ -78,7 +79,7 @@ def parse_announcement(text: bytes) -> Announcement:
     Raises:
         ValueError: it is none.
     """
-    body = json.loads(text)
+    body = json_text.loads(text)
     try:
         fields = {key: body[_KEY_ON_TOPIC.get(key, key)] for key in Announcement.__slots__}
     except (TypeError, LookupError) as error:
@@ -87,7 +88,7 @@ def parse_announcement(text: bytes) -> Announcement:
     numbers = (found.start_wall_ns, found.sent_wall_ns, 0 if found.end_k is None else found.end_k)
     is_typed = (
         all(isinstance(one, str) for one in (found.plan, found.run_id))
-        and all(type(one) is int for one in numbers)
+        and all(type(one) is int and abs(one) < 2**63 for one in numbers)
         and isinstance(found.is_over, bool)
     )
     if not is_typed or not RUN_ID.fullmatch(found.run_id):

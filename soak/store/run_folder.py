@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from soak.core import json_text
 from soak.core.cluster.drives import Measured, from_json, to_json
 from soak.core.errors import PlanError, RunFolderError
 from soak.core.plan import text as plan_text
@@ -151,7 +152,7 @@ def read_run(folder: RunFolder) -> Run:
         RunFolderError: this is no run folder, a newer version wrote it, or the file is damaged or unreadable.
     """
     try:
-        body = json.loads(folder.run_json.read_text())
+        body = json_text.loads(folder.run_json.read_text())
         newer = sorted(set(body) - set(Run.__slots__))
         if newer:
             raise RunFolderError(
@@ -336,7 +337,7 @@ def read_created_topics(folder: RunFolder) -> CreatedTopics:
         RunFolderError: the file is damaged or cannot be read.
     """
     try:
-        body = json.loads(folder.topics.read_text())
+        body = json_text.loads(folder.topics.read_text())
         return CreatedTopics(**{**body, "asked": tuple(body["asked"]), "made": dict(body["made"])})
     except FileNotFoundError:
         return CreatedTopics()
@@ -378,6 +379,6 @@ def read_drive_checks(folder: RunFolder) -> list[Measured]:
 
 def _read_drive_file(path: Path) -> list[Measured]:
     try:
-        return [from_json(one) for one in json.loads(path.read_text())["drives"]]
+        return [from_json(one) for one in json_text.loads(path.read_text())["drives"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunFolderError(f"{path} is damaged: {error}") from error

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import dataclass, field
 
+from soak.core import json_text
 from soak.core.clock import RunClock
 from soak.core.plan.phases import latest_end_k
 from soak.core.plan.plan import Plan
@@ -92,7 +92,7 @@ class RunEnd:
         if is_locked(self.folder.spark / "lock"):
             return False
         try:
-            progress = json.loads((self.folder.spark / "progress.json").read_text())
+            progress = json_text.loads((self.folder.spark / "progress.json").read_text())
         except (OSError, ValueError):
             return False
         return not progress.get("is_running", True)

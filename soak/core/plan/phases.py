@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic.dataclasses import dataclass as config_dataclass
 
+from soak.core import json_text
 from soak.core.plan.config import STRICT, FormerName, check_between
 from soak.core.units import (
     SECOND_NS,
@@ -224,7 +225,7 @@ def parse_phases(text: str, known: Phases | None = None) -> Phases:
     found = []
     for line in text.split("\n")[:-1]:
         try:
-            body = json.loads(line)
+            body = json_text.loads(line)
         except ValueError:  # torn by a crash, and continued after it
             continue
         found.append(_decision(body))

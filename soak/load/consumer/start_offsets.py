@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from soak.core import json_text
 from soak.core.errors import RunFolderError
 from soak.core.plan.plan import Plan
 from soak.core.ports import EARLIEST, LATEST, Broker
@@ -43,7 +44,7 @@ def read_start_offsets(folder: RunFolder, plan: Plan, partitions: Iterable[int])
     if not plan.topic.use_existing:
         return dict.fromkeys(partitions, EARLIEST)
     try:
-        stored = json.loads(folder.begin.read_text())
+        stored = json_text.loads(folder.begin.read_text())
         return {at: int(stored[at]) for at in partitions}
     except FileNotFoundError as error:
         raise RunFolderError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlite3 import Row
 from typing import Literal
 
+from soak.core import json_text
 from soak.core.model import Evidence, Explanation, Finding
 
 NotificationKind = Literal[
@@ -123,7 +124,7 @@ def explanations_of(causes: Sequence[Row], evidence: Sequence[Row]) -> tuple[Exp
     """Return the causes in their order, each with its evidence; both are sorted by position."""
     sides = {
         (cause["cause"], is_against): tuple(
-            Evidence(row["text"], json.loads(row["numbers"]))
+            Evidence(row["text"], json_text.loads(row["numbers"]))
             for row in evidence
             if row["cause"] == cause["cause"] and bool(row["is_against"]) is is_against
         )

@@ -56,7 +56,10 @@ class SourceReader:
             self.damage.append(Damage(path, offset, str(error)))
             return None
         if isinstance(line, Columns):
-            self.columns[line.id] = line.columns
+            # An id is made from its columns, so another text under it was not written by us.
+            if self.columns.setdefault(line.id, line.columns) != line.columns:
+                reason = f"columns line {line.id} has other columns than before"
+                self.damage.append(Damage(path, offset, reason))
         elif isinstance(line, End):
             self.ended_epoch = max(self.ended_epoch, line.epoch)
         else:

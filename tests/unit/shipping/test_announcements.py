@@ -43,6 +43,8 @@ def test_an_announcement_survives_the_topic() -> None:
         {"plan": None},
         {"start_wall_ns": "23"},
         {"start_wall_ns": True},
+        {"said_wall_ns": 10**4000},
+        {"end_k": -(2**63)},
         {"end_k": ""},
         {"end_k": 2.5},
         {"is_over": 1},
@@ -56,7 +58,9 @@ def test_a_message_of_another_form_is_refused(changed: dict[str, object]) -> Non
         parse_announcement(text)
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"23", b"{}", b"\xff", b'{"plan": "x"'])
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"23", b"{}", b"\xff", b'{"plan": "x"', b"[" * 100_000]
+)
 def test_other_messages_are_refused(text: bytes) -> None:
     """Such as a line of a journal, or a part of one."""
     with pytest.raises(ValueError, match=r"\w"):

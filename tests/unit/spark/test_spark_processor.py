@@ -17,11 +17,12 @@ from pyspark.sql.types import StructType
 from detectors.level_shift import Config
 from detectors.objectives import settings_of
 from detectors.panel import Panel
+from soak.core.journal_format import Columns, encode
 from soak.core.model import Change, Column, Record
 from spark.journal_source import batches, rows
 from spark.objectives import judge
 from spark.offsets import ColumnsIndex, newest, spans
-from spark.panel_processor import PanelProcessor
+from spark.panel_processor import PanelProcessor, fed
 from spark.schema import ARROW_ROWS, CHANGES, NOT_CARRIED, ROWS, columns_of, columns_text
 from spark.timeline import assemble, digest_rows
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
@@ -100,6 +101,23 @@ def test_stream_and_report_judge_objectives_alike(frame: pd.DataFrame, tmp_path:
     offline = {change.series: change for change in judge(timeline).breaches}
     assert online == offline
     assert [one.onset_k for one in offline.values()] == [180, 180]
+
+
+def test_sources_with_the_same_id_of_columns_keep_their_own(tmp_path: Path) -> None:
+    """A forged id would stop the detector for good: a batch that fails is given to it again."""
+    folder = write_synthetic_run(tmp_path / "r", Shape(seconds=60))
+    columns = {"probe@a": (Column("x"), Column("y"), Column("z")), "probe@b": (Column("w"),)}
+    for source, own in columns.items():
+        record = Record(0, 1, 0, 10**9, "abc", tuple(map(float, range(len(own)))))
+        path = folder.journal / source / "000000.jsonl"
+        path.parent.mkdir()
+        path.write_bytes(encode(Columns("abc", own)) + encode(record))
+    listed = spans(folder.journal, {}, newest(folder.journal, {}, None), ColumnsIndex())
+    frame = pd.concat([part.to_pandas() for part in batches(rows(folder.path, "r", listed))])
+
+    assert fed(Panel(Config()), frame) == []
+    ours = frame[frame["columns_id"] == "abc"]
+    assert dict(zip(ours["source"], map(columns_of, ours["columns"]), strict=True)) == columns
 
 
 def test_rows_delivered_again_change_nothing(frame: pd.DataFrame) -> None:

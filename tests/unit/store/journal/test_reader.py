@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.core.journal_format import columns_line
+from soak.core.journal_format import Columns, Line, columns_line, encode
 from soak.core.model import Column, Record
 from soak.store.journal.reader import (
     SourceReader,
@@ -14,6 +14,7 @@ from soak.store.journal.reader import (
     has_ended,
     last_record,
     read_source,
+    segment_name,
     segments,
 )
 from soak.store.journal.writer import JournalWriter
@@ -47,6 +48,24 @@ def test_a_torn_last_line_is_ignored_and_a_damaged_line_is_a_gap(tmp_path: Path)
 
     assert found == [0, 2]
     assert [item.offset for item in reader.damage] == [len(raw[0]) + len(raw[1]) + 2]
+
+
+def test_columns_under_the_id_of_others_are_a_gap(tmp_path: Path) -> None:
+    """The numbers of a source keep the names that they were written with."""
+    name = columns_line(COLUMNS).id
+    forged = Columns(name, (Column("c_seconds"), Column("d_seconds")))
+    path = tmp_path / "s" / segment_name(0)
+    path.parent.mkdir()
+    lines: list[Line] = [columns_line(COLUMNS), record(0), forged, record(1)]
+    path.write_bytes(b"".join(map(encode, lines)))
+
+    reader = SourceReader(path.parent)
+    found = list(read_source(tmp_path, "s", reader))
+
+    assert [(one.k, columns) for one, columns in found] == [(0, COLUMNS), (1, COLUMNS)]
+    assert [damage.reason for damage in reader.damage] == [
+        f"columns line {name} has other columns than before"
+    ]
 
 
 def test_a_reader_that_begins_in_the_middle_finds_the_columns(tmp_path: Path) -> None:
