@@ -161,7 +161,7 @@ def _subject(context: MessageContext) -> str:
     cause = wording.cause_text(finding.cause)
     where = f" on {finding.suspect}" if 0 < len(finding.suspect) <= _MAX_SUSPECT_LENGTH else ""
     name = "" if finding.cause == _UNKNOWN else f"{cause}{where}: "
-    what = _what(finding).replace(" latency", "", 1)
+    what = _what_briefly(finding).replace(" latency", "", 1)
     if context.is_withdrawn:
         what = f"false alarm withdrawn: {what}"
     elif context.is_resolved:
@@ -182,7 +182,7 @@ def _recovery(context: MessageContext) -> str:
     finding = context.finding
     known = "" if finding.cause == _UNKNOWN else f" ({wording.cause_text(finding.cause)})"
     if finding.kind in wording.WHOLE_SENTENCES:
-        return f": {_what(finding)}{known}"
+        return f": {_what_briefly(finding)}{known}"
     resolved_k = finding.resolved_k
     after = "" if resolved_k is None else f" after {wording.span(resolved_k - finding.onset_k)}"
     name = _title(finding).replace(" latency", "", 1)
@@ -385,6 +385,13 @@ def _title(finding: Finding) -> str:
 def _what(finding: Finding) -> str:
     """Return what changed; the title of a series may be too long for a message."""
     return wording.what_text(finding, _MAX_TITLE_LENGTH)
+
+
+def _what_briefly(finding: Finding) -> str:
+    """Return what a subject has room for: of an outage its length, without its messages."""
+    if finding.kind == "outage":
+        return wording.level_text(finding.series, finding.kind, finding.before, finding.after)
+    return _what(finding)
 
 
 def _amount(finding: Finding, value: float) -> str:

@@ -427,10 +427,7 @@ def test_an_outage_is_told_by_its_length_and_its_messages() -> None:
     resolved = dataclasses.replace(opened, finding=over, kind="resolved")
     what = "nothing was acknowledged for"
 
-    assert (
-        f"[soakd] {what} 5 s; 10 of 900 messages so far failed - "
-        in compose(opened, None, 7).subject
-    )
+    assert f"[soakd] {what} 5 s - " in compose(opened, None, 7).subject
     assert f"{what} 5 s; 10 of 900 messages so far failed" in compose(opened, None, 7).text
     assert f"resolved: {what} 61 s;" in compose(resolved, None, 7).subject
 
