@@ -268,4 +268,4 @@ def _html_list(heading: str, items: str, left_out: int) -> str:
 
 
 def _shown(text: str) -> str:
-    return escape(wording.printable(text))
+    return escape(wording.printable(text)).replace("-&gt;", "\N{RIGHTWARDS ARROW}")  # breaks nowhere

@@ -429,7 +429,7 @@ def test_an_outage_is_told_by_its_length_and_its_messages() -> None:
 
     assert f"[soakd] {what} 5 s - " in compose(opened, None, 7).subject
     assert f"{what} 5 s; 10 of 900 messages so far failed" in compose(opened, None, 7).text
-    assert f"resolved: {what} 61 s;" in compose(resolved, None, 7).subject
+    assert f"resolved: {what} 61 s - " in compose(resolved, None, 7).subject
 
 
 def test_the_step_nearest_to_the_finding_is_shown_of_a_series_that_stepped_twice() -> None:
