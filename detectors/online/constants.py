@@ -11,9 +11,8 @@ class Constants:
 
     # memory
     scale_rows: float = 150.0  # of s: doubling noise is followed in minutes; flat from 80 to 300
-    # of v(m) and the share of outliers: a daily wave is followed, an AR(1) of .95 averaged
+    # of v(m), the share of outliers and the tail: a daily wave is followed, an AR(1) of .95 averaged
     noise_rows: float = 10_000.0
-    tail_rows: float = 36_000.0  # of the tail: some hundred clusters at ten an hour
     # what is assumed before it is known
     prior_samples: float = 150.0  # that s and the AR(1) curve count for, an octave of window length
     # the same where more than that was seen: a random walk must be learnt within an hour

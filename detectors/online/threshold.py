@@ -41,9 +41,9 @@ def learn(arrays: SeriesArrays, best: Floats, can_alarm: NDArray[np.bool_]) -> N
 
 def set_thresholds(arrays: SeriesArrays, log_rows: float) -> None:
     """Set the threshold of each series, and forget a little; once in `CELL` rows."""
-    old = arrays.rows > CONSTANTS.tail_rows
+    old = arrays.rows > CONSTANTS.noise_rows
     for counted in (arrays.clusters, arrays.excess, arrays.rows):
-        counted[old] *= np.float32(1 - CELL / CONSTANTS.tail_rows)
+        counted[old] *= np.float32(1 - CELL / CONSTANTS.noise_rows)
     expected = CONSTANTS.clusters_an_hour * PRIOR_ROWS / 3600.0
     rate = (arrays.clusters + expected) / (arrays.rows + PRIOR_ROWS)
     prior = CONSTANTS.tail_samples
