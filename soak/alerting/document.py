@@ -268,4 +268,6 @@ def _html_list(heading: str, items: str, left_out: int) -> str:
 
 
 def _shown(text: str) -> str:
-    return escape(wording.printable(text)).replace("-&gt;", "\N{RIGHTWARDS ARROW}")  # breaks nowhere
+    return escape(wording.printable(text)).replace(
+        "-&gt;", "\N{RIGHTWARDS ARROW}"
+    )  # breaks nowhere

@@ -48,7 +48,7 @@ def creation_error(
             return ""
         if is_refused(error):
             return _text(new.topic, ["Create", *_NEEDED.values()], common, "create")
-        return f"the cluster refuses topic {new.topic}: {error_text(error)}"
+        return f"cannot create topic {new.topic}: {error_text(error)}"
     return ""
 
 
