@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import sys
@@ -15,7 +14,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from soak.core.errors import NotAvailableError
-from soak.service.files import user_cache, write_atomically
+from soak.service.files import cached_script, user_cache
 from soak.service.java import spark_java_home
 
 DRIVER_MEMORY = "640m"  # Spark wants 450 MiB at least; the live heap is 60 MiB
@@ -118,11 +117,7 @@ def _worker_python(cache: Path) -> Path:
         "export PYTHONPATH\n"
         f"exec '{python}' \"$@\"\n"
     )
-    digest = hashlib.sha256(script.encode()).hexdigest()[:12]
-    program = cache / f"spark-python-{digest}"
-    if not program.is_file():
-        write_atomically(program, script, mode=0o755)  # a second process never runs half a script
-    return program
+    return cached_script(cache, "spark-python", script)
 
 
 def _settings(temporary: Path, log: Path, cores: int) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,6 +38,19 @@ def write_atomically(path: Path, text: str, mode: int = 0o640) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)  # a full drive would get one more with each attempt
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def cached_script(folder: Path, name: str, script: str, inside: str = "") -> Path:
+    """Return the path of a program with this text, below `folder`; it is written if needed.
+
+    Its text is a part of its name, and a second process never runs half of it. With `inside` the name is that
+    of a folder which holds the program at this path.
+    """
+    digest = hashlib.sha256(script.encode()).hexdigest()[:12]
+    program = folder / f"{name}-{digest}" / inside
+    if not program.is_file():
+        write_atomically(program, script, mode=0o755)
+    return program
 
 
 @contextmanager

