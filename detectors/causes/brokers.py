@@ -314,7 +314,7 @@ def _catching_up(facts: Facts) -> Hypothesis:
     back, suspect = _back(facts), ""
     if back is not None:
         suspect, k = back
-        text = f"Broker {suspect} answers again since {when(k - facts.onset_k)}."
+        text = f"Broker {suspect} answers again, {when(k - facts.onset_k)}."
         signs.append(Sign(CLEAR, Evidence(text, {"from_k": k})))
     more = [one for drive in facts.drives for one in drive.more_work]
     if more:
