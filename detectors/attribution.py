@@ -12,9 +12,10 @@ from detectors.causes.hypothesis import Hypothesis
 from detectors.incidents import Incident
 from detectors.kinds.spikes import words_of
 from detectors.nearby import Nearby
-from soak.core import plugins, wording
+from soak.core import wording
 from soak.core.audit import SEND_FAILED_EVENT
 from soak.core.model import Change, Evidence, Explanation, Finding
+from soak.core.plan import plugins
 from soak.core.series import parse_series, series_name
 
 BAR = arbiter.BAR

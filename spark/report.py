@@ -13,10 +13,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
-from soak.core import json_text, plugins
+from soak.core import json_text
 from soak.core.clock import SystemClock
 from soak.core.errors import FindingsError, RunFolderError
 from soak.core.model import Change, Finding
+from soak.core.plan import plugins
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import incident_size

@@ -10,7 +10,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from soak.core.errors import PlanError
-from soak.core.plugins import nearest
+from soak.core.plan.plugins import nearest
 
 Table = TypeVar("Table")
 

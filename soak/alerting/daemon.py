@@ -17,9 +17,9 @@ from soak.alerting.chart import load_library
 from soak.alerting.delivery import Delivery, Resender
 from soak.alerting.digest import DigestSchedule
 from soak.alerting.heartbeat import HeartbeatMonitor
-from soak.core import plugins
 from soak.core.errors import FindingsError, PlanError, RunFolderError
 from soak.core.model import Column
+from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import AlertingPlan, Plan, plugins_without
 from soak.core.ports import Clock, Sink

@@ -17,9 +17,10 @@ from rich.text import Text
 
 from soak.app import foreground, preflight
 from soak.app.foreground import EXIT_INTERRUPTED, FinishedRun, SideTaskFactory, StartedRun
-from soak.core import plugins, wording
+from soak.core import wording
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError, PlanError
+from soak.core.plan import plugins
 from soak.core.plan.phases import Phases, drain_k
 from soak.core.plan.plan import Lab, Plan
 from soak.core.plan.text import PlanFile

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 
 from soak.app import preflight
 from soak.app.host import nearest_existing
-from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.core.cluster import durability, forecast
 from soak.core.cluster.durability import Durability, Setting
@@ -28,6 +27,7 @@ from soak.core.cluster.forecast import (
     forecast_plan as forecast_from_limits,
 )
 from soak.core.errors import BrokerError
+from soak.core.plan import plugins
 from soak.core.plan.plan import Plan, with_plugin_values
 from soak.core.plan.rates import Point
 from soak.core.plan.text import Document, KeyPath

@@ -19,7 +19,6 @@ from rich.text import Text
 from probes import clock
 from probes.clock import Timex
 from soak.conductor.free_space import broker_folders
-from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.core.cluster.drives import DriveState, Measured, Moment, warnings
 from soak.core.errors import (
@@ -31,6 +30,7 @@ from soak.core.errors import (
     SoakError,
 )
 from soak.core.model import Column
+from soak.core.plan import plugins
 from soak.core.plan.plan import AnyPlan, Plan
 from soak.core.ports import Clock, Probe
 from soak.core.units import SECOND_NS, duration_ns, format_duration, format_size

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from soak.app import drills
-from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError, PlanError
+from soak.core.plan import plugins
 from soak.lab.drills import drill as drill_files
 from soak.lab.drills import matrix
 from soak.lab.drills import result as drill_result

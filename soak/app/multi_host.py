@@ -13,13 +13,13 @@ from typing import Any
 
 from soak.app import host, preflight
 from soak.app.preflight import check_probe_folders, check_probe_settings
-from soak.core import plugins
 from soak.core.errors import PlanError, RunFolderError, SoakError
+from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
 from soak.core.plan.phases import decision_line
 from soak.core.plan.plan import AnyPlan, ProbePlan, Ship
+from soak.core.plan.plugins import nearest
 from soak.core.plan.text import Document, PlanFile, parse_yaml
-from soak.core.plugins import nearest
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import RESTART_CODE

@@ -25,10 +25,9 @@ from soak.brokers.kafka import topics
 from soak.clients import client_settings
 from soak.conductor.catch_up import cron_error
 from soak.conductor.free_space import broker_folders
-from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, NotNowError, PlanError, SettingError, combined
-from soak.core.plan import scaling
+from soak.core.plan import plugins, scaling
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import (
     OUTAGE_DETECTOR,

@@ -2,5 +2,5 @@
 
 A plug-in exports `Config` (its section of a plan), `connect(config, clock) -> Broker` and
 `check_topic(topic)`, and may export `topic_warnings(topic)`. The rest of `soak` loads it through
-`soak.core.plugins`; plug-ins import `soak.clients` and `soak.core` only. Open `kafka/broker.py` first.
+`soak.core.plan.plugins`; plug-ins import `soak.clients` and `soak.core` only. Open `kafka/broker.py` first.
 """

@@ -164,8 +164,8 @@ def up(
     filesystem: Annotated[str, typer.Option(help="Of that drive: ext4 or xfs.")] = "ext4",
 ) -> None:
     """Start brokers that stay until `soak lab down`; on loopback, ports chosen free."""
-    from soak.core import plugins
     from soak.core.errors import PlanError
+    from soak.core.plan import plugins
     from soak.lab import standing
     from soak.service.signals import exit_on_sigterm
 
@@ -202,7 +202,7 @@ def status(
     broker: Annotated[str, typer.Argument(help="Kind of broker; default: all of them.")] = "",
 ) -> None:
     """Show what is up; exit 1 when nothing of it is."""
-    from soak.core import plugins
+    from soak.core.plan import plugins
 
     is_up = False
     for kind in [broker] if broker else plugins.names("soak.lab.brokers"):
@@ -259,8 +259,8 @@ def _fetch(broker: str) -> None:
 
 
 def _home(broker: str) -> Home:
-    from soak.core import plugins
     from soak.core.errors import PlanError
+    from soak.core.plan import plugins
     from soak.lab.standing import Home
 
     known = plugins.names("soak.lab.brokers")

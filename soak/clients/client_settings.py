@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from soak.core.errors import BrokerError, SettingError
-from soak.core.plugins import close_to
+from soak.core.plan.plugins import close_to
 
 _LIBRDKAFKA = Path(__file__).parent / "librdkafka.names"
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from soak.core import plugins
 from soak.core.errors import PlanError
+from soak.core.plan import plugins
 from soak.core.plan.plan import LabDrive
 from soak.lab import jvm_attach
 from soak.lab.drive import block_device, throttle

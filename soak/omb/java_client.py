@@ -15,7 +15,7 @@ from soak.clients.client_settings import (
     is_secret_reference,
     librdkafka_settings,
 )
-from soak.core.plugins import close_to
+from soak.core.plan.plugins import close_to
 from soak.omb.plan_import import Draft, SourceFile
 
 PRODUCER_DEFAULTS = {

@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
-from soak.core import plugins
 from soak.core.errors import PlanError
+from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
 from soak.core.plan.load import LARGEST_MESSAGE_BYTES, SMALLEST_MESSAGE_BYTES
+from soak.core.plan.plugins import close_to
 from soak.core.plan.text import Document, KeyPath, parse_yaml
-from soak.core.plugins import close_to
 from soak.core.units import format_duration, format_rate, format_size
 from soak.omb import result
 from soak.omb.run_result import KEY_KINDS

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.core import plugins
 from soak.core.model import Column, Series
+from soak.core.plan import plugins
 from soak.core.series import series_name
 
 _STATISTICS = {"Avg": "mean", "Min": "min", "Max": "max"}

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from soak.core import plugins
 from soak.core.clock import Grid
+from soak.core.plan import plugins
 from soak.core.plan.phases import Phases, parse_phases
 from soak.core.plan.plan import AnyPlan, Plan, ProbePlan
 from soak.core.ports import Broker, Clock, Topics

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from soak.core import plugins
+from soak.core.plan import plugins
 from soak.core.ports import Clock, Probe
 from soak.core.units import SECOND_NS
 from soak.runtime.context import RESTART_CODE, OpenJournal, open_journal

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from soak.core import plugins
 from soak.core.clock import SystemClock
+from soak.core.plan import plugins
 from soak.core.plan.load import Load
 from soak.core.plan.plan import Topic
 from soak.core.ports import Broker

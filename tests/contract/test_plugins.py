@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from detectors import attribution
 from soak.alerting.document import COLUMNS
 from soak.cli import main
-from soak.core import plugins
+from soak.core.plan import plugins
 from soak.core.plan.plan import PLUGIN_SECTIONS
 from soak.lab.faults.registry import all_faults
 from tests.support.paths import ROOT

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from soak.app.host import ProbeReadings, print_probes, read_probes
-from soak.core import plugins
 from soak.core.errors import NotAvailableError, PlanError, ProbeError
 from soak.core.model import Column, Reading
+from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
 from tests.support.fakes import FakeClock, FakeProbe, HangingProbe
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from soak.core import wording
 from soak.core.errors import PlanError
-from soak.core.plugins import nearest
+from soak.core.plan.plugins import nearest
 from soak.omb import result_file
 
 _LATENCY = re.compile(r"latency|duration|(^|_)(seconds|ms|us|ns|s|rtt)$", re.IGNORECASE)

@@ -19,7 +19,7 @@ from soak.core.clock import SystemClock
 from soak.core.cluster.durability import SettingValue
 from soak.core.errors import BrokerError, SettingError
 from soak.core.plan.plan import Topic
-from soak.core.plugins import close_to
+from soak.core.plan.plugins import close_to
 from soak.core.units import SECOND_NS
 
 LOG = logging.getLogger("soak.brokers.kafka")

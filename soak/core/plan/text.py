@@ -11,8 +11,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import yaml
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
-from soak.core import plugins
 from soak.core.errors import PlanError
+from soak.core.plan import plugins
 from soak.core.plan.config import FormerName, FormerNameWarning
 from soak.core.plan.plan import (
     OUTAGE_DETECTOR,

@@ -16,8 +16,8 @@ from pydantic import BeforeValidator, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from detectors import attribution
-from soak.core import plugins
 from soak.core.errors import PlanError
+from soak.core.plan import plugins
 from soak.core.plan.config import STRICT, FormerName, check_between
 from soak.core.plan.phases import Phases, drain_k
 from soak.core.plan.plan import Lab, Plan

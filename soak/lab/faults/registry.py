@@ -6,8 +6,8 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 
-from soak.core import plugins
 from soak.core.errors import PlanError
+from soak.core.plan import plugins
 from soak.lab import faults
 from soak.lab.faults.active import Fault
 

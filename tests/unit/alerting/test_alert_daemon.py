@@ -12,8 +12,8 @@ import pytest
 from soak.alerting import daemon
 from soak.alerting.daemon import AlertDaemon
 from soak.alerting.delivery import report_command
-from soak.core import plugins
 from soak.core.errors import RunFolderError
+from soak.core.plan import plugins
 from soak.core.plan.phases import decision_line
 from soak.core.plan.text import load
 from soak.core.ports import Message, Outcome

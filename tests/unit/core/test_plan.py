@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from detectors import level_shift
 from soak.app.preflight import load_plan
 from soak.cli import main
-from soak.core import plugins
 from soak.core.errors import PlanError
+from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
 from soak.core.plan.config import FormerName, FormerNameWarning
 from soak.core.plan.plan import PLUGIN_SECTIONS, Plan

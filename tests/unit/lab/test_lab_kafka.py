@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from soak.core import plugins
 from soak.core.errors import LabError, PlanError
+from soak.core.plan import plugins
 from soak.lab.broker_setup import free_ports
 from soak.lab.brokers import kafka as files
 from soak.lab.brokers import kafka as jvm

@@ -9,8 +9,8 @@ from confluent_kafka import Consumer
 from soak.brokers.pulsar.client import convert_settings
 from soak.brokers.pulsar.partition_log import MAX_BATCH_MESSAGES
 from soak.clients.client_settings import librdkafka_settings
-from soak.core import plugins
 from soak.core.errors import PlanError
+from soak.core.plan import plugins
 from soak.omb import java_client, plan_import, result
 from tests.support.omb.plans import KAFKA, PULSAR, WORKLOAD, imported
 

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from soak.app.analysis import omb
 from soak.cli.main import build
-from soak.core import plugins
 from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.core.histogram import HIGHEST_US, Histogram
 from soak.core.model import Column, Record
+from soak.core.plan import plugins
 from soak.core.plan.load import Consumers
 from soak.core.plan.phases import Decision, decision_line
 from soak.core.units import SECOND_NS

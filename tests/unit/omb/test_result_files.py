@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from soak.cli.main import build
-from soak.core import plugins
 from soak.core.errors import PlanError
+from soak.core.plan import plugins
 from soak.omb import result as profile
 from soak.omb import result_file
 from soak.omb.result import Result

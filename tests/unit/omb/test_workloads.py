@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from soak.cli.main import build
-from soak.core import plugins
 from soak.core.errors import PlanError
+from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
 from soak.core.units import SECOND_NS
 from soak.omb import result as profile

@@ -15,10 +15,10 @@ from probes.prometheus.aggregation import Samples, bucket_quantiles, cumulative_
 from probes.prometheus.probe import Config, MetricsTarget, Prometheus, Target
 from probes.prometheus.sources import Fetched
 from soak.app.preflight import probe_warnings
-from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingError
 from soak.core.model import Column
+from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import ProbePlan
 from soak.core.units import SECOND_NS

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from soak.core import plugins
 from soak.core.errors import RunFolderError, SoakError
 from soak.core.model import Change, Column, Evidence, Explanation, Finding
+from soak.core.plan import plugins
 from soak.core.plan.phases import decision_line, parse_phases
 from soak.core.series import series_name
 from spark import report
