@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from detectors.causes.channel import Shift
+from detectors.causes.channel import Shift, spacing_of
 from soak.core.model import Series
 from soak.core.series import SeriesId, host_of, parse_series, source_of
 
@@ -35,6 +36,15 @@ _AWAITS = {WRITE_AWAIT: (WRITE_TIME, WRITES), READ_AWAIT: ("node_disk_read_time_
 _TURNOVERS = ("disk_device_turnover_ratio", "disk_turnover_ratio")
 _MORE = 1.3
 _SATURATED = 0.9
+_MEDIA, _BY_HOST = "smart_media_written_bytes", "smart_written_bytes"
+_THROTTLES = (
+    ("smart_throttled_seconds", "was throttled by itself for {:.0f} s"),
+    ("smart_throttle_events", "throttled itself {:.0f} times"),
+    ("smart_throttle_level", "went up to throttle level {:.0f}"),
+    ("smart_hot_seconds", "was above its warning temperature for {:.0f} s"),
+)
+_LEAST_WRITTEN = 50e6  # bytes between two readings: drives count in half megabytes
+_USUALLY = 2.0  # times the rate before the onset, that is more than usual
 _ALIKE = 2.0 / 3.0  # of the seconds by which a write slowed
 _PART = 0.5
 
@@ -45,6 +55,20 @@ Place = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
+class OwnWord:
+    """What a drive's own logs say, read every minute or so; None where they do not say it.
+
+    Pairs are before the onset and from then on. `amplification`: bytes written to flash for each byte of the
+    host. `slow_requests`: how many more the drive counted than before.
+    """
+
+    throttled: str | None = None
+    amplification: tuple[float, float] | None = None
+    free_blocks: tuple[float, float] | None = None
+    slow_requests: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Drive:
     """What one drive's channels did, by metric; those that are not known are missing."""
 
@@ -52,6 +76,7 @@ class Drive:
     shifts: Mapping[str, Shift] = field(default_factory=dict)
     flush: Shift | None = None  # of this drive, or of one below it, which goes by another name
     turnovers: float | None = None  # times its capacity that was written by the onset
+    own_word: OwnWord = OwnWord()
 
     @property
     def name(self) -> str:
@@ -131,7 +156,13 @@ def drives_of(facts: Facts) -> list[Drive]:
                 found[place][metric] = shift
     flushes = {place_of(one.series): one for one in facts.shifts(FLUSH_AWAIT)}
     return [
-        Drive(place, known, _flush_of(place, flushes), _turnovers(place, facts))
+        Drive(
+            place,
+            known,
+            _flush_of(place, flushes),
+            _turnovers(place, facts),
+            _own_word(place, facts),
+        )
         for place, known in sorted(found.items())
     ]
 
@@ -170,6 +201,77 @@ def _turnovers(place: Place, facts: Facts) -> float | None:
             at, ratio = place_of(name), float(series.values[series.k <= last_k][-1])
             ratios[at] = max(ratio, ratios.get(at, ratio))
     return max(_below(place, ratios), default=None)
+
+
+# --- what a drive says of itself
+
+
+def _own_word(place: Place, facts: Facts) -> OwnWord:
+    throttled = (
+        text.format(grown)
+        for metric, text in _THROTTLES
+        if (
+            grown := max((_grown(one, facts) for one in _logged(metric, place, facts)), default=0.0)
+        )
+    )
+    free = [_around(one, facts) for one in _logged("smart_free_blocks_ratio", place, facts)]
+    known = [(float(before[-1]), float(after[-1])) for before, after in free if after.size]
+    slow = [_grown(one, facts) for one in _logged("smart_slow_requests", place, facts)]
+    return OwnWord(
+        next(throttled, None),
+        _amplification(place, facts),
+        min(known, key=lambda one: one[1], default=None),
+        max(slow, default=None),
+    )
+
+
+def _logged(metric: str, place: Place, facts: Facts) -> list[Series]:
+    found = {place_of(name): series for name, series in facts.named(metric).items()}
+    return _below(place, found)
+
+
+def _around(series: Series, facts: Facts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the values before the onset, and those after it; none where there are none before it."""
+    first, last = facts.change.interval
+    stop = facts.end_k + spacing_of(series)  # a counter that is read after the end holds the end
+    before = series.values[series.k < first]
+    after = series.values[(series.k >= last) & (series.k < stop)]
+    return before, after if before.size else after[:0]
+
+
+def _grown(series: Series, facts: Facts) -> float:
+    """Return by how much a counter or a level rose from the onset on, 0 where it usually rises as fast."""
+    before, after = _around(series, facts)
+    if not after.size:
+        return 0.0
+    grown = float(np.max(after) - before[-1])
+    if grown <= 0.0:
+        return 0.0
+    usual = float(before[-1] - before[0]) / max(before.size - 1, 1)
+    return grown if grown > _USUALLY * usual * after.size else 0.0
+
+
+def _amplification(place: Place, facts: Facts) -> tuple[float, float] | None:
+    """Return how much more a drive wrote to its flash than it was sent, before the onset and from then on."""
+    media = {place_of(name): one for name, one in facts.named(_MEDIA).items()}
+    host = {place_of(name): one for name, one in facts.named(_BY_HOST).items()}
+    both = {at: (media[at], host[at]) for at in media.keys() & host.keys()}
+    found = [_two_ratios(*one, facts) for one in _below(place, both)]
+    known = [one for one in found if one is not None]
+    return max(known, key=lambda one: one[1] / one[0], default=None)
+
+
+def _two_ratios(media: Series, host: Series, facts: Facts) -> tuple[float, float] | None:
+    k, at, of = np.intersect1d(media.k, host.k, return_indices=True)
+    pairs = Series(media.name, k, media.values[at]), Series(host.name, k, host.values[of])
+    (flash, flash_after), (sent, sent_after) = (_around(one, facts) for one in pairs)
+    if not flash_after.size:
+        return None
+    earlier, later = sent[-1] - sent[0], sent_after[-1] - sent[-1]
+    if min(earlier, later) < _LEAST_WRITTEN:
+        return None
+    ratios = (flash[-1] - flash[0]) / earlier, (flash_after[-1] - flash[-1]) / later
+    return (float(ratios[0]), float(ratios[1])) if min(ratios) > 0.0 else None
 
 
 def _awaits(metric: str, facts: Facts) -> dict[Place, Series]:

@@ -116,8 +116,46 @@ def _collecting(drive: Drive, facts: Facts) -> Hypothesis | None:
                 "A drive that fails, or one that a cloud throttles, looks the same from its host."
             )
             signs.append(Sign(0.0, Evidence(like)))
-    signs += _peer_signs(slower, drive, facts)
+    signs += [*_collection_signs(drive), *_peer_signs(slower, drive, facts)]
     return Hypothesis("drive_gc", tuple(signs), drive.name, share)
+
+
+_MORE_FLASH = 1.3  # times as many bytes written to flash for each of the host
+_COLLECTS_NOTHING = 1.1
+_FEWER_BLOCKS = 0.5
+
+
+def _collection_signs(drive: Drive) -> list[Sign]:
+    """Return what the drive itself says of its collection of garbage."""
+    said, signs = drive.own_word, list[Sign]()
+    if said.amplification is not None:
+        before, after = said.amplification
+        text = Evidence(
+            f"{drive.name} wrote {before:.2f} bytes to its flash for each byte it was sent before the onset, "
+            f"{after:.2f} from then on.",
+            {"amplification_before": before, "amplification": after},
+        )
+        is_more, is_none = after >= _MORE_FLASH * before, after < _COLLECTS_NOTHING
+        signs.append(Sign(CLEAR if is_more else -CLEAR if is_none else 0.0, text))
+    if said.free_blocks is not None:
+        before, after = said.free_blocks
+        text = Evidence(f"Of the blocks of {drive.name}, {before:.0%} were free, then {after:.0%}.")
+        signs.append(Sign(FAIR if after < _FEWER_BLOCKS * before else 0.0, text))
+    if said.throttled is not None:
+        signs.append(Sign(-FAIR, _throttle_text(drive)))
+    return [*signs, *_slow_request_signs(drive)]
+
+
+def _throttle_text(drive: Drive) -> Evidence:
+    return Evidence(f"{drive.name} {drive.own_word.throttled}, by its own log.")
+
+
+def _slow_request_signs(drive: Drive) -> list[Sign]:
+    """Return that the drive itself counted slow requests, so nothing above it made them slow."""
+    if not drive.own_word.slow_requests:
+        return []
+    text = f"{drive.name} itself counted {drive.own_word.slow_requests:.0f} slow requests more."
+    return [Sign(SLIGHT, Evidence(text))]
 
 
 def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
@@ -144,6 +182,7 @@ def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
         Sign(0.0, flush.evidence(facts.change)),
         Sign(0.0, _work_text(written)),
         Sign(-CLEAR if drive.is_worn else 0.0, _wear_text(drive)),
+        *_slow_request_signs(drive),
         *_peer_signs(write, drive, facts),
     ]
     return Hypothesis("slow_drive", tuple(signs), drive.name, share)
@@ -151,8 +190,6 @@ def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
 
 _STEADY = 0.05  # robust relative deviation of what stays at a limit
 _LIMITED = (drive_facts.WRITTEN, drive_facts.WRITES)
-_HOT_CELSIUS = 8.0  # rise of the drive's temperature
-_THERMAL = re.compile(r"smart_(thermal|warning_temp|critical_temp)")
 _LEAST_VALUES = 15
 
 
@@ -161,17 +198,16 @@ def _throttled(drive: Drive, facts: Facts) -> Hypothesis | None:
     slower = drive.risen(drive_facts.WRITE_AWAIT, _SLOWER)
     if slower is None:
         return None
-    here = drive.place[0]
-    thermal = risen(one for one in facts.shifts_like(_THERMAL) if source_of(one.series) == here)
     plateau = next((one for metric in _LIMITED if (one := _plateau(metric, drive, facts))), None)
-    if thermal is None and plateau is None:
+    said = drive.own_word.throttled
+    if said is None and plateau is None:
         return None
     share = 1.0 if drive.is_saturated else slower.share(facts.change)
     if share < _LEAST_SHARE:
         return None
     signs = [Sign(FAIR, slower.evidence(facts.change))]
-    if thermal is not None:
-        signs.append(Sign(CLEAR, thermal.evidence(facts.change)))
+    if said is not None:
+        signs.append(Sign(CLEAR, _throttle_text(drive)))
     if plateau is not None:
         signs.append(Sign(CLEAR, plateau))
     return Hypothesis("drive_throttled", tuple(signs), drive.name, share)

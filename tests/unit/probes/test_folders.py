@@ -14,6 +14,8 @@ from probes.common.block_device import PathNumbers, SystemPaths
 from probes.common.folders import EachFolder, folders_of, probe_of_each
 from probes.disk_io import DiskIo
 from probes.fsync import Fsync
+from probes.smart.probe import Smart
+from probes.smart.tools import Health, Tool, parse_smartctl
 from soak.app.lifecycle import resolve_plan
 from soak.conductor.free_space import broker_folders
 from soak.core.errors import NotAvailableError, PartialReadingError, PlanError, ProbeError
@@ -198,12 +200,12 @@ def test_wear_is_asked_of_each_drive_once(tmp_path: Path) -> None:
     paths = SystemPaths(tmp_path, sys_tree(tmp_path / "sys", "lvm", "second-drive"), numbers)
     asked: list[str] = []
 
-    def health(_tool: smart.Tool, device: str) -> smart.Health:
+    def health(_tool: Tool, device: str) -> Health:
         asked.append(device)
         return {"smart_wear_ratio": 0.5}
 
     config = smart.Config(directory="/gone,/sda2,/sda,/sdb")
-    probe = smart.Smart(config, FakeClock(), paths=paths, health=health)
-    probe.poll(smart.Tool(("smartctl",), smart.parse_smartctl))
+    probe = Smart(config, FakeClock(), paths=paths, health=health)
+    probe.poll(Tool(("smartctl",), parse_smartctl))
 
     assert asked == ["/dev/sda", "/dev/sdb"]

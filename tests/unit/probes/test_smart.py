@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.common.block_device import SystemPaths
-from probes.smart import (
-    Config,
+from probes.smart.ocp_logs import OcpLogs, parse_health_log, parse_latency_log
+from probes.smart.probe import Config, Smart
+from probes.smart.tools import (
     Health,
-    Smart,
     Tool,
     ask_drive,
     find_tool,
@@ -347,3 +347,132 @@ def test_damaged_output_is_read_or_left_out(at: int, junk: str) -> None:
 def test_values_that_are_not_plain_numbers_are_left_out(body: dict[str, object]) -> None:
     """Text, booleans, infinities and negative numbers."""
     assert all(0 <= value < float("inf") for value in parse_smartctl(body).values())
+
+
+def log_of(number: int, **fields: tuple[int, int, int]) -> bytes:
+    """Return a log of OCP's with these (place, bytes, value), as the specification lays it out."""
+    log = bytearray(512)
+    for at, size, value in fields.values():
+        log[at : at + size] = value.to_bytes(size, "little")
+    log[496:] = {
+        0xC0: 0xAFD514C97C6F4F9CA4F2BFEA2810AFC5,
+        0xC3: 0x85D45E58D4E643709C6C84D08CC07A92,
+    }[number].to_bytes(16, "little")
+    return bytes(log)
+
+
+HEALTH_LOG = log_of(
+    0xC0, media=(0, 16, 5_000_000_000), events=(96, 1, 3), level=(97, 1, 2), free=(120, 1, 12)
+)
+SLOW = 0x20
+LATENCY_LOG = log_of(
+    0xC3, enabled=(0, 1, 1), reads=(SLOW, 4, 2), writes=(SLOW + 4, 4, 40), worst=(SLOW + 52, 4, 1)
+)
+
+
+def test_a_data_centre_drive_says_what_it_wrote_to_its_flash() -> None:
+    """By OCP's log 0xC0."""
+    assert parse_health_log(HEALTH_LOG) == {
+        "smart_media_written_bytes": 5e9,
+        "smart_throttle_events": 3.0,
+        "smart_throttle_level": 2.0,
+        "smart_free_blocks_ratio": 0.12,
+    }
+
+
+def test_a_data_centre_drive_counts_its_slow_requests() -> None:
+    """Over all limits of OCP's log 0xC3, and only when it counts."""
+    assert parse_latency_log(LATENCY_LOG) == {"smart_slow_requests": 43.0}
+    assert parse_latency_log(b"\0" + LATENCY_LOG[1:]) == {}
+
+
+def test_values_that_a_log_cannot_hold_are_left_out() -> None:
+    """A counter of one byte stays at 255; a share over 100 % is not one."""
+    full = log_of(0xC0, events=(96, 1, 255), free=(120, 1, 255))
+
+    assert parse_health_log(full) == {"smart_media_written_bytes": 0, "smart_throttle_level": 0}
+
+
+@given(log=st.binary(max_size=600))
+def test_logs_of_other_manufacturers_are_left_out(log: bytes) -> None:
+    """They use the same numbers; torn logs, too."""
+    assert parse_health_log(log) == {}
+    assert parse_latency_log(log) == {}
+
+
+def nvme_with(folder: Path, logs: Mapping[str, bytes]) -> tuple[str, Path]:
+    """Return a program that prints these logs by number and index, and its record of what was asked."""
+    for name, log in logs.items():
+        (folder / name).write_bytes(log)
+    program, asked = folder / "nvme", folder / "asked"
+    program.write_text(
+        "#!/bin/sh\n"
+        f"echo $2 ${{3#--log-id=}} ${{6#--uuid-index=}} >> {asked}\n"
+        f"cat {folder}/${{3#--log-id=}}-${{6#--uuid-index=}}\n"
+    )
+    program.chmod(0o755)
+    return str(program), asked
+
+
+def test_the_log_is_found_where_a_drive_has_it(tmp_path: Path) -> None:
+    """Behind another's of the same number, and asked for there from then on; what it lacks is not."""
+    program, asked = nvme_with(tmp_path, {"0xc0-": b"\1" * 512, "0xc0-1": HEALTH_LOG})
+    logs = OcpLogs(program)
+
+    first, second = logs.read("/dev/nvme0n1"), logs.read("/dev/nvme0n1")
+
+    assert first == second == parse_health_log(HEALTH_LOG)
+    assert asked.read_text().splitlines() == [
+        "/dev/nvme0n1 0xc0",
+        "/dev/nvme0n1 0xc0 1",
+        "/dev/nvme0n1 0xc3",
+        "/dev/nvme0n1 0xc3 1",
+        "/dev/nvme0n1 0xc3 2",
+        "/dev/nvme0n1 0xc0 1",
+    ]
+
+
+def test_only_nvme_drives_are_asked_for_logs(tmp_path: Path) -> None:
+    """And none without the program."""
+    program, asked = nvme_with(tmp_path, {"0xc0-": HEALTH_LOG})
+
+    assert OcpLogs(program).read("/dev/sda") == {}
+    assert OcpLogs(None).read("/dev/nvme0n1") == {}
+    assert not asked.exists()
+
+
+def test_logs_are_samples_beside_what_the_tool_says(tmp_path: Path) -> None:
+    """What both know is what the tool says: NVMe's own log."""
+    program, _ = nvme_with(tmp_path, {"0xc0-": HEALTH_LOG})
+    probe = Smart(
+        Config(directory="/data"),
+        FakeClock(),
+        paths=SystemPaths(sys=sys_tree(tmp_path, "md-raid1"), numbers=lambda _: on(259, 0)),
+        tool=lambda: printing(""),
+        health=lambda _tool, _device: {"smart_throttle_events": 7.0},
+        logs=OcpLogs(program),
+    )
+
+    found = {column.name: value for column, value in samples_of(probe)}
+
+    assert found['smart_throttle_events{device="nvme0n1"}'] == 7.0
+    assert found['smart_free_blocks_ratio{device="nvme0n1"}'] == 0.12
+
+
+def test_the_time_that_a_drive_throttled_itself_is_read() -> None:
+    """Both of its levels; the time that it was too hot is in minutes."""
+    body = {
+        "warning_temp_time": 2,
+        "thm_temp1_trans_count": 3,
+        "thm_temp2_trans_count": "1",
+        "thm_temp1_total_time": 40,
+        "thm_temp2_total_time": 5,
+    }
+
+    assert parse_nvme(body) == {
+        "smart_hot_seconds": 120.0,
+        "smart_throttle_events": 4.0,
+        "smart_throttled_seconds": 45.0,
+    }
+    hot = {"nvme_smart_health_information_log": {"warning_temp_time": 2}}
+    assert parse_smartctl(hot) == {"smart_hot_seconds": 120.0}

@@ -155,3 +155,88 @@ def test_too_few_values_after_the_step_tell_nothing() -> None:
     short = [Series(one.name, one.k[: ONSET + 4], one.values[: ONSET + 4]) for one in starving()]
 
     assert causes(Nearby(0, END, {one.name: one for one in short})) == ["unknown"]
+
+
+NVME = '{device="vda"}'
+
+
+def logged(metric: str, *values: float) -> Series:
+    """Return what the drive logs each half minute, the first three values before the onset."""
+    k = np.arange(10, END + 60, 30)[: len(values)]
+    return Series(f"probe@b1|{metric}{NVME}", k, np.array(values, dtype=np.float64))
+
+
+def wrote(*amplification: float) -> list[Series]:
+    """Return the counters of a drive that is sent 100 MB in half a minute and writes as many times that."""
+    sent = np.arange(1, len(amplification) + 1) * 100e6
+    flash = np.cumsum(np.array(amplification)) * 100e6
+    return [logged("smart_written_bytes", *sent), logged("smart_media_written_bytes", *flash)]
+
+
+def score(*more: Series, turns: float = 0.1) -> float:
+    (found,) = attribute(STEP, around(*starving(turns), *more))
+    return found.score if found.cause == "drive_gc" else 0.0
+
+
+def test_a_drive_that_writes_more_to_its_flash_than_before_collects() -> None:
+    """By its own counters, whatever is known of its capacity."""
+    more = wrote(1.1, 1.1, 1.1, 2.6, 2.6)
+    (found,) = attribute(STEP, around(*starving(0.1), *more))
+
+    assert found.score > score() + 0.2
+    assert any("1.10 bytes to its flash" in one.text for one in found.evidence)
+    assert any("2.60 from then on" in one.text for one in found.evidence)
+
+
+def test_a_drive_that_writes_what_it_is_sent_collects_nothing() -> None:
+    assert score(*wrote(*[1.02] * 5), turns=2.0) < 0.5
+
+
+def test_a_drive_that_collected_before_as_well_may_have_run_out_of_blocks() -> None:
+    """The number of free blocks says so; amplification that stays says nothing."""
+    stays = wrote(*[2.5] * 5)
+    fewer = logged("smart_free_blocks_ratio", 0.3, 0.28, 0.26, 0.04, 0.03)
+
+    assert score(*stays) == pytest.approx(score())
+    assert score(*stays, fewer) > score(*stays) + 0.1
+
+
+def test_too_few_bytes_say_nothing_of_the_flash() -> None:
+    """Counters of half megabytes."""
+    few = [replace(one, values=one.values / 1000) for one in wrote(1.1, 1.1, 1.1, 2.6, 2.6)]
+
+    assert score(*few) == pytest.approx(score())
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "said"),
+    [
+        ("smart_throttled_seconds", (5, 5, 5, 31, 60), "was throttled by itself for 55 s"),
+        ("smart_throttle_events", (2, 2, 2, 3, 3), "throttled itself 1 times"),
+        ("smart_throttle_level", (0, 0, 0, 2, 2), "went up to throttle level 2"),
+        ("smart_hot_seconds", (0, 0, 0, 60, 60), "was above its warning temperature for 60 s"),
+    ],
+)
+def test_a_drive_that_throttled_itself_is_no_garbage(
+    metric: str, values: tuple[float, ...], said: str
+) -> None:
+    """It says so in its own log."""
+    (found, *_) = attribute(STEP, around(*starving(0.1), logged(metric, *values)))
+
+    assert found.cause == "drive_throttled"
+    assert any(said in one.text for one in found.evidence)
+
+
+def test_a_drive_that_is_always_throttled_says_nothing_of_this_step() -> None:
+    """Its counter rises as fast as before."""
+    assert score(logged("smart_throttled_seconds", 10, 20, 30, 40, 50)) == pytest.approx(score())
+
+
+def test_a_log_that_begins_after_the_onset_says_nothing() -> None:
+    late = Series(f"probe@b1|smart_throttle_level{NVME}", np.array([130]), np.array([3.0]))
+
+    assert score(late) == pytest.approx(score())
+
+
+def test_requests_that_the_drive_counted_as_slow_were_not_slow_above_it() -> None:
+    assert score(logged("smart_slow_requests", 0, 0, 0, 12, 40)) > score()

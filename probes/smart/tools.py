@@ -1,13 +1,4 @@
-"""Wear, media errors and temperature of the drives behind directories, as the drives report them.
-
-Source:   smartctl, or else nvme, for each drive below the device that holds each `directory`.
-Overhead: one process for each drive every `period`; a sleeping disk is not woken.
-Caveats:  Both need root, and have nothing about virtual drives: that is reported once. Wear is the
-          manufacturer's estimate and may exceed 1. The media errors of an ATA drive are its reported
-          uncorrectable errors. Its count of written bytes differs by manufacturer, so it is read only where
-          its name has the unit; wear likewise only where the name says what the value means. A value that is
-          missing or not a number is left out.
-"""
+"""What smartctl and nvme print about a drive, and what of it is a metric."""
 
 from __future__ import annotations
 
@@ -16,32 +7,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pydantic.dataclasses import dataclass as config_dataclass
-
-from probes.common.block_device import SystemPaths, device_name, find_devices
-from probes.common.folders import FolderList, folders_of
-from probes.common.polling import Stop, Worker
 from soak.core import json_text
 from soak.core.errors import NotAvailableError, ProbeError
-from soak.core.model import Column, Event, Reading
-from soak.core.plan.config import STRICT
-from soak.core.ports import Clock
-from soak.core.units import SECOND_NS, Duration, duration_ns
 
 TOOL_TIMEOUT_SECONDS = 30.0
-UNITS: Mapping[str, str] = {
-    "smart_passed": "ratio",
-    "smart_wear_ratio": "ratio",
-    "smart_available_spare_ratio": "ratio",
-    "smart_media_errors": "errors",
-    "smart_reallocated_sectors": "sectors",
-    "smart_temperature_celsius": "celsius",
-    "smart_written_bytes": "bytes",
-}
 _SBIN = "/usr/sbin:/sbin"  # where both are installed, and not on every user's PATH
 _DATA_UNIT_BYTES = 512_000  # NVMe base specification: a thousand sectors of 512 bytes
 _KELVIN = 273  # nvme's own conversion
@@ -71,10 +43,7 @@ _GROUPED = re.compile(
 """A whole number as text: nvme 2.3 and 2.4 group its digits as the locale says."""
 
 Health = Mapping[str, float]
-"""Metric -> value; the keys are those of `UNITS`."""
-
-HANGING_NS = 60 * SECOND_NS  # no tool runs that long
-MAX_WAITING = 64  # results kept between two readings
+"""Metric -> value; the keys are those of `probe.UNITS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +52,18 @@ class Tool:
     parse: Callable[[Mapping[str, object]], Health]
 
 
+def find_program(name: str, which: Callable[..., str | None] = shutil.which) -> str | None:
+    """Return the path of a program of this host, also where it is only on root's PATH."""
+    return which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SBIN}")
+
+
 def find_tool(which: Callable[..., str | None] = shutil.which) -> Tool:
     """Return the tool that this host has: smartctl, or else nvme.
 
     Raises:
         NotAvailableError: neither is installed.
     """
-    path = f"{os.environ.get('PATH', os.defpath)}:{_SBIN}"
-    smartctl, nvme = which("smartctl", path=path), which("nvme", path=path)
+    smartctl, nvme = find_program("smartctl", which), find_program("nvme", which)
     if smartctl:
         return Tool((smartctl, "--json", "-iAH", "--nocheck=standby"), parse_smartctl)
     if nvme:
@@ -144,6 +117,7 @@ def parse_smartctl(body: Mapping[str, object]) -> Health:
         "smart_media_errors": _number(log, "media_errors"),
         "smart_temperature_celsius": _number(_part(body, "temperature"), "current"),
         "smart_written_bytes": None if units is None else units * _DATA_UNIT_BYTES,
+        "smart_hot_seconds": _minutes(log, "warning_temp_time"),
     }
     table = _part(body, "ata_smart_attributes").get("table")
     for attribute in table if isinstance(table, list) else []:
@@ -183,6 +157,9 @@ def parse_nvme(body: Mapping[str, object]) -> Health:
         "smart_media_errors": _number(body, "media_errors"),
         "smart_temperature_celsius": None if kelvin is None else kelvin - _KELVIN,
         "smart_written_bytes": None if units is None else units * _DATA_UNIT_BYTES,
+        "smart_hot_seconds": _minutes(body, "warning_temp_time"),
+        "smart_throttled_seconds": _sum(body, "thm_temp1_total_time", "thm_temp2_total_time"),
+        "smart_throttle_events": _sum(body, "thm_temp1_trans_count", "thm_temp2_trans_count"),
     }
     return _known(found)
 
@@ -223,132 +200,19 @@ def _number(body: Mapping[str, object], key: str) -> float | None:
     return float(value) if math.isfinite(value) and value >= 0 else None
 
 
+def _minutes(body: Mapping[str, object], key: str) -> float | None:
+    """Return in seconds what a drive counts in minutes."""
+    value = _number(body, key)
+    return None if value is None else value * 60
+
+
+def _sum(body: Mapping[str, object], *keys: str) -> float | None:
+    """Return the sum of counters; None if one is missing."""
+    values = [_number(body, key) for key in keys]
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(keys) else None
+
+
 def _percent(body: Mapping[str, object], key: str) -> float | None:
     value = _number(body, key)
     return None if value is None else value / 100
-
-
-@config_dataclass(frozen=True, kw_only=True, config=STRICT)
-class Config:
-    directory: FolderList = ""  # empty: the brokers' data folders, where the run knows them
-    period: Duration = duration_ns("60s")  # between two queries of a drive
-
-    def __post_init__(self) -> None:
-        if not duration_ns("10s") <= self.period <= duration_ns("1d"):
-            raise ValueError("period must lie between 10s and 1d")
-
-
-def build(config: Config, clock: Clock) -> Smart:
-    return Smart(config, clock)
-
-
-class Smart:
-    def __init__(
-        self,
-        config: Config,
-        clock: Clock,
-        *,
-        paths: SystemPaths = SystemPaths(),  # noqa: B008  # frozen
-        tool: Callable[[], Tool] = find_tool,
-        health: Callable[[Tool, str], Health] = ask_drive,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._places = paths
-        self._tool = tool
-        self._health = health
-        self._worker = Worker("smart", self._work)
-        self._results: deque[tuple[str, Health, float]] = deque(maxlen=MAX_WAITING)
-        self._errors: dict[
-            str, tuple[float, int]
-        ] = {}  # by drive: how many, and when that was read
-        self._running: tuple[str, int] | None = None  # which drive is queried, and since when
-
-    def read(self) -> Reading:
-        """Return the results since the last reading; mostly there are none.
-
-        Raises:
-            ProbeError: a drive cannot be queried, or its tool hangs.
-        """
-        self._worker.check()
-        running = self._running
-        if running is not None:
-            name, since_ns = running
-            age_ns = self._clock.mono_ns() - since_ns
-            if age_ns > HANGING_NS:
-                raise ProbeError(f"{name} has not answered for {age_ns // SECOND_NS} s")
-        samples: list[tuple[Column, float]] = []
-        events: list[Event] = []
-        cost = 0.0
-        while self._results:
-            device, health, seconds = self._results.popleft()
-            cost += seconds
-            labels = (("device", device),)
-            samples += [
-                (Column(metric, labels, UNITS[metric]), value) for metric, value in health.items()
-            ]
-            events += self._new_errors(device, health)
-        return Reading(tuple(samples), tuple(events), cost)
-
-    def close(self) -> None:
-        self._worker.close()
-
-    def _new_errors(self, device: str, health: Health) -> list[Event]:
-        now_ns = self._clock.wall_ns()
-        errors = health.get("smart_media_errors")
-        if errors is None:
-            return []
-        before, since_ns = self._errors.get(device, (errors, now_ns))
-        self._errors[device] = (errors, now_ns)
-        if errors <= before:
-            return []
-        fields: dict[str, str | float] = {"device": device, "errors": errors - before}
-        return [Event("smart_media_errors", now_ns, since_ns, fields)]
-
-    def _work(self, stop: Stop) -> None:
-        if not self._config.directory:
-            raise NotAvailableError("smart.directory is not set: name a folder on the drive")
-        tool = self._tool()
-        while True:
-            self.poll(tool)
-            if stop.wait(self._config.period / SECOND_NS):
-                return
-
-    def poll(self, tool: Tool) -> None:
-        """Query every drive that is below the folders now, each once; tests call it themselves."""
-        names: dict[str, None] = {}
-        errors: list[ProbeError | NotAvailableError] = []
-        for folder in folders_of(self._config.directory):
-            try:
-                drives = find_devices(folder, self._places).drives
-            except (ProbeError, NotAvailableError) as error:
-                errors.append(error)
-            else:
-                names |= dict.fromkeys(
-                    device_name(drive.number, self._places.sys) for drive in drives
-                )
-        if errors and not names:
-            raise errors[0]
-        if errors:
-            self._worker.note(ProbeError(str(errors[0])))
-        self._query_all(tool, list(names))
-
-    def _query_all(self, tool: Tool, names: list[str]) -> None:
-        """Query every drive; one without data does not affect the others."""
-        lacks: list[NotAvailableError] = []
-        for name in names:
-            begin_ns = self._clock.mono_ns()
-            self._running = (name, begin_ns)
-            try:
-                health = self._health(tool, "/dev/" + name.replace("!", "/"))
-            except NotAvailableError as error:
-                lacks.append(error)
-            except ProbeError as error:
-                self._worker.note(error)
-            else:
-                seconds = (self._clock.mono_ns() - begin_ns) / SECOND_NS
-                self._results.append((name, health, seconds))
-            finally:
-                self._running = None
-        if len(lacks) == len(names):
-            raise lacks[0]
