@@ -507,7 +507,7 @@ def _print_finding(console: Console, found: dict[str, Any]) -> None:
     _print_line(
         console,
         f"finding: {what} at {found['at']}, "
-        f"cause {found['cause']}, {found['state']}"
+        f"cause {found['cause']}, {wording.state_word(found['state'])}"
         + wording.not_counted_note(is_about_cluster=found["is_about_cluster"]),
     )
     for item in found["evidence"]:

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
 from confluent_kafka.cimpl import NewTopic
 from numpy.typing import NDArray
 
-from soak.brokers.kafka import durability, retention, rights
+from soak.brokers.kafka import durability, listener, retention, rights
 from soak.brokers.kafka.batch_calls import (
     BatchFetch,
     BatchProducer,
@@ -159,10 +159,15 @@ class KafkaBroker:
         """Check the settings, and connect to the cluster.
 
         Raises:
-            BrokerError: the settings are wrong, or no broker answers.
+            BrokerError: the settings are wrong, or no broker answers; where the listener is of another kind
+                than the plan says, or its certificate is refused, that is said too.
         """
         self.check_settings()
-        self._metadata()
+        try:
+            self._metadata()
+        except BrokerError as error:
+            found = listener.mismatch(self._config.bootstrap_servers, self._config.common)
+            raise BrokerError(f"{error}; {found}" if found else str(error)) from error
 
     def existing(self, names: Sequence[str]) -> list[str]:
         there = self._metadata().topics  # a request by name may create the topic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +53,7 @@ class Guarded:
     password: str
     password_file: Path
     admin: AdminClient
+    listeners: Mapping[str, str]  # address by protocol
 
     @property
     def common(self) -> dict[str, str]:
@@ -65,10 +66,12 @@ class Guarded:
             "ssl.ca.location": str(self.certificate),
         }
 
-    def broker(self, **more: str) -> kafka.KafkaBroker:
+    def broker(self, servers: str = "", **more: str) -> kafka.KafkaBroker:
         common = {**self.common, **{name.replace("_", "."): value for name, value in more.items()}}
         config = kafka.Config(
-            bootstrap_servers=self.bootstrap_servers, timeout=5 * SECOND_NS, common=common
+            bootstrap_servers=servers or self.bootstrap_servers,
+            timeout=5 * SECOND_NS,
+            common=common,
         )
         return kafka.connect(config, SystemClock())
 
@@ -83,13 +86,17 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     password = secrets.token_hex(16)
     password_file = folder / "password"
     password_file.write_text(password + "\n")
-    address = f"127.0.0.1:{free_ports(1)[0]}"
+    address, with_login, with_tls = (f"127.0.0.1:{port}" for port in free_ports(3))
     login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
     broker = lab.start(
         folder / "kafka",
         {
-            "listeners": f"GUARDED://{address}",
-            "listener.security.protocol.map": "GUARDED:SASL_SSL",
+            "listeners": f"GUARDED://{address},LOGIN://{with_login},TLS://{with_tls}",
+            "listener.security.protocol.map": "GUARDED:SASL_SSL,LOGIN:SASL_PLAINTEXT,TLS:SSL",
+            "listener.name.login.sasl.enabled.mechanisms": MECHANISM,
+            f"listener.name.login.{MECHANISM.lower()}.sasl.jaas.config": login,
+            "listener.name.tls.ssl.keystore.type": "PEM",
+            "listener.name.tls.ssl.keystore.location": str(both),
             "listener.name.guarded.sasl.enabled.mechanisms": MECHANISM,
             f"listener.name.guarded.{MECHANISM.lower()}.sasl.jaas.config": login,
             "listener.name.guarded.ssl.keystore.type": "PEM",
@@ -105,7 +112,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     ]
     for told in admin.alter_user_scram_credentials(users).values():
         told.result(30)
-    yield Guarded(address, public, password, password_file, admin)
+    others = {
+        "PLAINTEXT": broker.bootstrap_servers,
+        "SASL_PLAINTEXT": with_login,
+        "SSL": with_tls,
+        "SASL_SSL": address,
+    }
+    yield Guarded(address, public, password, password_file, admin, others)
     broker.kill()  # nothing in it is needed any more
 
 
@@ -272,3 +285,40 @@ def test_an_untrusted_certificate_is_refused(guarded: Guarded, tmp_path: Path) -
 
     with pytest.raises(BrokerError, match="certificate verify failed"):
         guarded.broker(ssl_ca_location=str(stranger)).check()
+
+
+@pytest.mark.parametrize(
+    ("said", "is_", "hint"),
+    [
+        ("PLAINTEXT", "SASL_SSL", "speaks TLS: set security.protocol to SASL_SSL"),
+        ("SASL_PLAINTEXT", "SASL_SSL", "speaks TLS: set security.protocol to SASL_SSL"),
+        ("SSL", "SASL_SSL", "asks for a login (SCRAM-SHA-512): set security.protocol to SASL_SSL"),
+        ("PLAINTEXT", "SSL", "speaks TLS: set security.protocol to SSL"),
+        ("SASL_SSL", "SSL", "has no logins: set security.protocol to SSL"),
+        ("SSL", "PLAINTEXT", "does not speak TLS: set security.protocol to PLAINTEXT"),
+        ("SASL_SSL", "SASL_PLAINTEXT", "not speak TLS: set security.protocol to SASL_PLAINTEXT"),
+        ("SASL_PLAINTEXT", "PLAINTEXT", "has no logins: set security.protocol to PLAINTEXT"),
+    ],
+)
+def test_a_wrong_protocol_is_named_with_the_right_one(
+    guarded: Guarded, said: str, is_: str, hint: str
+) -> None:
+    """The client itself is only disconnected."""
+    wrong = guarded.broker(guarded.listeners[is_], security_protocol=said)
+    with pytest.raises(BrokerError, match=re.escape(hint)):
+        wrong.check()
+
+    guarded.broker(guarded.listeners[is_], security_protocol=is_).check()
+
+
+def test_a_login_that_the_listener_has_not_is_named(guarded: Guarded) -> None:
+    with pytest.raises(BrokerError, match="has no SCRAM-SHA-256, but SCRAM-SHA-512"):
+        guarded.broker(sasl_mechanism="SCRAM-SHA-256").check()
+
+
+def test_a_certificate_for_another_name_is_said_to_be_one(guarded: Guarded) -> None:
+    """Not that the CA is unknown."""
+    by_name = guarded.bootstrap_servers.replace("127.0.0.1", "localhost")
+
+    with pytest.raises(BrokerError, match="certificate is not valid for 'localhost'"):
+        guarded.broker(by_name).check()

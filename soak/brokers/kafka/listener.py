@@ -1,0 +1,165 @@
+"""How a broker's listener wants to be spoken to, asked once after a client got no answer from it.
+
+A client that speaks another protocol than the listener is disconnected without a reason, and a wrong
+`security.protocol` is the most usual mistake. So this looks whether the listener speaks TLS, whether its
+certificate is good for its name, and whether it asks for a login.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from soak.clients.http import tls_context
+from soak.core.errors import BrokerError
+
+_TIMEOUT_SECONDS = 3.0  # of one step
+_MAX_ADDRESSES = 3
+_MAX_ANSWER = 65_536
+_SASL_HANDSHAKE, _VERSION = 17, 1  # the request that says which logins a listener has
+_ILLEGAL_SASL_STATE = 34  # the answer of a listener without logins
+_CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "HANDSHAKE_FAILURE")
+
+
+@dataclass(frozen=True, slots=True)
+class _Listener:
+    speaks_tls: bool
+    logins: (
+        tuple[str, ...] | None
+    )  # None: no answer to a request of Kafka's; empty: none is asked for
+    wants_certificate: bool = False
+
+
+def mismatch(bootstrap_servers: str, common: Mapping[str, str]) -> str:
+    """Return in what the settings of a plan differ from the first listener that can be reached.
+
+    Empty where nothing is found. Sends no password; takes some seconds at most.
+    """
+    for host, port in list(_addresses(bootstrap_servers))[:_MAX_ADDRESSES]:
+        try:
+            found = _look_at(host, port)
+        except OSError:
+            continue  # cannot be reached, as the client says itself
+        return _difference(f"{host}:{port}", host, port, found, common)
+    return ""
+
+
+def _addresses(bootstrap_servers: str) -> Iterator[tuple[str, int]]:
+    for text in bootstrap_servers.split(","):
+        host, _, port = text.strip().rpartition("://")[2].rpartition(":")
+        if host and port.isdecimal():
+            yield host.strip("[]"), int(port)
+
+
+def _look_at(host: str, port: int) -> _Listener:
+    """Speak TLS to a listener, and plain text if it does not understand.
+
+    Raises:
+        OSError: it cannot be reached.
+    """
+    with _connected(host, port) as plain:
+        try:
+            with _any_certificate().wrap_socket(plain, server_hostname=host) as secure:
+                return _over_tls(secure)
+        except OSError:  # ssl.SSLError is one
+            pass
+    with _connected(host, port) as plain:
+        return _Listener(speaks_tls=False, logins=_logins(plain))
+
+
+def _over_tls(secure: ssl.SSLSocket) -> _Listener:
+    try:
+        return _Listener(speaks_tls=True, logins=_logins(secure))
+    except ssl.SSLError as error:  # with TLS 1.3 a missing certificate is said after the handshake
+        wants = any(word in str(error.reason) for word in _CLIENT_CERTIFICATE)
+        return _Listener(speaks_tls=True, logins=None, wants_certificate=wants)
+
+
+@contextlib.contextmanager
+def _connected(host: str, port: int) -> Iterator[socket.socket]:
+    with socket.create_connection((host, port), timeout=_TIMEOUT_SECONDS) as plain:
+        yield plain
+
+
+def _any_certificate() -> ssl.SSLContext:
+    return tls_context(is_verifying=False)  # nothing secret is sent
+
+
+def _logins(connection: socket.socket) -> tuple[str, ...] | None:
+    """Ask for a login that there is not: the answer has those that there are."""
+    body = struct.pack(">hhih", _SASL_HANDSHAKE, _VERSION, 1, -1) + struct.pack(">h", 0)
+    try:
+        connection.sendall(struct.pack(">i", len(body)) + body)
+        answer = _received(connection)
+        _, error, count = struct.unpack_from(">ihi", answer)
+        if error == _ILLEGAL_SASL_STATE:
+            return ()
+        found, at = [], struct.calcsize(">ihi")
+        for _ in range(min(count, _MAX_ANSWER)):
+            (size,) = struct.unpack_from(">h", answer, at)
+            found.append(answer[at + 2 : at + 2 + size].decode("ascii"))
+            at += 2 + size
+    except ssl.SSLError:
+        raise
+    except (OSError, struct.error, UnicodeDecodeError):
+        return None
+    return tuple(found)
+
+
+def _received(connection: socket.socket) -> bytes:
+    """Return one answer, empty if it is torn or larger than any of this kind."""
+    with connection.makefile("rb") as stream:
+        head = stream.read(4)
+        (size,) = struct.unpack(">i", head)
+        return stream.read(size) if 0 < size <= _MAX_ANSWER else b""
+
+
+def _difference(
+    where: str, host: str, port: int, found: _Listener, common: Mapping[str, str]
+) -> str:
+    protocol = common.get("security.protocol", "PLAINTEXT").upper().replace("-", "_")
+    uses_tls, uses_login = protocol.endswith("SSL"), protocol.startswith("SASL")
+    wanted = ("SASL_" if found.logins else "") + ("SSL" if found.speaks_tls else "PLAINTEXT")
+    if found.logins is None and not found.speaks_tls:
+        return f"what listens at {where} does not answer as a Kafka broker does"
+    if found.speaks_tls != uses_tls:
+        speaks = "speaks TLS" if found.speaks_tls else "does not speak TLS"
+        return f"the listener at {where} {speaks}: set security.protocol to {wanted}"
+    if found.wants_certificate and not common.get("ssl.certificate.location"):
+        return (
+            f"the listener at {where} asks for a certificate of the client: "
+            "set ssl.certificate.location and ssl.key.location"
+        )
+    if found.logins is not None and bool(found.logins) != uses_login:
+        asks = f"asks for a login ({', '.join(found.logins)})" if found.logins else "has no logins"
+        return f"the listener at {where} {asks}: set security.protocol to {wanted}"
+    mechanism = common.get("sasl.mechanism", common.get("sasl.mechanisms", "GSSAPI"))
+    if found.logins and mechanism not in found.logins:
+        there = ", ".join(found.logins)
+        return f"the listener at {where} has no {mechanism}, but {there}: set sasl.mechanism"
+    return _certificate_fault(where, host, port, common) if uses_tls else ""
+
+
+def _certificate_fault(where: str, host: str, port: int, common: Mapping[str, str]) -> str:
+    """Return why the certificate is refused, in the words of OpenSSL, which name the host or the date."""
+    if common.get("enable.ssl.certificate.verification", "true").lower() == "false":
+        return ""
+    ca = common.get("ssl.ca.location", "")
+    try:
+        context = tls_context("" if ca == "probe" else ca)  # the client's word for the system's own
+        if "ssl.ca.pem" in common:
+            context.load_verify_locations(cadata=common["ssl.ca.pem"])
+    except (BrokerError, ssl.SSLError) as error:
+        return str(error)
+    context.check_hostname = common.get("ssl.endpoint.identification.algorithm", "https") != "none"
+    try:
+        with _connected(host, port) as plain, context.wrap_socket(plain, server_hostname=host):
+            return ""
+    except ssl.SSLCertVerificationError as error:
+        return f"the certificate of {where} is refused: {error.verify_message.rstrip('.')}"
+    except OSError:
+        return ""

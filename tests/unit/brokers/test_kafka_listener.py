@@ -1,0 +1,77 @@
+"""What a listener that gives a client no answer is said to be; a secured Kafka's are tested with it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from soak.brokers.kafka.listener import mismatch
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """Serve these bytes to each connection, after its first bytes; yield the address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(4096)
+                        connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_port_that_is_no_broker_s_is_named() -> None:
+    """Such as a web server's."""
+    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
+        assert mismatch(address, {}) == (
+            f"what listens at {address} does not answer as a Kafka broker does"
+        )
+
+
+def test_ports_that_refuse_connections_are_left_to_the_client() -> None:
+    """It says that itself. Text that is no address is passed over."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+    assert mismatch(f"127.0.0.1:{port},nonsense,:9,SSL://127.0.0.1:{port}", {}) == ""
+
+
+@settings(max_examples=40, deadline=None)
+@given(answer=st.binary(max_size=60))
+def test_any_answer_is_read_or_said_to_be_none(answer: bytes) -> None:
+    """A torn one, one with a size that it does not have, one of another protocol."""
+    with answering(len(answer).to_bytes(4, "big") + answer) as address:
+        assert isinstance(mismatch(address, {}), str)
+
+
+@pytest.mark.parametrize(
+    ("code", "protocol", "said"),
+    [
+        (34, "PLAINTEXT", ""),
+        (34, "SASL_PLAINTEXT", "has no logins: set security.protocol to PLAINTEXT"),
+        (33, "PLAINTEXT", "asks for a login (PLAIN): set security.protocol to SASL_PLAINTEXT"),
+        (33, "SSL", "does not speak TLS: set security.protocol to SASL_PLAINTEXT"),
+    ],
+)
+def test_the_answer_about_logins_says_which_protocol_is_spoken(
+    code: int, protocol: str, said: str
+) -> None:
+    """As the protocol of Kafka has it: a number, an error, the names of the logins."""
+    names = b"\0\0\0\1\0\5PLAIN" if code == 33 else b"\0\0\0\0"
+    answer = b"\0\0\0\1" + code.to_bytes(2, "big") + names
+    with answering(len(answer).to_bytes(4, "big") + answer) as address:
+        found = mismatch(address, {"security.protocol": protocol})
+
+    assert found == (f"the listener at {address} {said}" if said else "")
