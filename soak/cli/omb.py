@@ -116,7 +116,7 @@ def analyse(
         FindingsFormat, typer.Option("--format", help="How to print.")
     ] = FindingsFormat.text,
 ) -> None:
-    """Find the steps of latency in result files of any dialect, and say what caused them.
+    """Find where latency rose, the rate was not held or the backlog grew in result files of any dialect.
 
     Exit: 0, or 2 when a file is not a result or no latency was measured; nothing is printed then.
     """
@@ -130,9 +130,9 @@ def analyse(
     for imported in results:
         omb.check_measured(*imported)
     is_text = output is FindingsFormat.text
-    lines_of = omb.rises_text if is_text else omb.rises_json
+    lines_of = omb.findings_text if is_text else omb.findings_json
     for path, result in results:
-        for line in lines_of((path, result), omb.latency_rises(result)):
+        for line in lines_of((path, result)):
             print(line)
         for remark in () if is_text else result.remarks:  # a file may have no finding to hold them
             print(wording.printable(f"note: {path}: {remark}"), file=sys.stderr)

@@ -28,6 +28,7 @@ from soak.core.plan.phases import Phases
 from soak.omb import plan_import, result_file
 from soak.omb import result as series
 from soak.omb.histograms import SourceRecord
+from soak.omb.load_faults import PUBLISH_RATE, LoadFault, load_faults
 from soak.omb.plan_import import SourceFile
 from soak.omb.result import (
     END_TO_END,
@@ -332,10 +333,31 @@ def _at_measured(change: Change, k: NDArray[np.int64]) -> Change:
     )
 
 
-def rises_json(imported: Imported, found: Sequence[LatencyRise]) -> Iterator[str]:
-    """Give one JSON object for each rise; `until` is the sample in which the level was back, or null."""
+def findings_json(imported: Imported) -> Iterator[str]:
+    """Give one JSON object for each rise of latency and each fault of the load.
+
+    `until` is the sample in which the level was back, or null.
+    """
     path, result = imported
-    for one in found:
+    for fault in load_faults(result):
+        end = fault.last + 1
+        yield json.dumps(
+            {
+                "file": str(path),
+                "index": fault.first,
+                "metric": fault.metric,
+                "kind": "rate_not_held" if fault.metric == PUBLISH_RATE else "backlog_growth",
+                "before": fault.before,
+                "after": fault.after,
+                "interval": [fault.first, fault.first],
+                "until": end if end < result.seconds.size else None,
+                "cause": "unknown",
+                "causes": [],
+                "confidence": 1.0,
+                "remarks": result.remarks,
+            }
+        )
+    for one in latency_rises(result):
         change = one.change
         yield json.dumps(
             {
@@ -357,9 +379,12 @@ def rises_json(imported: Imported, found: Sequence[LatencyRise]) -> Iterator[str
         )
 
 
-def rises_text(imported: Imported, found: Sequence[LatencyRise]) -> Iterator[str]:
-    """Give a sentence for each rise with the evidence for its cause, and the notes on the file."""
+def findings_text(imported: Imported) -> Iterator[str]:
+    """Give a sentence for each fault of the load and each rise, its evidence, and the notes on the file."""
     path, result = imported
+    faults, found = load_faults(result), latency_rises(result)
+    for fault in faults:
+        yield f"{path}: {_fault_text(result, fault)}"
     if not found:
         yield f"{path}: no rise of latency in {result.seconds.size} samples"
     for one in found:
@@ -376,6 +401,16 @@ def rises_text(imported: Imported, found: Sequence[LatencyRise]) -> Iterator[str
         for evidence in (text for why in one.causes for text in why.evidence):
             yield f"  {evidence.text}"
     yield from notes(result)
+
+
+def _fault_text(result: Result, fault: LoadFault) -> str:
+    begin, end = series.second_of(result, fault.first), series.second_of(result, fault.last + 1)
+    where = f"from sample {fault.first} ({wording.span(begin)}) for {wording.span(end - begin)}"
+    before, after = (wording.amount(value, "messages") for value in (fault.before, fault.after))
+    if fault.metric == PUBLISH_RATE:
+        return f"the publish rate was not held: {after}/s where it was {before}/s, {where}"
+    received = f"consumers received {fault.received:.0%} of what was sent"
+    return f"the backlog grew from {before} to {after} {where}: {received}"
 
 
 def _causes(result: Result, change: Change, panel: Nearby) -> list[Explanation]:

@@ -314,9 +314,12 @@ def test_a_finding_in_json_holds_the_remarks_on_its_file() -> None:
     assert row["remarks"][1:] == ITS_NOTES
 
 
-def test_in_json_a_file_without_a_finding_has_its_notes_on_stderr() -> None:
+def test_in_json_a_file_without_a_finding_has_its_notes_on_stderr(tmp_path: Path) -> None:
     """Stdout has one object for each finding; notes go to stderr."""
-    path = RECORDED / "upstream.json"
+    path = tmp_path / "steady.json"
+    body = json.loads((RECORDED / "upstream.json").read_text())
+    body["publishRate"] = [500.0] * 4
+    path.write_text(json.dumps(body))
     done = CliRunner().invoke(build(["omb"]), ["omb", "analyse", "--format", "jsonl", str(path)])
 
     assert done.stdout == ""
