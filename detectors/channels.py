@@ -15,7 +15,7 @@ def is_headline(column: Column | SeriesId) -> bool:
     return column.metric in LATENCIES and dict(column.labels).get("quantile") in QUANTILES
 
 
-def is_told(change: Change) -> bool:
+def is_of_finding(change: Change) -> bool:
     """True for what makes a finding: an outage, and changes of the latencies."""
     return change.kind == "outage" or is_headline(parse_series(change.series))
 

@@ -27,11 +27,9 @@ from soak.store.journal.history import History
 from soak.store.run_folder import RunFolder, read_plan, read_run
 from spark.attribute import step_config
 from spark.coverage import Gap, coverage
-from spark.drives import drives
-from spark.objectives import judge, objective_json
 from spark.offline_analysis import improvements_of, look_back
+from spark.outcomes import drives, forecast_of, judge, objective_json, retention
 from spark.page import Page, headline
-from spark.retention_outcome import forecast_of, retention
 from spark.session import build_session
 from spark.summary import EXIT_CODE, Judged, summary, verdict
 from spark.timeline import Timeline, read_timeline

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from detectors.causes.facts import Facts
 from detectors.causes.hypothesis import DECISIVE, Hypothesis, Sign
-from detectors.channels import is_told
+from detectors.channels import is_of_finding
 from detectors.nearby import when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
@@ -134,7 +134,7 @@ def _changed(change: Change, changes: Iterable[Change]) -> list[Evidence]:
             other
             for other in changes
             if other.state in {"confirmed", "gone"}
-            and not is_told(other)
+            and not is_of_finding(other)
             and abs(other.onset_k - change.onset_k) <= _SECONDS
         ),
         key=lambda other: (abs(other.onset_k - change.onset_k), other.series),

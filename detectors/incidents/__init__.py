@@ -1,7 +1,7 @@
 """Changes into incidents: one period in which users of the cluster were worse off is one incident.
 
-Begin with `incident.py`, which has the life of one; `grouping.py` says which changes belong to it, and
-`verdict.py` whether it counts against the cluster. Anything above `detectors` may use the names below.
+Begin with `incident.py`, which has the life of one and says whether it counts against the cluster;
+`grouping.py` says which changes belong to it. Anything above `detectors` may use the names below.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from detectors.incidents.grouping import (
     identity,
     improvements,
 )
-from detectors.incidents.incident import Incident
-from detectors.incidents.verdict import is_regression
+from detectors.incidents.incident import Incident, is_regression
 
 __all__ = [
     "TOGETHER_SECONDS",

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from detectors.channels import is_told
-from detectors.incidents.incident import Incident, latest, opens_k
-from detectors.incidents.verdict import is_recovery
+from detectors.channels import is_of_finding
+from detectors.incidents.incident import Incident, is_recovery, latest, opens_k
 from detectors.minimum_effect import Config as MinimumEffect
 from soak.core.model import Change
 
@@ -83,7 +82,7 @@ def group(
     breaches = [change for change in every_change if change.kind == "objective"]
     known = [change for change in every_change if change.kind != "objective"]
     reported = sorted(
-        (change for change in known if is_told(change)),
+        (change for change in known if is_of_finding(change)),
         key=lambda change: (opens_k(change), change.raised_k, change.series),
     )
     every_known = [*reported, *latest(context)]
@@ -103,7 +102,7 @@ def group(
             remaining.append(change)
     while taken := [change for change in remaining if _joined(change, every)]:
         remaining = [change for change in remaining if change not in taken]
-    others = [change for change in known if not is_told(change)]
+    others = [change for change in known if not is_of_finding(change)]
     found = [_incident(one, others) for one in every if one.has_rise]
     found += [Incident((one,), key=keys.get(identity(one), ""), effect=least) for one in breaches]
     return sorted(found, key=lambda incident: (incident.raised_k, incident.changes[0].series))
@@ -127,7 +126,7 @@ def improvements(changes: Iterable[Change], incidents: Iterable[Incident]) -> li
     found = [
         change
         for change in latest(changes)
-        if is_told(change)
+        if is_of_finding(change)
         and change.direction == "down"
         and change.state != "warning"
         and identity(change) not in taken

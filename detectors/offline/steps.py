@@ -2,25 +2,26 @@
 
 Method:  Rows become blocks of ten seconds. Cuts are proposed and tested in each series (`segmentation`)
          against its own noise (`noise`), then dated to a row (`dating`). Cuts of several series at
-         one time are one step (`events`), to which a series without a cut belongs if it changed then.
+         one time are one step, to which a series without a cut belongs if it changed then.
 Assumes: a slow drift comes out as stairs. Rows follow each other: a missing one is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+import numpy as np
 from pydantic import ConfigDict
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass as config_dataclass
 
-from detectors.offline.events import Searched, joined
-from detectors.offline.segmentation import SmallestStep, track_of
+from detectors.offline.segmentation import Cut, SmallestStep, Track, track_of
 from soak.core.model import Change, Series
 
 
-@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+@config_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class Config:
     """Which steps of a series are reported."""
 
@@ -67,5 +68,105 @@ def detect_mixed(many: Sequence[tuple[Series, Config]]) -> list[tuple[Change, ..
             smallest=SmallestStep(config.smallest_step_ratio, config.smallest_step_seconds),
         )
         if track is not None:
-            found.append(Searched(track, track.cuts(config.false_step_rate / len(many))))
-    return joined(found, rate)
+            found.append(_Searched(track, track.cuts(config.false_step_rate / len(many))))
+    return _joined(found, rate)
+
+
+# --- cuts of several series: those of one direction whose times do not differ are one step
+
+
+_MAX_CONFIDENCE = 0.9999
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Searched:
+    """A series with its cuts."""
+
+    track: Track
+    cuts: list[Cut]
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """The cut of one series in a step, in the unit of its k; `chance` is that of one like it in noise."""
+
+    of: _Searched
+    cut: Cut
+    onset_k: int
+    first_k: int
+    last_k: int
+    chance: float
+
+    @property
+    def name(self) -> str:
+        return self.of.track.series.name
+
+
+def _joined(many: Sequence[_Searched], rate: float) -> list[tuple[Change, ...]]:
+    """Return the steps in order of onset, each as the changes of its series, clearest first.
+
+    Onsets at most a block apart are one step. The cut with the narrowest interval dates it for all. A series
+    without a cut belongs to it too when it changed then; noise does in any of them with probability `rate`.
+    """
+    own = [_member(one, cut, one.track.means.size * len(many)) for one in many for cut in one.cuts]
+    slack = max((one.track.rows * one.track.spacing for one in many), default=0)
+    groups: list[list[_Member]] = []
+    for member in sorted(own, key=_clearest):
+        near = [group for group in groups if _may_join(member, group, slack)]
+        if near:
+            min(near, key=lambda group: abs(group[0].onset_k - member.onset_k)).append(member)
+        else:
+            groups.append([member])
+    steps = [_changes(group, [*_others(many, group, rate)]) for group in groups]
+    return sorted(steps, key=lambda changes: (changes[0].onset_k, changes[0].series))
+
+
+def _member(of: _Searched, cut: Cut, places: int) -> _Member:
+    k = of.track.series.k
+    # behind a gap the onset may lie in it
+    first_k = int(min(k[cut.first], k[cut.first - 1] + of.track.spacing))
+    return _Member(of, cut, int(k[cut.at]), first_k, int(k[cut.last]), cut.chance(places))
+
+
+def _clearest(one: _Member) -> tuple[float, int, str]:
+    return -one.cut.strength, one.onset_k, one.name
+
+
+def _may_join(one: _Member, group: Sequence[_Member], slack: int) -> bool:
+    lead = group[0]
+    apart = max(one.first_k - lead.last_k, lead.first_k - one.last_k)
+    is_other = all(member.of is not one.of for member in group)
+    return apart <= slack and one.cut.is_up == lead.cut.is_up and is_other
+
+
+def _date(group: Sequence[_Member]) -> _Member:
+    return min(group, key=lambda one: (one.last_k - one.first_k, _clearest(one)))
+
+
+def _others(many: Sequence[_Searched], group: Sequence[_Member], rate: float) -> Iterator[_Member]:
+    """Give what the series without a cut in the group show at its onset, if they changed in its direction."""
+    date = _date(group)
+    for one in many:
+        if any(member.of is one for member in group):
+            continue
+        row = int(np.searchsorted(one.track.series.k, date.onset_k))
+        cut = one.track.cut_at(row, one.cuts, rate / len(many))
+        if cut is not None and cut.is_up == date.cut.is_up:
+            yield _member(one, cut, len(many))
+
+
+def _changes(group: Sequence[_Member], others: Sequence[_Member]) -> tuple[Change, ...]:
+    date = _date(group)
+    return tuple(
+        Change(
+            series=one.name,
+            raised_k=one.onset_k,
+            onset_k=date.onset_k,
+            interval=(date.first_k, date.last_k),
+            before=one.cut.before,
+            after=one.cut.after,
+            state="confirmed",
+            confidence=min(_MAX_CONFIDENCE, max(0.0, 1.0 - one.chance)),
+        )
+        for one in (*group, *sorted(others, key=_clearest))
+    )

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from soak.core import wording
 from soak.core.cluster.drives import Measured
-from spark.drives import checks_of, drives
+from spark.outcomes import checks_of, drives
 from spark.page import Page, joined, table, tag
 
 ORDER = 63

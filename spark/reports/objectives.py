@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from detectors.objectives import Standing
 from soak.core import wording
-from spark.objectives import state_of
+from spark.outcomes import state_of
 from spark.page import Page, joined, table, tag
 
 ORDER = 15

@@ -8,8 +8,8 @@ from typing import Any
 from markupsafe import Markup
 
 from soak.core import wording
+from spark.outcomes import retention
 from spark.page import Page, joined, table, tag
-from spark.retention_outcome import retention
 
 ORDER = 62
 TITLE = "Retention"

@@ -299,14 +299,16 @@ def test_a_run_is_looked_back_at_as_its_report_does(tmp_path: Path) -> None:
     assert isinstance(online.exception, PlanError)
 
 
-@pytest.mark.parametrize(("ratio", "is_told"), [(1.5, False), (1.2, True)])
-def test_looking_back_tells_the_steps_that_the_plan_tells(ratio: float, *, is_told: bool) -> None:
+@pytest.mark.parametrize(("ratio", "is_of_finding"), [(1.5, False), (1.2, True)])
+def test_looking_back_tells_the_steps_that_the_plan_tells(
+    ratio: float, *, is_of_finding: bool
+) -> None:
     """A step of 1.35 x, which begins at no other time."""
     values = latencies(3, 1200)
     values[600:] *= 1.35
     found = changes_together([series_of(values)], level_shift.Config(smallest_step_ratio=ratio))
 
-    assert [abs(change.onset_k - 600) <= 3 for (change,) in found] == [True] * is_told
+    assert [abs(change.onset_k - 600) <= 3 for (change,) in found] == [True] * is_of_finding
 
 
 def test_a_run_is_looked_back_at_with_the_steps_of_its_plan(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_every_fault_that_is_to_be_found_is_also_to_be_told_and_to_go(path: Path
     """Nobody is notified of a finding about the client, and a quiet drill has none."""
     found = drill.load(path)
     expect = found.expect
-    is_told = expect.cause != drill.CLIENT
+    is_of_finding = expect.cause != drill.CLIENT
 
     assert expect.cause == drill.NOTHING or (
         (
@@ -180,7 +180,7 @@ def test_every_fault_that_is_to_be_found_is_also_to_be_told_and_to_go(path: Path
             bool(expect.alert_within),
             bool(found.length_ns),
         )
-        == ("resolved", True, is_told, True)
+        == ("resolved", True, is_of_finding, True)
     )
 
 

@@ -13,7 +13,7 @@ from soak.core.model import Change, Finding, Record
 from soak.store.run_folder import RunFolder
 from spark import report
 from spark.attribute import finding_of
-from spark.outages import outages
+from spark.offline_analysis import outages
 from spark.timeline import assemble
 from tests.support.spark.report_run import read, summary
 from tests.support.spark.synthetic_run import PRODUCER, Shape, write_synthetic_run

@@ -15,9 +15,9 @@ from soak.core.errors import RunFolderError
 from soak.store.run_folder import RunFolder
 from spark import report
 from spark.coverage import Coverage
+from spark.outcomes import forecast_of, retention
 from spark.page import Page
 from spark.reports import retention as section
-from spark.retention_outcome import forecast_of, retention
 from spark.timeline import Timeline
 from tests.support.spark.report_run import summary, timeline
 from tests.support.spark.synthetic_run import Shape

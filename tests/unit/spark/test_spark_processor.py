@@ -20,8 +20,8 @@ from detectors.panel import Panel
 from soak.core.journal_format import Columns, encode
 from soak.core.model import Change, Column, Record
 from spark.journal_source import batches, rows
-from spark.objectives import judge
 from spark.offsets import ColumnsIndex, newest, spans
+from spark.outcomes import judge
 from spark.panel_processor import PanelProcessor, fed
 from spark.schema import ARROW_ROWS, CHANGES, NOT_CARRIED, ROWS, columns_of, columns_text
 from spark.timeline import assemble, digest_rows
