@@ -14,7 +14,14 @@ import numpy as np
 
 from detectors import level_shift
 from detectors.attribution import NO_CAUSE, UNKNOWN, attribute, attribute_breach, is_so_far
-from detectors.incidents import TOGETHER_SECONDS, Incident, group, identity, is_regression
+from detectors.incidents import (
+    REJOIN_SECONDS,
+    TOGETHER_SECONDS,
+    Incident,
+    group,
+    identity,
+    is_regression,
+)
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
 from soak.core.plan.phases import Phases
@@ -111,6 +118,8 @@ class Attribution:
         """Return the finding with its causes: a first word soon, the last one when all is seen."""
         causes: Sequence[Explanation] = before.causes if before is not None else ()
         worst = incident.headline
+        if _is_other_trouble(before, worst):
+            causes = ()
         is_settled = before is not None and before.is_settled and before.worst_k == worst.onset_k
         if finding.state != "warning" and not is_settled:
             last_k = worst.onset_k + AFTER_SECONDS
@@ -203,6 +212,17 @@ class Attribution:
         window = self.history.window(k0, k1)
         earlier = self.history.earlier_events(k0)
         return nearby_of(window, known, phases, earlier, self.plan.topic.names)
+
+
+def _is_other_trouble(before: Finding | None, worst: Change) -> bool:
+    """True when the causes stored of an incident say nothing of the change that is its worst by now.
+
+    A change that came much later may have a cause of its own. One that came soon after may not, unless the
+    first was the client's: that would hide what the cluster did.
+    """
+    if before is None or before.worst_k is None or _is_same_onset(before, worst):
+        return False
+    return abs(before.worst_k - worst.onset_k) > REJOIN_SECONDS or not before.is_about_cluster
 
 
 def _is_same_onset(before: Finding | None, worst: Change) -> bool:

@@ -7,6 +7,7 @@ Begin with `incident.py`, which has the life of one and says whether it counts a
 from __future__ import annotations
 
 from detectors.incidents.grouping import (
+    REJOIN_SECONDS,
     TOGETHER_SECONDS,
     ChangeId,
     group,
@@ -16,6 +17,7 @@ from detectors.incidents.grouping import (
 from detectors.incidents.incident import Incident, is_regression
 
 __all__ = [
+    "REJOIN_SECONDS",
     "TOGETHER_SECONDS",
     "ChangeId",
     "Incident",

@@ -38,6 +38,7 @@ _UNKNOWN = "unknown"
 _MAX_SUBJECT_LENGTH = 140  # three lines of a phone; the message has the rest
 _MIN_WHAT_LENGTH = 60  # of these, however long the plan's name is
 _MAX_SUSPECT_LENGTH = 24  # in a subject; longer ones are in the message alone
+_WORSE_LATER_SECONDS = 10
 KEY_WORDS = {"opened": "confirmed", "resolved": "gone"}
 """What a kind is called in the keys that become Message-IDs: they must not change when a mail is repeated."""
 LEVEL_SECONDS = 10
@@ -259,6 +260,8 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
         ("what", _what(finding)),
         ("since", f"{began} {width}"),
     ]
+    if finding.worst_k is not None and finding.worst_k - finding.onset_k > _WORSE_LATER_SECONDS:
+        facts.append(("worst", f"since {context.moment_with_day(finding.worst_k)}"))
     if context.is_resolved and not context.is_withdrawn and finding.resolved_k is not None:
         lasted = wording.span(finding.resolved_k - finding.onset_k)
         end = f"by {context.moment_with_day(finding.resolved_k)}, after {lasted}"

@@ -235,7 +235,10 @@ def budget_left_text(left: float, unit: str) -> str:
 
 def finding_text(found: Finding, start_wall_ns: int) -> str:
     """Return one line about a finding of a run that started at this time."""
-    since = moment_with_day(start_wall_ns + found.onset_k * SECOND_NS, start_wall_ns)
+    began_k = found.onset_k
+    if found.kind == "outage" and found.worst_k is not None:
+        began_k = found.worst_k  # its length counts from there, the incident may be older
+    since = moment_with_day(start_wall_ns + began_k * SECOND_NS, start_wall_ns)
     note = not_counted_note(is_about_cluster=found.is_about_cluster)
     what = f"{state_word(found.state)}: {what_text(found)}"
     return printable(f"{what} since {since}, cause {found.cause}{note}")

@@ -125,7 +125,7 @@ class FindingsStore:
     def save_finding(self, finding: Finding, sinks: Sequence[str], now_wall_ns: int) -> None:
         """Store the newest state of a finding and queue its notifications, each once.
 
-        Causes and series stay as they are where `finding` has none, and a warning never replaces a confirmed
+        The series stay as they are where `finding` has none, and a warning never replaces a confirmed
         finding. Sinks that were notified get a correction when the finding is confirmed again after it was
         resolved, is not about the cluster after all, or has another final cause.
         """
@@ -385,19 +385,18 @@ def _save_parts(connection: sqlite3.Connection, finding: Finding) -> None:
             "INSERT INTO finding_changes VALUES (?,?,?)",
             [(finding.key, at, series) for at, series in enumerate(finding.changes)],
         )
-    if finding.causes:
-        connection.execute("DELETE FROM causes WHERE key = ?", (finding.key,))
-        connection.execute("DELETE FROM evidence WHERE key = ?", (finding.key,))
-        connection.executemany(
-            "INSERT INTO causes VALUES (?,?,?,?,?)",
-            [
-                (finding.key, at, item.cause, item.score, item.suspect)
-                for at, item in enumerate(finding.causes)
-            ],
-        )
-        connection.executemany(
-            "INSERT INTO evidence VALUES (?,?,?,?,?,?)", evidence_rows(finding.key, finding.causes)
-        )
+    connection.execute("DELETE FROM causes WHERE key = ?", (finding.key,))
+    connection.execute("DELETE FROM evidence WHERE key = ?", (finding.key,))
+    connection.executemany(
+        "INSERT INTO causes VALUES (?,?,?,?,?)",
+        [
+            (finding.key, at, item.cause, item.score, item.suspect)
+            for at, item in enumerate(finding.causes)
+        ],
+    )
+    connection.executemany(
+        "INSERT INTO evidence VALUES (?,?,?,?,?,?)", evidence_rows(finding.key, finding.causes)
+    )
 
 
 def _load_finding(connection: sqlite3.Connection, key: str) -> Finding | None:

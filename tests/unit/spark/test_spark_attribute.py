@@ -140,6 +140,41 @@ def test_a_step_as_our_detector_starts_is_ours_until_it_outlasts_that(
     assert soon == messages(folder) == told
 
 
+def test_what_was_the_client_s_does_not_hide_what_the_cluster_does_next(tmp_path: Path) -> None:
+    """Within a minute both are one incident; its worst change is judged by itself, as soon as any other."""
+    shape = Shape(
+        seconds=600,
+        deletions_k=200,
+        fault_k=152,
+        lifted_k=176,
+        busy=range(154, 176),
+        sinks=SINKS,
+        is_ended=False,
+    )
+    whole = write_synthetic_run(tmp_path / "whole", shape)
+    ours = replace(LATER, onset_k=152, interval=(152, 152), raised_k=156, after=0.008)
+    folder = begun(whole, tmp_path / "r")
+    judge = attribution(folder)
+    found = []
+    for end, change in (
+        (152 + SOON_SECONDS + 1, ours),
+        (180, replace(ours, state="gone", resolved_k=176)),
+        (ONSET + 6, STEP),
+        (ONSET + SOON_SECONDS + 1, STEP),
+    ):
+        grow(whole, folder, end)
+        judge.advance([change])
+        (finding,) = findings(folder)
+        found.append((finding.cause, finding.is_about_cluster, messages(folder)))
+
+    assert found == [
+        ("client", False, []),
+        ("client", False, []),
+        ("unknown", True, []),
+        ("retention_cliff", True, [("mail", "opened")]),
+    ]
+
+
 def test_a_silent_source_is_not_waited_for_without_end(whole: RunFolder, tmp_path: Path) -> None:
     """The consumer died at the onset."""
     folder = begun(whole, tmp_path / "r")

@@ -133,13 +133,13 @@ def test_an_outage_is_sent_before_its_cause_is_known(tmp_path: Path) -> None:
         assert store.finding(outage.key) == outage
 
 
-def test_a_later_save_without_causes_keeps_the_known_ones(tmp_path: Path) -> None:
+def test_a_later_save_without_series_keeps_the_known_ones(tmp_path: Path) -> None:
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding("confirmed"), ["mail"], NOW)
-        store.save_finding(finding("gone", causes=(), changes=(), resolved_k=200), ["mail"], NOW)
+        store.save_finding(finding("gone", changes=(), resolved_k=200), ["mail"], NOW)
 
         (found,) = store.findings("run1")
-        assert (found.state, found.causes, len(found.changes)) == ("gone", CAUSES, 1)
+        assert (found.state, len(found.changes)) == ("gone", 1)
         assert [row.kind for row in store.notifications("run1")] == ["opened", "resolved"]
 
 
