@@ -32,6 +32,7 @@ from soak.lab.drive.folder import (
 )
 from soak.service import children
 
+TRIM_SECONDS = 30.0
 UNDO_SECONDS = 140.0  # above the sum of the time limits of the keeper's steps
 START_LIMIT_NS = int(60 + UNDO_SECONDS) * SECOND_NS  # the keeper before may have to end first
 REMOUNT_LIMIT_NS = 10 * SECOND_NS
@@ -165,6 +166,10 @@ class Drive:
         """Set the model of its erased pages; another call changes only how fast the drive is."""
         self._send(replace(self._command, flash=settings))
 
+    def renew(self) -> None:
+        """Drop the model of its erased pages: no write waits for one any more."""
+        self._send(replace(self._command, flash=None))
+
     def read_slowly(self, seconds_per_mib: float) -> None:
         """Delay reads from now on, and writes while the drive reads; 0 ends that."""
         self._send(replace(self._command, read_seconds_per_mib=seconds_per_mib))
@@ -203,9 +208,9 @@ class Drive:
         """Discard the blocks that its filesystem does not use, as fstrim does.
 
         Raises:
-            LabError: fstrim failed.
+            LabError: fstrim failed, or the drive is too slow for it.
         """
-        block_device.run("fstrim", str(self.mount_point), limit_seconds=UNDO_SECONDS)
+        block_device.run("fstrim", str(self.mount_point), limit_seconds=TRIM_SECONDS)
 
     def remount(self) -> None:
         """Mount its filesystem again, because one that has seen an error of its drive accepts no writes.

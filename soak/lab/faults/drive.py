@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 from soak.core.errors import LabError
 from soak.core.plan.config import STRICT
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns, size_bytes
+from soak.lab.drive.drive import Drive
 from soak.lab.drive.flash import PAGE_BYTES, Settings
 from soak.lab.drive.throttle import Throttle
 from soak.lab.faults.active import (
@@ -149,7 +150,7 @@ class DriveGcConfig:
     """Let a broker's flash drive run out of erased blocks: it is full, was never trimmed, and writes go on.
 
     The step comes when the load has written the pool of erased pages. The lifting trims the drive, as an
-    operator would, and changes nothing else.
+    operator would, and changes nothing else; one that is too slow even for that is as new afterwards.
 
     Needs: an injected drive (`lab.drive`), so root and FUSE.
     """
@@ -170,10 +171,17 @@ class DriveGcConfig:
             raise ValueError("foreground must be a number from 1 on")
 
 
+def _trim(drive: Drive) -> None:
+    try:
+        drive.trim()
+    except LabError:
+        drive.renew()
+
+
 def _inject_gc(target: Target, config: DriveGcConfig) -> ActiveFault:
     with activating(target) as active:
         drive = drive_of(target, config.node)
-        active.on_lift(drive.trim)
+        active.on_lift(lambda: _trim(drive))
         drive.age(
             Settings(
                 spare_ratio=config.pool / drive.capacity_bytes,

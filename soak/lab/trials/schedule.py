@@ -21,6 +21,10 @@ QUIET_SECONDS = 180
 _QUIET_EVERY = 3
 _GAP_SECONDS = 40  # beyond the recovery, on average
 
+_POOL_MIB = 8
+_OF_POOL = 4096 / _POOL_MIB + 1
+"""A drive of 4 GiB collects so many pages for one that it erases, while all others are valid."""
+
 Config = Mapping[str, Any]
 
 
@@ -98,8 +102,8 @@ KINDS: Mapping[str, Kind] = {
         causes=("drive_gc",),
         config=lambda strength, node: {
             "node": node,
-            "pool": "8MiB",
-            "collected_per_second": f"{round(between(64, 1, strength))}MiB",
+            "pool": f"{_POOL_MIB}MiB",
+            "collected_per_second": f"{round(between(64, 0.25, strength) * _OF_POOL)}MiB",
             "starved": _us(0.2, 10, strength),
         },
         shortest=60,

@@ -435,6 +435,25 @@ def test_a_drive_that_ages_is_told_all_of_it(tmp_path: Path) -> None:
     ]
 
 
+def test_a_drive_too_slow_to_be_trimmed_is_as_new_afterwards(tmp_path: Path) -> None:
+    """Else it would stay so for whatever comes next."""
+    done: list[str] = []
+
+    def trim() -> None:
+        raise LabError("cannot run fstrim: it did not end")
+
+    drive = SimpleNamespace(
+        capacity_bytes=2**24, age=lambda _: None, trim=trim, renew=lambda: done.append("renewed")
+    )
+    broker = SleepingBroker(None, tmp_path)  # type: ignore[arg-type]  # it must not be touched
+    drives: Any = {1: drive}
+    active = inject("drive_gc", Target(broker, lambda _: None, SystemClock(), drives))
+
+    active.lift()
+
+    assert done == ["renewed"]
+
+
 @pytest.mark.parametrize("name", all_faults())
 def test_every_fault_says_what_it_needs(name: str) -> None:
     """In the docstring of its configuration: root, a drive, a relay, several brokers, or nothing."""
