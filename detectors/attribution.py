@@ -9,7 +9,7 @@ from functools import cache
 from detectors.causes import arbiter
 from detectors.causes.facts import Facts
 from detectors.causes.hypothesis import Hypothesis
-from detectors.incidents import Incident
+from detectors.incidents import TOGETHER_SECONDS, Incident
 from detectors.kinds.spikes import words_of
 from detectors.nearby import Nearby
 from soak.core import wording
@@ -40,6 +40,8 @@ def attribute(
     drift, which has no instant that a cause could share. Of spikes the period is reported too.
     """
     headline = found.headline if isinstance(found, Incident) else found
+    if isinstance(found, Incident) and headline.kind == "outage":
+        headline = _since_first_outage(headline, found.changes)
     change = _as_latency(headline)
     outage = headline if headline.kind == "outage" else None
     facts = Facts(change, nearby, outage)
@@ -74,6 +76,19 @@ def _hypotheses(facts: Facts) -> list[Hypothesis]:
         if hasattr(module, "examine")
         for hypothesis in module.examine(facts)
     ]
+
+
+def _since_first_outage(headline: Change, changes: Iterable[Change]) -> Change:
+    """Return an outage with the onset of the first of those that it goes on from.
+
+    What stops all leaders for a moment, and then one of them for long, began with the first.
+    """
+    first = headline
+    for one in sorted(changes, key=lambda change: -change.onset_k):
+        is_over = one.resolved_k is not None and first.onset_k - one.resolved_k > TOGETHER_SECONDS
+        if one.kind == "outage" and one.onset_k < first.onset_k and not is_over:
+            first = one
+    return replace(headline, onset_k=first.onset_k, interval=first.interval)
 
 
 def _as_latency(change: Change) -> Change:

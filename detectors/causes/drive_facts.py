@@ -26,16 +26,19 @@ WRITE_TIME = "node_disk_write_time_seconds"
 BUSY = "node_disk_io_time_seconds"
 QUEUE = "disk_queue_length"
 WEIGHTED = "node_disk_io_time_weighted_seconds"
+WAITING = "node_disk_io_now"
 WRITTEN, READ = "node_disk_written_bytes", "node_disk_read_bytes"
 WRITES, READS = "node_disk_writes_completed", "node_disk_reads_completed"
 FLUSHES = "node_disk_flush_requests"
 DISCARDS = "node_disk_discards_completed"
-_TIMES = (WRITE_TIME, BUSY, QUEUE, WEIGHTED)
+_TIMES = (WRITE_TIME, BUSY, QUEUE, WEIGHTED, WAITING)
 _AMOUNTS = (WRITTEN, READ, WRITES, READS, FLUSHES, DISCARDS)
 _AWAITS = {WRITE_AWAIT: (WRITE_TIME, WRITES), READ_AWAIT: ("node_disk_read_time_seconds", READS)}
 _TURNOVERS = ("disk_device_turnover_ratio", "disk_turnover_ratio")
 _MORE = 1.3
 _SATURATED = 0.9
+_STANDSTILL = 0.1  # of the requests that were completed before
+_LEAST_COMPLETED = 1.0  # a second: fewer say nothing when they stop
 _MEDIA, _BY_HOST = "smart_media_written_bytes", "smart_written_bytes"
 _THROTTLES = (
     ("smart_throttled_seconds", "was throttled by itself for {:.0f} s"),
@@ -123,6 +126,15 @@ class Drive:
     def is_saturated(self) -> bool:
         """True when the drive has come to be busy all the time."""
         return self.is_always_busy and self.risen(BUSY) is not None
+
+    @property
+    def is_standing_still(self) -> bool:
+        """True when requests wait all the time, and next to none is completed."""
+        waiting, done = self.shifts.get(WAITING), self.shifts.get(WRITES)
+        if waiting is None or done is None or not self.is_saturated:
+            return False
+        has_stopped = done.before >= _LEAST_COMPLETED and done.after <= _STANDSTILL * done.before
+        return has_stopped and waiting.has_risen and waiting.after >= 1.0
 
     @property
     def is_worn(self) -> bool:

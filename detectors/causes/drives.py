@@ -71,8 +71,11 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
 
 
 def _is_calm(drive: Drive) -> bool:
+    """True for writes that did not slow down; where there were none, for a drive that is not busy."""
     write = drive.shifts.get(drive_facts.WRITE_AWAIT)
-    return write is None or write.is_calm or write.delta < 0.0
+    if write is None:
+        return not drive.is_always_busy
+    return write.is_calm or write.delta < 0.0
 
 
 # --- slower with no more to do
@@ -117,7 +120,7 @@ def _collecting(drive: Drive, facts: Facts) -> Hypothesis | None:
             )
             signs.append(Sign(0.0, Evidence(like)))
     signs += [*_collection_signs(drive), *_peer_signs(slower, drive, facts)]
-    return Hypothesis("drive_gc", tuple(signs), drive.name, share)
+    return _of_drive("drive_gc", signs, drive, share)
 
 
 _MORE_FLASH = 1.3  # times as many bytes written to flash for each of the host
@@ -164,6 +167,11 @@ def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
         drive.flush,
         _same_work(drive),
     )
+    if write is None and drive.is_standing_still:  # too few requests to say how long one takes
+        busy = drive.shifts[drive_facts.BUSY]
+        signs = [Sign(CLEAR, busy.evidence(facts.change))]
+        signs += _peer_signs(busy, drive, facts)
+        return _of_drive("slow_drive", signs, drive, 1.0)
     if write is None or written is None:
         return None
     if flush is None:
@@ -185,7 +193,29 @@ def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
         *_slow_request_signs(drive),
         *_peer_signs(write, drive, facts),
     ]
-    return Hypothesis("slow_drive", tuple(signs), drive.name, share)
+    return _of_drive("slow_drive", signs, drive, share)
+
+
+_OF_A_BROKER_THAT_WAITS = frozenset(
+    {"broker_down", "broker_pause", "leader_move", "under_replicated"}
+)
+
+
+def _of_drive(cause: str, signs: Sequence[Sign], drive: Drive, share: float) -> Hypothesis:
+    """Return a hypothesis about a drive; for one that stands still its broker waits, and others take over."""
+    if not drive.is_standing_still:
+        return Hypothesis(cause, tuple(signs), drive.name, share)
+    every = (*signs, Sign(FAIR, _standstill_text(drive)))
+    return Hypothesis(cause, every, drive.name, share, explains=_OF_A_BROKER_THAT_WAITS)
+
+
+def _standstill_text(drive: Drive) -> Evidence:
+    waiting, done = drive.shifts[drive_facts.WAITING], drive.shifts[drive_facts.WRITES]
+    return Evidence(
+        f"{drive.name} came to a standstill: it completed {done.before:.3g} writes/s before the onset, then "
+        f"{done.after:.2g}, while {waiting.after:.0f} requests waited.",
+        {"completed_before": done.before, "completed": done.after, "waiting": waiting.after},
+    )
 
 
 _STEADY = 0.05  # robust relative deviation of what stays at a limit
@@ -210,7 +240,7 @@ def _throttled(drive: Drive, facts: Facts) -> Hypothesis | None:
         signs.append(Sign(CLEAR, _throttle_text(drive)))
     if plateau is not None:
         signs.append(Sign(CLEAR, plateau))
-    return Hypothesis("drive_throttled", tuple(signs), drive.name, share)
+    return _of_drive("drive_throttled", signs, drive, share)
 
 
 def _plateau(metric: str, drive: Drive, facts: Facts) -> Evidence | None:
@@ -328,7 +358,7 @@ def _flushes_above(facts: Facts) -> Iterator[Hypothesis]:
         yield unmeasured("slow_fsync", "flushes (probe fsync)")
         return
     if flush is None:
-        if channel.are_calm(flushes):
+        if channel.are_calm(flushes) and facts.is_flush_innocent:
             yield ruled_out("slow_fsync", "Flushes were measured and did not become slower.")
         return
     if flush.share(facts.change) < _LEAST_FLUSH_SHARE:

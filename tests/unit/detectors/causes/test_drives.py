@@ -53,6 +53,36 @@ def draining(from_k: int = ONSET, seconds: float = 60.0) -> Series:
     return Series(LAG, k, values)
 
 
+def standing_still(completed: float = 0.5, waiting: float = 30.0) -> list[Series]:
+    """Return a drive whose requests take so long that hardly one is completed; times of those are rare."""
+    rare = channel(AWAIT, 5e-4, 4.0)
+    known = (rare.k < ONSET) | (rare.k % 20 == 0)
+    return [
+        replace(rare, k=rare.k[known], values=rare.values[known]),
+        channel(BUSY, 0.05, 0.99),
+        channel(WRITTEN, 9e5, 4e3),
+        channel(f"probe@b1|node_disk_writes_completed{VDA}", 100.0, completed),
+        channel(f"probe@b1|node_disk_io_now{VDA}", 0.0, waiting),
+    ]
+
+
+def test_a_drive_that_stands_still_is_named_and_not_what_follows_from_it() -> None:
+    """Leaders move away from the broker that waits for it."""
+    moves = told("leader_change", ONSET + 1, topic="t", partition=0)
+    (first, *_) = attribute(STEP, around(*standing_still(), events=moves))
+
+    assert (first.cause, first.suspect) == ("slow_drive", "vda on b1")
+    assert any("came to a standstill: it completed" in one.text for one in first.evidence)
+
+
+def test_a_drive_that_nobody_writes_to_does_not_stand_still() -> None:
+    """Its broker was ended: nothing waits."""
+    dead = [*standing_still(completed=0.0, waiting=0.0)]
+    dead[1] = channel(BUSY, 0.05, 0.0)
+
+    assert "slow_drive" not in causes(around(*dead))
+
+
 def test_flushes_that_wait_above_an_innocent_device() -> None:
     (found,) = attribute(STEP, around(channel(FSYNC, 0.002, 0.1), *innocent()))
 
