@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from detectors.attribution import attribute
+from detectors.incidents import group
 from detectors.nearby import Nearby
 from soak.core.model import Series
 from tests.support.detection.cause_panels import END, ONSET, STEP, around, channel, told
+from tests.support.detection.incident_world import outage
 
 VDA = '{device="vda"}'
 AWAIT = f"probe@b1|disk_write_await_seconds{VDA}"
@@ -31,6 +33,10 @@ def causes(found: Nearby) -> list[str]:
 
 def innocent() -> list[Series]:
     return [channel(AWAIT, 1e-3, 1e-3), channel(BUSY, 0.1, 0.1), channel(WRITTEN, 9e6, 9e6)]
+
+
+def innocent_of(device: str) -> list[Series]:
+    return [replace(one, name=one.name.replace("vda", device)) for one in innocent()]
 
 
 def busy(written: float = 90e6, sent: float = 200.0) -> list[Series]:
@@ -73,6 +79,29 @@ def test_a_drive_that_stands_still_is_named_and_not_what_follows_from_it() -> No
 
     assert (first.cause, first.suspect) == ("slow_drive", "vda on b1")
     assert any("came to a standstill: it completed" in one.text for one in first.evidence)
+
+
+def test_an_outage_of_one_leader_has_the_cause_of_the_outage_of_all_that_it_goes_on_from() -> None:
+    """The drive stood still nine seconds before the others led without it."""
+    whole = replace(outage(ONSET, 9.0, "produce.0@h"), state="gone", resolved_k=ONSET + 9)
+    series = 'produce.0@h|acknowledgement_outage_seconds{leader="3"}'
+    one = replace(outage(ONSET + 9, 48.0), series=series)
+    moves = told("leader_change", ONSET + 9, topic="t", partition=0)
+    (incident,) = group([whole, one])
+
+    (first, *_) = attribute(incident, around(*standing_still(), events=moves))
+
+    assert incident.headline.onset_k == ONSET + 9
+    assert (first.cause, first.suspect) == ("slow_drive", "vda on b1")
+
+
+def test_a_drive_that_answers_no_write_is_not_said_to_be_as_fast_as_before() -> None:
+    """There is no time of a write: nothing rules it out."""
+    silent = [one for one in standing_still() if "io_now" not in one.name][1:]
+    (found,) = attribute(STEP, around(*silent, *innocent_of("vdb")))
+
+    assert found.cause == "unknown"
+    assert "slow_drive is ruled out" not in " ".join(one.text for one in found.against)
 
 
 def test_a_drive_that_nobody_writes_to_does_not_stand_still() -> None:
