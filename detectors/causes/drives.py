@@ -212,7 +212,7 @@ def _of_drive(cause: str, signs: Sequence[Sign], drive: Drive, share: float) -> 
 def _standstill_text(drive: Drive) -> Evidence:
     waiting, done = drive.shifts[drive_facts.WAITING], drive.shifts[drive_facts.WRITES]
     return Evidence(
-        f"{drive.name} came to a standstill: it completed {done.before:.3g} writes/s before the onset, then "
+        f"{drive.name} came to a standstill: it completed {done.before:,.0f} writes/s before the onset, then "
         f"{done.after:.2g}, while {waiting.after:.0f} requests waited.",
         {"completed_before": done.before, "completed": done.after, "waiting": waiting.after},
     )
