@@ -7,7 +7,6 @@ certificate is good for its name, and whether it asks for a login.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 import struct
@@ -18,6 +17,7 @@ from soak.clients.http import tls_context
 from soak.core.errors import BrokerError
 
 _TIMEOUT_SECONDS = 3.0  # of one step
+_MAX_PORT = 65_535
 _MAX_ADDRESSES = 3
 _MAX_ANSWER = 65_536
 _SASL_HANDSHAKE, _VERSION = 17, 1  # the request that says which logins a listener has
@@ -34,40 +34,43 @@ class _Listener:
     wants_certificate: bool = False
 
 
-def mismatch(bootstrap_servers: str, common: Mapping[str, str]) -> str:
+def mismatch(
+    bootstrap_servers: str, common: Mapping[str, str], timeout_seconds: float = _TIMEOUT_SECONDS
+) -> str:
     """Return in what the settings of a plan differ from the first listener that can be reached.
 
     Empty where nothing is found. Sends no password; takes some seconds at most.
     """
     for host, port in list(_addresses(bootstrap_servers))[:_MAX_ADDRESSES]:
         try:
-            found = _look_at(host, port)
-        except OSError:
+            found = _look_at(host, port, timeout_seconds)
+        except (OSError, ValueError):
             continue  # cannot be reached, as the client says itself
-        return _difference(f"{host}:{port}", host, port, found, common)
+        return _difference(host, port, found, common, timeout_seconds)
     return ""
 
 
 def _addresses(bootstrap_servers: str) -> Iterator[tuple[str, int]]:
     for text in bootstrap_servers.split(","):
         host, _, port = text.strip().rpartition("://")[2].rpartition(":")
-        if host and port.isdecimal():
+        if host and port.isdecimal() and int(port) <= _MAX_PORT:
             yield host.strip("[]"), int(port)
 
 
-def _look_at(host: str, port: int) -> _Listener:
+def _look_at(host: str, port: int, timeout_seconds: float) -> _Listener:
     """Speak TLS to a listener, and plain text if it does not understand.
 
     Raises:
-        OSError: it cannot be reached.
+        OSError: it cannot be reached, or does not answer in time.
+        ValueError: its name cannot be one.
     """
-    with _connected(host, port) as plain:
+    with socket.create_connection((host, port), timeout_seconds) as plain:
         try:
             with _any_certificate().wrap_socket(plain, server_hostname=host) as secure:
                 return _over_tls(secure)
         except OSError:  # ssl.SSLError is one
             pass
-    with _connected(host, port) as plain:
+    with socket.create_connection((host, port), timeout_seconds) as plain:
         return _Listener(speaks_tls=False, logins=_logins(plain))
 
 
@@ -77,12 +80,6 @@ def _over_tls(secure: ssl.SSLSocket) -> _Listener:
     except ssl.SSLError as error:  # with TLS 1.3 a missing certificate is said after the handshake
         wants = any(word in str(error.reason) for word in _CLIENT_CERTIFICATE)
         return _Listener(speaks_tls=True, logins=None, wants_certificate=wants)
-
-
-@contextlib.contextmanager
-def _connected(host: str, port: int) -> Iterator[socket.socket]:
-    with socket.create_connection((host, port), timeout=_TIMEOUT_SECONDS) as plain:
-        yield plain
 
 
 def _any_certificate() -> ssl.SSLContext:
@@ -103,7 +100,7 @@ def _logins(connection: socket.socket) -> tuple[str, ...] | None:
             (size,) = struct.unpack_from(">h", answer, at)
             found.append(answer[at + 2 : at + 2 + size].decode("ascii"))
             at += 2 + size
-    except ssl.SSLError:
+    except (ssl.SSLError, TimeoutError):  # one that is too busy to answer says nothing of its kind
         raise
     except (OSError, struct.error, UnicodeDecodeError):
         return None
@@ -119,8 +116,9 @@ def _received(connection: socket.socket) -> bytes:
 
 
 def _difference(
-    where: str, host: str, port: int, found: _Listener, common: Mapping[str, str]
+    host: str, port: int, found: _Listener, common: Mapping[str, str], timeout_seconds: float
 ) -> str:
+    where = f"{host}:{port}"
     protocol = common.get("security.protocol", "PLAINTEXT").upper().replace("-", "_")
     uses_tls, uses_login = protocol.endswith("SSL"), protocol.startswith("SASL")
     wanted = ("SASL_" if found.logins else "") + ("SSL" if found.speaks_tls else "PLAINTEXT")
@@ -141,10 +139,12 @@ def _difference(
     if found.logins and mechanism not in found.logins:
         there = ", ".join(found.logins)
         return f"the listener at {where} has no {mechanism}, but {there}: set sasl.mechanism"
-    return _certificate_fault(where, host, port, common) if uses_tls else ""
+    return _certificate_fault(host, port, common, timeout_seconds) if uses_tls else ""
 
 
-def _certificate_fault(where: str, host: str, port: int, common: Mapping[str, str]) -> str:
+def _certificate_fault(
+    host: str, port: int, common: Mapping[str, str], timeout_seconds: float
+) -> str:
     """Return why the certificate is refused, in the words of OpenSSL, which name the host or the date."""
     if common.get("enable.ssl.certificate.verification", "true").lower() == "false":
         return ""
@@ -157,9 +157,12 @@ def _certificate_fault(where: str, host: str, port: int, common: Mapping[str, st
         return str(error)
     context.check_hostname = common.get("ssl.endpoint.identification.algorithm", "https") != "none"
     try:
-        with _connected(host, port) as plain, context.wrap_socket(plain, server_hostname=host):
+        with (
+            socket.create_connection((host, port), timeout_seconds) as plain,
+            context.wrap_socket(plain, server_hostname=host),
+        ):
             return ""
     except ssl.SSLCertVerificationError as error:
-        return f"the certificate of {where} is refused: {error.verify_message.rstrip('.')}"
+        return f"the certificate of {host}:{port} is refused: {error.verify_message.rstrip('.')}"
     except OSError:
         return ""

@@ -45,7 +45,14 @@ def test_ports_that_refuse_connections_are_left_to_the_client() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
-    assert mismatch(f"127.0.0.1:{port},nonsense,:9,SSL://127.0.0.1:{port}", {}) == ""
+    assert mismatch(f"127.0.0.1:{port},nonsense,:9,h:99999,SSL://127.0.0.1:{port}", {}) == ""
+
+
+def test_a_broker_that_is_too_busy_to_answer_is_not_said_to_be_none() -> None:
+    """The kernel takes its connections while it is stopped."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert mismatch(f"127.0.0.1:{port}", {}, timeout_seconds=0.1) == ""
 
 
 @settings(max_examples=40, deadline=None)
