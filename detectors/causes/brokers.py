@@ -10,6 +10,7 @@ Assumes: a page that alone is silent says more of the page than of the broker.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -32,6 +33,7 @@ from detectors.causes.hypothesis import (
 )
 from detectors.nearby import TimedEvent, between, when
 from soak.core import wording
+from soak.core.audit import SEND_ERRORS_EVENT
 from soak.core.model import Evidence
 from soak.core.series import parse_series, source_of
 
@@ -40,6 +42,7 @@ NEXT = {
     "broker_pause": "check if the broker was stopped or swapped, or its host migrated",
     "under_replicated": "see which replicas catch up, and throttle their replication",
     "leader_move": "read in the controller's log why leaders moved, and move them back",
+    "access_denied": "give the plan's user its rights on the topic back; see the log of the authorizer",
     "metadata_storm": "find who created or moved topics or partitions of others",
 }
 
@@ -59,6 +62,32 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
     moves = _own_moves(facts)
     yield _moved(moves, facts)
     yield _storm(facts)
+    yield from _denied(facts)
+
+
+# --- refused
+
+_DENIED = re.compile(r"authori[sz]|authenticat|denied|not allowed|forbidden", re.IGNORECASE)
+_MOST = 0.5
+
+
+def _denied(facts: Facts) -> Iterator[Hypothesis]:
+    """Give the refusal of the client's messages where most that failed did so for lack of a right."""
+    first = facts.near[0]
+    failed: Counter[str] = Counter()
+    for one in facts.events(SEND_ERRORS_EVENT):
+        if first <= one.k < facts.end_k:
+            failed[str(one.event.fields.get("reason"))] += int(one.event.fields.get("messages", 0))
+    denied = Counter({why: count for why, count in failed.items() if _DENIED.search(why)})
+    if not denied or denied.total() < _MOST * failed.total():
+        return
+    reason = denied.most_common(1)[0][0]
+    text = Evidence(
+        f"Of {failed.total():,} messages that failed from the onset on, "
+        f"{denied.total():,} were refused: {reason}.",
+        {"failed": failed.total(), "refused": denied.total()},
+    )
+    yield Hypothesis("access_denied", (Sign(CLEAR + DECISIVE, text),))
 
 
 # --- down

@@ -247,6 +247,9 @@ FINAL_POSITION_EVENT = "final_position"
 SEND_FAILED_EVENT = "send_failed"
 """A producer's event: the client gave up on messages `first` to `last` of the stream in field `lane`."""
 
+SEND_ERRORS_EVENT = "send_errors"
+"""A producer's event, not the audit's: `messages` failed for a `reason` in the words of the client."""
+
 AUDIT_EVENTS = frozenset(
     {
         EXPIRED_EVENT,

@@ -106,6 +106,8 @@ class Acks:
     token: NDArray[np.int64]
     offset: NDArray[np.int64]  # or FAILED, or UNKNOWN_OFFSET
     at_mono_ns: NDArray[np.int64]
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """How many of them failed, by the reason in the words of the client."""
 
 
 @dataclass(frozen=True, slots=True)

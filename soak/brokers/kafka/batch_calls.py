@@ -450,11 +450,21 @@ class BatchProducer:
         offset = np.where(found["offset"] < 0, UNKNOWN_OFFSET, found["offset"])
         offset[found["err"] != 0] = FAILED_OFFSET
         at_ns = np.repeat(np.array(self._arrived_ns, dtype=np.int64), self._sizes)
-        self._stamped.append(Acks(found["token"].astype(np.int64), offset, at_ns))
+        failures = _failures(found["err"])
+        self._stamped.append(Acks(found["token"].astype(np.int64), offset, at_ns, failures))
         for event in self._events:
             self._library.long.rd_kafka_event_destroy(event)
         self._unread = 0
         self._events, self._sizes, self._arrived_ns = [], [], []
+
+
+def _failures(codes: NDArray[np.int32]) -> dict[str, int]:
+    """Return how many messages failed by the text of their error; 0 is none."""
+    found, counts = np.unique(codes[codes != 0], return_counts=True)
+    return {
+        KafkaError(code).str(): count
+        for code, count in zip(found.tolist(), counts.tolist(), strict=True)
+    }
 
 
 def _without_first(messages: Outgoing, count: int) -> Outgoing:

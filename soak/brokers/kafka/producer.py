@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -103,9 +104,10 @@ class KafkaProducer:
         return self.take()
 
     def _stamp(self, at_ns: int) -> None:
-        token, offset = self._notes.take()
+        token, offset, failures = self._notes.take()
         if token.size:
-            self._stamped.append(Acks(token, offset, np.full(token.size, at_ns, dtype=np.int64)))
+            at = np.full(token.size, at_ns, dtype=np.int64)
+            self._stamped.append(Acks(token, offset, at, failures))
 
 
 def concatenate_acks(batches: Sequence[Acks]) -> Acks:
@@ -117,6 +119,7 @@ def concatenate_acks(batches: Sequence[Acks]) -> Acks:
         token=np.concatenate([none, *(one.token for one in batches)]),
         offset=np.concatenate([none, *(one.offset for one in batches)]),
         at_mono_ns=np.concatenate([none, *(one.at_mono_ns for one in batches)]),
+        failures=sum((Counter(one.failures) for one in batches), Counter[str]()),
     )
 
 
@@ -127,15 +130,17 @@ class _DeliveryReports:
         self.note: Callable[[int, Any, Any], None]
         self._token = array("q")
         self._offset = array("q")
+        self._failures: Counter[str] = Counter()
         self._bind()
 
-    def take(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return tokens and offsets noted since the last call."""
+    def take(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], Mapping[str, int]]:
+        """Return tokens and offsets noted since the last call, and how many failed by reason."""
         size = len(self._token)
         token = np.array(self._token, dtype=np.int64)
         offset = np.array(self._offset, dtype=np.int64)
         del self._token[:size], self._offset[:size]
-        return token, offset
+        failures, self._failures = self._failures, Counter()
+        return token, offset, failures
 
     def _bind(self) -> None:
         add_token, add_offset = self._token.append, self._offset.append
@@ -144,6 +149,7 @@ class _DeliveryReports:
             add_token(token)
             if error is not None:
                 add_offset(FAILED_OFFSET)
+                self._failures[error.str()] += 1
                 return
             offset = message.offset()
             add_offset(UNKNOWN_OFFSET if offset is None or offset < 0 else offset)

@@ -83,13 +83,16 @@ class PulsarProducer:
         taken = self._reports.take()
         self._outstanding -= len(taken)
         token, ledger, entry, index, at_ns = taken.T
+        failed = int(np.count_nonzero(ledger == FAILED_OFFSET))
         is_known = ledger >= 0
         offset = ledger.copy()  # FAILED_OFFSET and UNKNOWN_OFFSET are kept
         offset[is_known] = pack_offsets(ledger[is_known], entry[is_known], index[is_known])
         error = self._reports.last_error
         if error and self._errors.is_new(error):
             LOG.warning("send_failed error=%s", error)
-        return Acks(token=token, offset=offset, at_mono_ns=at_ns)
+        # Its reports fail by thousands for one reason: the last one stands for all.
+        failures = {error: failed} if failed else {}
+        return Acks(token=token, offset=offset, at_mono_ns=at_ns, failures=failures)
 
     def throttle_seconds(self) -> None:
         """Return None: Pulsar throttles by reading less from the connection, which no client sees."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.core.audit import SEND_FAILED_EVENT
+from soak.core.audit import SEND_ERRORS_EVENT, SEND_FAILED_EVENT
 from soak.core.header import stream_name
 from soak.core.histogram import Histogram
 from soak.core.model import Column, Event, Span
@@ -24,6 +25,8 @@ INVALID_PAUSE_SECONDS = 0.050
 """The same for a pause in which acknowledgements could not be taken."""
 BUSY_RATIO = 0.85
 """A sending thread that uses this much of a core may itself be the bottleneck."""
+
+MAX_REASONS = 5  # of failures in one second that are recorded
 
 _NONE = np.zeros(0, dtype=np.int64)
 
@@ -51,6 +54,7 @@ class ProducerInterval:
         self._service = Histogram()
         self._lag = Histogram()
         self._settled: list[Settled] = []
+        self._failures: Counter[str] = Counter()
         self._delays_ns: list[NDArray[np.int64]] = []
         self._pause_ns = 0
         self.sent = 0
@@ -96,6 +100,10 @@ class ProducerInterval:
             partition = settled.stream[is_acked] % self._partitions
             self.by_leader.record_ns(leaders, partition, settled.latency_ns[is_acked])
         self._settled.append(settled)
+
+    def note_failures(self, failures: Mapping[str, int]) -> None:
+        """Count messages that failed by their reason, in the words of the client."""
+        self._failures.update(failures)
 
     def samples(
         self,
@@ -165,15 +173,24 @@ class ProducerInterval:
         return {self._name(at): int(following[at]) for at in np.flatnonzero(following).tolist()}
 
     def failures(self, at_ns: int, since_ns: int) -> list[Event]:
-        """Return one event for each span of messages that the client gave up."""
+        """Return one event for each span of messages that the client gave up, and one for each reason."""
         stream, sequence, offset = self._all()
         is_failed = offset == FAILED_OFFSET
         # Failed messages have no offsets: their sequence numbers order the spans.
         spans = self._named(spans_by(stream[is_failed], sequence[is_failed], sequence[is_failed]))
+        reasons = self._failures.most_common(MAX_REASONS)
         return [
-            Event(SEND_FAILED_EVENT, at_ns, since_ns, {"lane": name, "first": first, "last": last})
-            for name, found in spans.items()
-            for first, last, _, _ in found
+            *(
+                Event(SEND_ERRORS_EVENT, at_ns, since_ns, {"reason": reason, "messages": count})
+                for reason, count in reasons
+            ),
+            *(
+                Event(
+                    SEND_FAILED_EVENT, at_ns, since_ns, {"lane": name, "first": first, "last": last}
+                )
+                for name, found in spans.items()
+                for first, last, _, _ in found
+            ),
         ]
 
     def reason(self, busy_ratio: float) -> str:

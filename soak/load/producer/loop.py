@@ -206,7 +206,9 @@ class ProducerLoop:
             self._serve()  # all clients, so that no reports wait for another client
             self._count_acks()
         for client in self._clients:
-            settled = client.in_flight.settle(client.producer.close(0.0))
+            acks = client.producer.close(0.0)
+            self._interval.note_failures(acks.failures)
+            settled = client.in_flight.settle(acks)
             self._interval.note_settled(settled, self._leaders)
             failed = client.in_flight.fail_all(self._clock.mono_ns())
             self._interval.note_settled(failed, self._leaders)
@@ -310,8 +312,9 @@ class ProducerLoop:
     def _count_acks(self) -> None:
         self._uncounted = 0
         for client in self._clients:
-            settled = client.in_flight.settle(client.producer.take())
-            self._interval.note_settled(settled, self._leaders)
+            acks = client.producer.take()
+            self._interval.note_failures(acks.failures)
+            self._interval.note_settled(client.in_flight.settle(acks), self._leaders)
         self._interval.count_delays()
 
     def _in_flight(self) -> int:

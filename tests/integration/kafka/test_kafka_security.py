@@ -26,7 +26,7 @@ from soak.app.preflight import cluster_faults, load_plan
 from soak.brokers import kafka
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, PlanError
-from soak.core.ports import EARLIEST, Outgoing, Topics
+from soak.core.ports import EARLIEST, FAILED_OFFSET, Outgoing, Topics
 from soak.core.units import SECOND_NS
 from soak.lab.broker_setup import free_ports
 from soak.lab.brokers import kafka as lab
@@ -66,14 +66,16 @@ class Guarded:
             "ssl.ca.location": str(self.certificate),
         }
 
-    def broker(self, servers: str = "", **more: str) -> kafka.KafkaBroker:
+    def config(self, servers: str = "", **more: str) -> kafka.Config:
         common = {**self.common, **{name.replace("_", "."): value for name, value in more.items()}}
-        config = kafka.Config(
+        return kafka.Config(
             bootstrap_servers=servers or self.bootstrap_servers,
             timeout=5 * SECOND_NS,
             common=common,
         )
-        return kafka.connect(config, SystemClock())
+
+    def broker(self, servers: str = "", **more: str) -> kafka.KafkaBroker:
+        return kafka.connect(self.config(servers, **more), SystemClock())
 
 
 @pytest.fixture(scope="module")
@@ -245,6 +247,27 @@ def test_each_missing_right_is_named_with_what_grants_it(
     assert (
         "consume_failed" not in caplog.text
     )  # it needs no right on a group, which it joins none of
+
+
+@pytest.mark.parametrize("library", ["batched calls", "public API"])
+def test_messages_that_the_user_may_no_longer_write_fail_for_that_reason(
+    guarded: Guarded, library: str
+) -> None:
+    """With batched calls and without: it may see the topic, and its right to write is gone."""
+    topics = Topics((f"soak-test-{secrets.token_hex(4)}",), 1)
+    guarded.broker().create_topics(topics, 1, {})
+    grant(guarded, topics.names[0], "Describe")
+    limited = guarded.broker(sasl_username="limited")
+    if library == "public API":
+        config = guarded.config(sasl_username="limited")
+        limited = kafka.KafkaBroker(config, SystemClock(), limited.guarantees)
+    producer = limited.producer(topics)
+
+    producer.send(Outgoing([0] * 3, [b"refused"] * 3, 0))
+    acks = producer.close(30)
+
+    assert acks.offset.tolist() == [FAILED_OFFSET] * 3
+    assert acks.failures == {"Broker: Topic authorization failed": 3}
 
 
 def test_an_existing_topic_that_the_user_may_not_see_is_not_called_missing(

@@ -77,3 +77,18 @@ def test_messages_above_the_limit_of_an_objective_are_counted_in_every_second() 
     }
     assert counts[0.05] == 2
     assert list(counts) == sorted(counts)
+
+
+def test_a_second_says_why_messages_failed() -> None:
+    """Each reason once, the commonest first, beside the messages themselves."""
+    interval = ProducerInterval([1], 0, 1)
+    for reason, count in (("timed out", 2), ("refused", 30), ("timed out", 3)):
+        interval.note_failures({reason: count})
+
+    events = interval.failures(2 * SECOND_NS, SECOND_NS)
+
+    assert [(one.kind, one.fields) for one in events] == [
+        ("send_errors", {"reason": "refused", "messages": 30}),
+        ("send_errors", {"reason": "timed out", "messages": 5}),
+    ]
+    assert interval.following().failures(3 * SECOND_NS, 2 * SECOND_NS) == []

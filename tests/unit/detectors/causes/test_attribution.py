@@ -46,6 +46,7 @@ def test_of_two_causes_at_once_both_are_named(pair: tuple[str, str]) -> None:
 
 
 OTHERS = {
+    "access_denied",
     "drive_throttled",
     "foreign_load",
     "metadata_storm",

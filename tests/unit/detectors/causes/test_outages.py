@@ -198,3 +198,35 @@ def test_copies_that_catch_up_after_a_broker_came_back() -> None:
     found = first(around(behind, back), STEP)
 
     assert (found.cause, found.suspect) == ("under_replicated", "b3:7071")
+
+
+def failing(reason: str, *ks: int, messages: int = 100) -> tuple[TimedEvent, ...]:
+    return told("send_errors", *ks, reason=reason, messages=messages)
+
+
+def test_messages_that_are_refused_for_lack_of_a_right_are_no_broker_s_fault() -> None:
+    """The reason of the client decides, whatever else is silent."""
+    refused = failing("Broker: Topic authorization failed", *range(ONSET, ONSET + 20))
+    late = failing("Local: Message timed out", ONSET + 3, messages=5)
+    (found, *_) = attribute(STEP, around(events=(*refused, *late)))
+
+    assert found.cause == "access_denied"
+    assert "Of 2,005 messages that failed from the onset on, 2,000 were refused: " in (
+        found.evidence[0].text
+    )
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        failing("Local: Message timed out", ONSET),
+        failing("Broker: Topic authorization failed", ONSET - 50),
+        (
+            *failing("Broker: Topic authorization failed", ONSET, messages=10),
+            *failing("Local: Message timed out", ONSET + 1),
+        ),
+    ],
+    ids=["another reason", "long before", "few of them"],
+)
+def test_other_failures_are_no_lack_of_rights(events: tuple[TimedEvent, ...]) -> None:
+    assert "access_denied" not in [one.cause for one in attribute(STEP, around(events=events))]
