@@ -19,6 +19,7 @@ from soak.core.model import Change, Series
 from soak.core.series import parse_series
 
 ROUND_TRIPS = re.compile(r"(^|_)(rtt|round_?trip|ping)(_|$)", re.IGNORECASE)
+_AT_ONCE_SECONDS = 1
 _REFUSED = re.compile(r"refused|ECONNREFUSED", re.IGNORECASE)
 _TIMED_OUT = re.compile(r"no complete answer|timed out|no answer in time", re.IGNORECASE)
 _FEW = 0.75  # of the usual acknowledgements: with fewer, some partitions get none
@@ -159,6 +160,17 @@ class Answers:
     def refused(self) -> dict[str, int]:
         """Return who refused connections from the onset on, with the first second: no process is there."""
         return self._failed(_REFUSED)
+
+    @property
+    def all_silent(self) -> list[Silence]:
+        """Return the silences of all brokers where they began in one second and no connection was refused.
+
+        Empty for a single broker, or where one of several went on answering.
+        """
+        silent = self.unanswered
+        begins = [one.from_k for one in silent]
+        is_one_moment = len(silent) > 1 and max(begins) - min(begins) <= _AT_ONCE_SECONDS
+        return silent if is_one_moment and not self.answering and not self.refused else []
 
     @cached_property
     def timed_out(self) -> dict[str, int]:

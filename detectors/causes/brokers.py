@@ -100,7 +100,7 @@ def _down(facts: Facts) -> Hypothesis:
     pages = [one for one in seen.silent_pages if _is_gone(one, facts)]
     cut = [one for one in seen.unanswered if _is_gone(one, facts)]
     silent = [*cut, *pages]
-    if _stood_still(silent, facts):
+    if _stood_still(silent, facts) and not seen.all_silent:
         text = "Requests timed out and were answered again later; no connection was refused."
         return ruled_out("broker_down", text)
     signs: list[Sign] = []
@@ -116,6 +116,9 @@ def _down(facts: Facts) -> Hypothesis:
         text = "Requests timed out and connections were not refused: the process may stand still."
         signs.append(Sign(-FAIR, Evidence(text)))
     signs += beside
+    if seen.all_silent:
+        text = "All brokers fell silent in one second, so it is what they share: the way to them first."
+        signs.append(Sign(-CLEAR, Evidence(text)))
     if not silent and stopped is not None and not seen.refused and facts.answers.answering:
         names = ", ".join(sorted(seen.answering))
         text = f"All brokers that are asked short questions answered throughout ({names})."
@@ -220,7 +223,11 @@ _EVEN = 0.7
 def _paused(facts: Facts) -> Iterator[Hypothesis]:
     silent = [*facts.answers.unanswered, *facts.answers.silent_pages]
     hung = [one for one in silent if one.seconds >= _STOPPED_SECONDS]
-    if _stood_still(hung, facts):
+    if facts.answers.all_silent:
+        yield ruled_out(
+            "broker_pause", "All brokers fell silent in one second, and not one of them."
+        )
+    elif _stood_still(hung, facts):
         yield _hung(hung, facts)
     else:
         yield from _answered_late(facts)

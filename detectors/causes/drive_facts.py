@@ -48,7 +48,7 @@ _THROTTLES = (
 )
 _LEAST_WRITTEN = 50e6  # bytes between two readings: drives count in half megabytes
 _USUALLY = 2.0  # times the rate before the onset, that is more than usual
-_ALIKE = 2.0 / 3.0  # of the seconds by which a write slowed
+_ALIKE = 0.6  # of the seconds by which a write slowed
 _PART = 0.5
 
 _T = TypeVar("_T")
@@ -146,7 +146,7 @@ class Drive:
         """True when flushes slowed as writes did: what no collection of garbage does.
 
         On a drive that is always busy a flush waits for the writes before it, half as long on average and
-        longer where their times vary: there it must wait two thirds as long.
+        longer where their times vary: there it must wait three fifths as long.
         """
         slower, flush = self.risen(WRITE_AWAIT), self.flush
         if slower is None or flush is None or flush.is_calm or flush.delta < 0.0:

@@ -23,6 +23,7 @@ from detectors.causes.answers import ROUND_TRIPS
 from detectors.causes.channel import Shift, are_calm, mid_ranks, risen
 from detectors.causes.facts import Facts
 from detectors.causes.hypothesis import CLEAR, FAIR, SLIGHT, Hypothesis, Sign, ruled_out, unmeasured
+from detectors.nearby import when
 from soak.core.model import Change, Evidence, Series
 from soak.core.series import host_of, source_of
 
@@ -36,12 +37,16 @@ _AT_BROKER = (
     "pulsar_broker_publish_latency_seconds",
 )
 _MORE = 1.5
+_TOGETHER_SECONDS = 2
 _LEAST_PACKETS = 1.0
 _MANY_MORE, _MANY_PACKETS = 10.0, 5.0  # a second: no calm of anything else is asked for
 
 
 def examine(facts: Facts) -> Iterator[Hypothesis]:
-    """Give which channel of the network changed with the step."""
+    """Give which channel of the network changed with the step, or that it was cut."""
+    if facts.answers.all_silent:
+        yield _cut(facts)
+        return
     trips = facts.shifts_like(ROUND_TRIPS)
     counted = facts.shifts_like(background.PACKETS)
     trip = _felt(risen(trips, _MORE), facts)
@@ -66,6 +71,19 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
         )
     elif are_calm([*trips, *counted]):
         yield ruled_out("network", "Round trips and packets sent again stayed as they were.")
+
+
+def _cut(facts: Facts) -> Hypothesis:
+    """Return what all brokers that fall silent at once say: the way to them is what they share."""
+    silent = facts.answers.all_silent
+    names = ", ".join(one.what for one in silent)
+    since = when(min(one.from_k for one in silent) - facts.onset_k)
+    text = f"All brokers stopped answering in one second, {since}, and no connection was refused: {names}."
+    signs = [Sign(CLEAR + SLIGHT, Evidence(text))]
+    ends = {one.from_k + one.seconds for one in silent}
+    if all(one.is_over for one in silent) and max(ends) - min(ends) <= _TOGETHER_SECONDS:
+        signs.append(Sign(FAIR, Evidence("All of them answered again in one second, too.")))
+    return Hypothesis("network", tuple(signs))
 
 
 def _felt(one: Shift | None, facts: Facts) -> Shift | None:

@@ -94,6 +94,24 @@ def test_an_outage_in_which_all_brokers_answer_is_no_broker_s_end() -> None:
     assert "broker_down" not in [one.cause for one in found]
 
 
+@pytest.mark.parametrize("ends", [(22, 22, 22), (300, 300, 300)], ids=["back", "still silent"])
+def test_brokers_that_all_fall_silent_in_one_second_are_cut_off(ends: tuple[int, ...]) -> None:
+    """No process ends or stands still in all of them at once; the way to them is what they share."""
+    silent = [trips(f"b{i}:9092", range(ONSET, ONSET + end)) for i, end in enumerate(ends, start=1)]
+    found = first(around(*stopped(ends[0]), *silent))
+
+    assert found.cause == "network"
+    assert "All brokers stopped answering in one second" in found.evidence[0].text
+
+
+def test_brokers_that_refuse_connections_one_after_the_other_are_down() -> None:
+    """As where somebody ends all of them."""
+    silent = [trips(f"b{i}:9092", range(ONSET + i, END)) for i in (1, 2, 3)]
+    found = first(around(*stopped(END - ONSET), *silent, events=refused("b1:9092")))
+
+    assert found.cause == "broker_down"
+
+
 def test_a_broker_that_times_out_and_goes_on_stood_still_however_long() -> None:
     """Its leaders moved meanwhile; a process that had ended would have refused connections."""
     silent = range(ONSET, ONSET + 45)
