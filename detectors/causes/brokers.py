@@ -42,7 +42,7 @@ NEXT = {
     "broker_pause": "check if the broker was stopped or swapped, or its host migrated",
     "under_replicated": "see which replicas catch up, and throttle their replication",
     "leader_move": "read in the controller's log why leaders moved, and move them back",
-    "access_denied": "give the plan's user its rights on the topic back; see the log of the authorizer",
+    "access_denied": "give the user its rights back; see the log of the authorizer",
     "metadata_storm": "find who created or moved topics or partitions of others",
 }
 
