@@ -2,10 +2,10 @@
 
 Method:  the messages of all producers (or consumers) are counted by minute of the run, those above the limit
          apart. A minute is bad when more of its messages than the quantile allows were above the limit,
-         failed or were skipped, or when a client waited in vain in as many of its seconds as make an outage.
+         failed or were skipped, or when one client waited in vain as many seconds in a row as make an outage.
          Of an objective in messages each such message is bad. The budget is the share of the soak's minutes,
          or messages, that may be bad; an objective is missed from the minute on that exceeds it. Of messages
-         the whole soak is projected from those so far.
+         the whole soak is projected from those so far, by the profile of the plan, until it is over.
 Assumes: only seconds of the soak count, and of these not those in which the client itself was at fault. A
          minute counts when at least half of its seconds do and messages were due. It is closed when every
          client has passed it; a client that is ten minutes behind the others is not waited for, and what it
@@ -15,14 +15,18 @@ Assumes: only seconds of the soak count, and of these not those in which the cli
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from detectors.client_seconds import AWAY_SECONDS, Client, Second, client_of, value_at
 from soak.core.model import Change, Column
 from soak.core.plan.objectives import Objective
 from soak.core.plan.plan import OUTAGE_DETECTOR, Plan
+from soak.core.plan.rates import curve
 from soak.core.series import SeriesId
 from soak.core.units import SECOND_NS
 
@@ -39,20 +43,46 @@ SOURCES = {"publish": "producers", "end-to-end": "consumers"}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The objectives of a run, the length of its soak, and how long an outage lasts at least."""
+    """The objectives of a run, the length of its soak, and how long an outage lasts at least.
+
+    `due`: (second of the soak, messages that are due up to it), as planned, up to its end; any unit. Empty
+    for a constant rate. `is_over`: the soak has its length, and all minutes are known when they are judged.
+    """
 
     objectives: tuple[Objective, ...] = ()
     soak_seconds: int = 0
     outage_seconds: int = 5
+    due: tuple[tuple[int, Fraction], ...] = ()
+    is_over: bool = False
+
+    def due_by(self, second: int) -> Fraction:
+        """Return how many messages are due in the seconds of the soak before one, in some unit."""
+        if not self.due:
+            return Fraction(second)
+        at = bisect_right(self.due, second, key=lambda point: point[0])
+        (first, before), (last, after) = self.due[at - 1], self.due[min(at, len(self.due) - 1)]
+        if last == first:
+            return after
+        return before + (after - before) * Fraction(second - first, last - first)
 
 
 def settings_of(plan: Plan, soak_seconds: int | None = None) -> Settings:
     """Return the settings of a plan; `soak_seconds`: the length of a soak that is over."""
     planned = plan.phases.soak // SECOND_NS
+    seconds = planned if soak_seconds is None else soak_seconds
     outage = plan.detection.detectors[OUTAGE_DETECTOR].after // SECOND_NS
-    return Settings(
-        plan.service_objectives, planned if soak_seconds is None else soak_seconds, outage
-    )
+    due, is_over = _due(plan, seconds), soak_seconds is not None
+    return Settings(plan.service_objectives, seconds, outage, due, is_over)
+
+
+def _due(plan: Plan, seconds: int) -> tuple[tuple[int, Fraction], ...]:
+    """Return the messages that the plan's profile has due by second; that of a file is not known here."""
+    found, total = [], Fraction(0)
+    points = [*curve(plan.load.profile, plan.load.rate).between(0, seconds), (seconds, Fraction(0))]
+    for (first, rate), (last, _) in pairwise(points):
+        found.append((first, total))
+        total += rate * (last - first)
+    return (*found, (seconds, total)) if len(found) > 1 else ()
 
 
 @dataclass(slots=True)
@@ -60,15 +90,28 @@ class Minute:
     """The counts of one minute for one objective, of all clients; sums, so that no order matters."""
 
     seconds: int = 0  # a bit for each second that counts
-    waited: int = 0  # a bit for each in which a client waited in vain
+    waited: dict[str, int] = field(default_factory=dict)
+    """By client: a bit for each second in which it waited in vain."""
+
     bad: int = 0  # messages
     total: int = 0
 
+    @property
+    def longest_wait(self) -> int:
+        """Return the most seconds in a row in which one client waited in vain."""
+        return max((_longest_run(bits) for bits in self.waited.values()), default=0)
+
     def add(self, other: Minute) -> None:
         self.seconds |= other.seconds
-        self.waited |= other.waited
+        for source, bits in other.waited.items():
+            self.waited[source] = self.waited.get(source, 0) | bits
         self.bad += other.bad
         self.total += other.total
+
+
+def _longest_run(bits: int) -> int:
+    """Return the length of the longest run of ones in a number."""
+    return max(map(len, f"{bits:b}".split("0")))
 
 
 Minutes = dict[int, list[Minute]]
@@ -94,7 +137,7 @@ class MinuteCounter:
         counts = self.minutes.setdefault(second.k // MINUTE, [Minute() for _ in self._objectives])
         for objective, place, minute in zip(self._objectives, above, counts, strict=True):
             if client.is_producer == (objective.latency == "publish"):
-                minute.add(_counted(client, second, objective, place))
+                minute.add(_counted(source, client, second, objective, place))
 
     def _places(
         self, source: str, columns: Sequence[Column]
@@ -108,9 +151,12 @@ class MinuteCounter:
         return known[1], known[2]
 
 
-def _counted(client: Client, second: Second, objective: Objective, place: int | None) -> Minute:
+def _counted(
+    source: str, client: Client, second: Second, objective: Objective, place: int | None
+) -> Minute:
     bit = 1 << second.k % MINUTE
     has_waited = client.has_waited(second)
+    waited = {source: bit} if has_waited else {}
     above = round(value_at(second, place))
     if not client.is_producer:
         if not second.is_valid:
@@ -119,16 +165,16 @@ def _counted(client: Client, second: Second, objective: Objective, place: int | 
             second, "reread_messages"
         )
         total = max(above, client.count(second, "received_messages") - again)
-        return Minute(bit, bit * has_waited, above, total)
+        return Minute(bit, waited, above, total)
     failed = client.count(second, "failed_messages")
     # A pause of the client explains latencies up to its length, and none that is longer.
     is_longer = objective.limit_seconds >= AWAY_SECONDS and client.waits_for_cluster(second)
     if not (second.is_valid or has_waited or is_longer):
-        return Minute(0, 0, failed, failed)
+        # What failed has failed whoever was late; where nothing else came back, the second counts for that.
+        has_nothing = failed > 0 and client.count(second, "acked_messages") == 0
+        return Minute(bit * has_nothing, {source: bit} if has_nothing else {}, failed, failed)
     never = failed + client.count(second, "missed_messages")
-    return Minute(
-        bit, bit * has_waited, above + never, client.count(second, "acked_messages") + never
-    )
+    return Minute(bit, waited, above + never, client.count(second, "acked_messages") + never)
 
 
 @dataclass(slots=True)
@@ -141,6 +187,7 @@ class _Account:
     raised_k: int | None = None  # None: not missed
     onset_k: int = 0  # start of the minute that exceeded the budget
     reported: int = 0  # bad ones in the last change that was returned
+    whole: int = 0  # messages of the whole soak, once it is over; 0: to be projected
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +265,10 @@ class Objectives:
 
     def conclude(self) -> list[Change]:
         """Close all minutes; return the breaches that are new or have grown."""
+        if self._settings.is_over:
+            for at, account in enumerate(self._accounts):
+                rest = sum(counts[at].total for counts in self._counter.minutes.values())
+                account.whole = account.judged + rest
         return self._close(max(self._counter.minutes, default=-1) + 1)
 
     def standings(self) -> list[Standing]:
@@ -276,7 +327,7 @@ class Objectives:
             account.bad += minute.bad
             account.judged += minute.total
         elif seconds >= LEAST_SECONDS and (minute.total or minute.waited):
-            is_outage = minute.waited.bit_count() >= self._settings.outage_seconds
+            is_outage = minute.longest_wait >= self._settings.outage_seconds
             is_slow = minute.bad > (1 - objective.quantile) * minute.total
             account.seconds += seconds
             account.bad += is_outage or is_slow
@@ -287,9 +338,12 @@ class Objectives:
         soak_seconds = self._settings.soak_seconds
         if objective.unit == "minutes":
             return max(soak_seconds // MINUTE, account.judged)
-        if soak_seconds <= account.seconds:
+        if account.whole or soak_seconds <= account.seconds:
+            return max(account.whole, account.judged)
+        passed = self._settings.due_by(account.seconds)
+        if passed <= 0:
             return account.judged
-        return account.judged * soak_seconds // max(1, account.seconds)
+        return int(account.judged * self._settings.due_by(soak_seconds) / passed)
 
     def _is_spent(self, objective: Objective, account: _Account) -> bool:
         return account.bad > objective.budget(self._whole(objective, account))

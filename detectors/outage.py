@@ -18,6 +18,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
@@ -205,6 +206,7 @@ class Outages:
         self._config = config or Config()
         self._after = self._config.after // SECOND_NS
         self._limit_seconds = self._config.limit / SECOND_NS
+        self._target = Fraction(str(self._config.target_ratio))  # 0.9 is no float
         self._clients: dict[str, _Client] = {}
         self._known: dict[str, tuple[Sequence[Column], _Places | None]] = {}
 
@@ -292,11 +294,13 @@ class Outages:
         if is_ours and not any(map(client.is_open, client.watches)):
             late = 0  # but after an outage, a client that catches up is late because of it
         if acked == 0:
-            is_silent = _is_loaded(second) and places.client.has_waited(second)
+            has_failed = failed > 0 or places.client.has_waited(second)
+            is_silent = _is_loaded(second) and has_failed
             return "silent" if is_silent else "idle", failed, late
-        allowed = (1.0 - self._config.target_ratio) * (acked + failed + skipped)
+        settled = acked + failed + skipped
         has_waited = places.value(second, WAITING) >= self._limit_seconds and not is_ours
-        return "short" if failed + late > allowed or has_waited else "good", failed, late
+        is_short = settled - failed - late < self._target * settled
+        return "short" if is_short or has_waited else "good", failed, late
 
     def _leaders(
         self,
@@ -320,6 +324,19 @@ class Outages:
             if watch.raised_k is None and watch.bad + 1 >= self._after > waiting:
                 effect = "idle" if effect == "bad" else effect
             yield from _there(watch.take(series, second.k, effect, counts, self._after))
+        yield from self._gone_leaders(client, places, second, verdict, counts)
+
+    def _gone_leaders(
+        self, client: _Client, places: _Places, second: Second, verdict: Verdict, counts: _Counts
+    ) -> Iterator[Change]:
+        """Give the outages of leaders that the client no longer knows: they end when all goes well."""
+        known = {places.stopped, places.short, *(series for series, _ in places.leaders)}
+        for series in [one for one in client.watches if one not in known]:
+            effect: _Effect = "good" if verdict == "good" else "idle"
+            watch = client.watches[series]
+            yield from _there(watch.take(series, second.k, effect, counts, self._after))
+            if watch.raised_k is None:
+                del client.watches[series]
 
     def _consumed(self, client: _Client, places: _Places, second: Second) -> Iterator[Change]:
         received = places.count(second, "received_messages")

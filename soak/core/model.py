@@ -152,7 +152,9 @@ class Change:
 
     @property
     def direction(self) -> Direction:
-        return "up" if self.after > self.before else "down"
+        """Return "up" for what is worse than before; an outage and a missed objective always are."""
+        is_worse = self.kind in {"outage", "objective"} or self.after > self.before
+        return "up" if is_worse else "down"
 
     def to_row(self) -> dict[str, Any]:
         """Return the change as every table, state and message holds it, by the names of the columns."""

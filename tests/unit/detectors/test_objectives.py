@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detectors.client_seconds import Second
-from detectors.objectives import MinuteCounter, Objectives, Settings, Standing
+from detectors.incidents import group
+from detectors.objectives import MinuteCounter, Objectives, Settings, Standing, settings_of
 from soak.core.model import Change, Column
+from soak.core.plan import text
+from soak.core.plan.load import Profile
 from soak.core.plan.objectives import parse_objective
 from tests.support.detection.outage_world import (
     CONSUMER,
@@ -298,3 +301,86 @@ def test_a_share_is_exact_where_floats_would_round() -> None:
 
     assert standing(ten, run).bad == 1
     assert standing(twenty, run).bad == 0
+
+
+def stepped(k: int, at: int = 60, bad: int = 0) -> Second:
+    """Return a second of a load that is a hundred times as high from `at` on; `bad` messages are late."""
+    rate = 10.0 if k < at else 1000.0
+    return Second(k, producer_values(well(sent=rate, acked=rate, **{LATE: float(bad)})))
+
+
+def test_a_budget_that_grows_after_it_was_exceeded_stays_a_missed_one() -> None:
+    """The rate rose more than was foreseen; what was reported is no improvement."""
+    run = Settings((AVAILABLE,), 360)
+    many = [stepped(k, bad=5 if k < 10 else int(k == 100)) for k in range(240)]
+    found = fed(many, run)[1]
+
+    assert [one.direction for one in found] == ["up"] * len(found)
+    assert len(found) == 2
+    assert all(incident.headline.kind == "objective" for incident in group(found))
+
+
+def test_a_planned_rise_of_the_rate_is_a_part_of_the_budget() -> None:
+    """Of 540,600 messages of the soak 5,406 may be bad, and 50 were."""
+    rates = ((0, Fraction(0)), (60, Fraction(600)), (600, Fraction(540_600)))
+    run = Settings((AVAILABLE,), 600, due=rates)
+    objectives, found = fed((stepped(k, bad=5 if k < 10 else 0) for k in range(600)), run)
+
+    assert found == []
+    assert objectives.standings()[0].whole == 540_600
+
+
+def test_a_soak_that_is_over_is_judged_by_all_its_messages() -> None:
+    """Whatever was planned."""
+    counter = MinuteCounter((AVAILABLE,))
+    for k in range(600):
+        counter.add(PRODUCER, COLUMNS, stepped(k, bad=5 if k < 10 else 0))
+    objectives = Objectives(Settings((AVAILABLE,), 600, is_over=True))
+    objectives.merge(counter.minutes)
+
+    assert objectives.conclude() == []
+    assert objectives.standings()[0].left == 5406 - 50
+
+
+def test_the_profile_of_a_plan_says_what_is_due() -> None:
+    plan = text.load(
+        "name: x\nbroker: {kafka: {bootstrap_servers: 'h:9'}}\n"
+        "load: {rate: 10/s, message_size: 1KiB, profile: {steps: [{after: 1min, rate: 1k/s}]}}\n"
+        "phases: {warm_up: 20s, soak: 10min, drain: 30s}\n",
+        "plan.yaml",
+    ).plan
+    run = settings_of(plan)
+
+    assert [run.due_by(k) for k in (0, 30, 60, 61, 600, 900)] == [
+        *(0, 300, 600, 1600, 540_600, 540_600)
+    ]
+    assert settings_of(replace(plan, load=replace(plan.load, profile=Profile()))).due_by(30) == 30
+
+
+def test_seconds_without_an_acknowledgement_that_do_not_follow_each_other_are_no_outage() -> None:
+    """A slow client whose messages come back in the next second, or several that wait in turn."""
+    run = replace(SETTINGS, objectives=(P99,))
+    slow = [
+        Second(k, producer_values(well(sent=1 - k % 2, acked=k % 2, in_flight=1 - k % 2)))
+        for k in range(600)
+    ]
+    many = Objectives(run)
+    for k in range(600):
+        for client in range(10):
+            is_quiet = k % 60 == 6 * client
+            values = producer_values(silent() if is_quiet else well())
+            many.update(f"produce.{client}@h", COLUMNS, Second(k, values))
+        many.settle()
+
+    assert standing(slow, run).bad == 0
+    assert many.standings()[0].bad == 0
+
+
+def test_a_minute_in_which_everything_fails_is_bad_whoever_was_late() -> None:
+    """The schedule's lag, which makes seconds invalid, does not bring a message back."""
+    failing = [
+        Second(k, producer_values({"sent": RATE, "acked": 0, "failed": RATE}), is_valid=False)
+        for k in range(600)
+    ]
+
+    assert (standing(failing).bad, standing(failing).judged) == (10, 10)

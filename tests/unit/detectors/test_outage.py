@@ -359,3 +359,32 @@ def test_the_panel_reports_outages_and_resumes_them(cut: int) -> None:
         ("outage", "confirmed", 5.0),
         ("outage", "gone", 9.0),
     ]
+
+
+@pytest.mark.parametrize(("failed", "is_short"), [(9, False), (10, False), (11, True)])
+def test_a_target_that_is_just_met_is_met(failed: int, is_short: bool) -> None:  # noqa: FBT001  # a case
+    """Nine tenths of a hundred are ninety, whatever floats say."""
+    found = produced(
+        [well(acked=RATE - failed, failed=failed)] * 10, config=Config(target_ratio=0.9)
+    )
+
+    assert bool(found) is is_short
+
+
+def test_a_second_in_which_everything_fails_is_silent_whoever_was_late() -> None:
+    second = producer_values({"sent": RATE, "acked": 0, "failed": RATE})
+    rows = [(producer_columns(), Second(k, second, is_valid=False)) for k in range(10)]
+    (found,) = detect(PRODUCER, rows)
+
+    assert (found.series, found.after, found.failed_messages) == (STOPPED, 10.0, 10 * RATE)
+
+
+def test_the_outage_of_a_leader_that_the_client_forgets_ends_when_all_goes_well() -> None:
+    """The producer begins anew after the broker was taken out of the cluster."""
+    both, one = (producer_columns(names) for names in (("1", "2"), ("1",)))
+    without = producer_values(well(publish_waiting_seconds=9.0) | {"1": 0.01}, ("1", "2"))
+    rows = [(both, Second(k, without)) for k in range(20)]
+    rows += [(one, Second(k, producer_values(well() | {"1": 0.01}, ("1",)))) for k in range(20, 40)]
+    found = detect(PRODUCER, rows)
+
+    assert [(change.state, change.resolved_k) for change in found] == [("gone", 20)]
