@@ -44,8 +44,10 @@ class _Group:
             self._span = min(rises), Incident(tuple(self.members), effect=self.effect).resolved_k
         at, (begin, end) = opens_k(change), self._span
         if at < begin:
-            is_early = change.direction == "up" and begin - at <= TOGETHER_SECONDS
-            return begin - at if is_early else None
+            # an onset is known to its interval: those that overlap may be one
+            first_k = min(one.interval[0] for one in self.members if one.direction == "up")
+            apart = min(begin - at, max(0, first_k - change.interval[1]))
+            return apart if change.direction == "up" and apart <= TOGETHER_SECONDS else None
         if end is None or at <= end:
             return 0
         return at - end if at - end <= REJOIN_SECONDS else None

@@ -56,7 +56,7 @@ def judged(at: NDArray[np.int64], y: NDArray[np.float64]) -> Trend | None:
     line, step = float((rest**2).sum()), _best_step(y)
     if line > _MOST_LINE * step:
         return None
-    variance = n * (n - 1) * (2 * n + 5) / 18.0 * _memory(y, slope)
+    variance = n * (n - 1) * (2 * n + 5) / 18.0 * _memory(at, y, ends[1] - ends[0])
     z = max(0.0, abs(order) - 1.0) / sqrt(variance)
     surprise = -log(erfc(z / sqrt(2.0))) if z < _FAR else z * z / 2.0
     return Trend(*ends, surprise, 1.0 - line / step if step > 0.0 else 0.0)
@@ -70,17 +70,26 @@ def _best_step(y: NDArray[np.float64]) -> float:
     return float(((y - y.mean()) ** 2).sum() - gained.max())
 
 
-def _memory(y: NDArray[np.float64], slope: float) -> float:
+_STRAIGHT = (
+    0.01  # of the rise: what differs by less from a smooth curve is noise for itself, or rounding
+)
+
+
+def _memory(at: NDArray[np.int64], y: NDArray[np.float64], rise: float) -> float:
     """Return by how much correlation of neighbours enlarges the variance of sums, at least 1.
 
-    From squared differences over one and two levels, which a bend of the trend hardly enters: of an AR(1) the
-    second are 1 + correlation times the first. Half a standard error is added, for it is a few levels' word.
+    From squared differences of what a parabola leaves, over one and two levels: of an AR(1) the second are
+    1 + correlation times the first. Both get that of independent noise of `_STRAIGHT` of the rise: the rest
+    of a bend would else be all that is left of a clean drift. Half a standard error is added, for it is a few
+    levels' word.
     """
-    near, far = y[1:] - y[:-1] - slope, y[2:] - y[:-2] - 2.0 * slope
-    power = float((near**2).mean())
+    x = (at - at[0]) / max(int(at[-1] - at[0]), 1)
+    rest = y - np.polyval(np.polyfit(x, y, 2), x)
+    least = 2.0 * (_STRAIGHT * rise) ** 2
+    power = float(((rest[1:] - rest[:-1]) ** 2).mean()) + least
     if power <= 0.0:
         return 1.0
-    raw = float((far**2).mean()) / power - 1.0
+    raw = (float(((rest[2:] - rest[:-2]) ** 2).mean()) + least) / power - 1.0
     correlation = min(0.9, max(0.0, raw + 0.5 / sqrt(y.size)))
     return (1.0 + correlation) / (1.0 - correlation)
 

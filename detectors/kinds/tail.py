@@ -109,7 +109,7 @@ class Exceedance:
     ) -> list[float]:
         """Take a second that counts; return its odds for each of `SHARES`, NaN while they are not known."""
         unknown = [float("nan")] * len(SHARES)
-        if not total > 0.0:
+        if not (total > 0.0 and np.all(np.isfinite(above))):
             return unknown
         if not self._is_of(thresholds):
             self.rows, self.above, self.total, self.chosen = 0, {}, 0.0, None

@@ -1,6 +1,6 @@
 """The noise of each series: its scale, the bound of its scores, and the variance of its contrasts.
 
-Scale:     s, from absolute differences of neighbouring rows, which neither a step nor a drift enlarges.
+Scale:     s, from absolute differences of successive values, which neither a step nor a drift enlarges.
            A score is a value in units of s, or of the minimum effect or half the resolution, if larger.
 Clip:      Huber's minimax k for the share of outliers among the differences (Huber 1964), times the root of
            v(22 rows), so that a step of autocorrelated rows is judged in long-run standard deviations.
@@ -115,7 +115,7 @@ def learn_variance(
 
 def learn_outliers(arrays: SeriesArrays, unit: Floats) -> None:
     """Take the differences of the newest `CELL` rows."""
-    apart = np.abs(np.diff(arrays.y[ROWS - 1 :], axis=0))
+    apart = _successive(arrays.y)[ROWS - 1 :]
     known = np.isfinite(apart) & (arrays.seen > 0)
     far = known & (apart > CONSTANTS.outlier_sd * sqrt(2.0) * unit)
     number = known.sum(axis=0)
@@ -127,7 +127,7 @@ def learn_scale(arrays: SeriesArrays) -> None:
     """Take level, scale and resolution of the newest `ROWS` rows, `CELL` of which are new."""
     y = np.sort(arrays.y[:ROWS], axis=0)  # NaN last
     level, number = _medians(y)
-    apart = _midmean(np.abs(np.diff(arrays.y[:ROWS], axis=0))) / _MIDMEAN
+    apart = _midmean(_successive(arrays.y[:ROWS])) / _MIDMEAN
     enough, seen = number >= _LEAST_ROWS, arrays.seen
     arrays.center[:] = np.where(enough, level, arrays.center)
     weight = np.maximum(CELL / CONSTANTS.scale_rows, np.minimum(1.0, CELL / np.maximum(seen, 1.0)))
@@ -146,6 +146,17 @@ def learn_clip(arrays: SeriesArrays, noise: Noise) -> None:
     clip = np.maximum(np.interp(arrays.outliers, _SHARES, _CLIPS), CONSTANTS.least_clip)
     clip = np.where(arrays.scale < noise.unit, CONSTANTS.least_clip, clip)
     arrays.clip[:] = clip * np.sqrt(noise.variance[_TYPICAL])
+
+
+def _successive(y: Floats) -> Floats:
+    """Return how far each value is from the one before it, whatever rows without one lie between; else NaN.
+
+    Shape (rows - 1, n). A series that has a value in every third second has noise all the same.
+    """
+    rows = np.arange(y.shape[0])[:, np.newaxis]
+    newest = np.maximum.accumulate(np.where(np.isfinite(y), rows, 0), axis=0)
+    apart: Floats = np.abs(y[1:] - np.take_along_axis(y, newest[:-1], axis=0))
+    return apart
 
 
 def _medians(y: Floats) -> tuple[Floats, NDArray[np.int64]]:

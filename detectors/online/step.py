@@ -137,10 +137,14 @@ class Steps:
         window.add_up(self._sums, arrays, self._noise.unit, self.state.used, slice(None))
 
     def level(self, i: int, rows: int) -> float | None:
-        """Return the median of the newest rows of series `i` in its own unit; None if half is missing."""
-        newest = self.state.arrays.y[max(0, self.state.used - rows) : self.state.used, i]
-        newest = newest[np.isfinite(newest)]
-        if 2 * newest.size < rows:
+        """Return the median of the newest rows of series `i` in its own unit.
+
+        None where they have fewer than half of the values that so many rows have otherwise.
+        """
+        known = self.state.arrays.y[: self.state.used, i]
+        newest = known[-rows:]
+        newest, usual = newest[np.isfinite(newest)], np.mean(np.isfinite(known))
+        if newest.size < _LEAST_PART or 2 * newest.size < min(rows, known.size) * usual:
             return None
         return scale.unscaled(float(np.median(newest)), logarithmic=bool(self.is_log[i]))
 

@@ -66,3 +66,13 @@ def test_thresholds_that_change_while_they_are_learnt_are_learnt_anew() -> None:
     known.odds(FINE, counts(FINE, 1000), 1000.0)
 
     assert (known.rows, known.total) == (1, 1000.0)
+
+
+def test_a_second_without_counts_teaches_nothing() -> None:
+    """One that was not measured would else leave the latency without a threshold for good."""
+    known, unmeasured = Exceedance(), np.full(len(COARSE), np.nan)
+    for row in range(ROWS + 1):
+        known.odds(COARSE, unmeasured if row == 50 else counts(COARSE, 1000), 1000)
+
+    assert known.chosen == learnt(COARSE).chosen
+    assert np.isnan(known.odds(COARSE, unmeasured, 1000)).all()

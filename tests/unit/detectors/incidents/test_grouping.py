@@ -212,3 +212,14 @@ def test_a_missed_objective_is_an_incident_of_its_own() -> None:
     assert [one.onset_k for one in latency.changes] == [100]
     assert (breach.key, breach.headline.kind, breach.state) == ("r-304", "objective", "confirmed")
     assert missed.series not in latency.moved
+
+
+def test_a_change_whose_onset_may_lie_in_an_incident_joins_it_in_whatever_batch_it_comes() -> None:
+    """Its likeliest onset is earlier; the intervals of both overlap."""
+    first = replace(rise(110), interval=(95, 112))
+    later = replace(rise(95, series=END_TO_END), raised_k=130, interval=(94, 112))
+    (at_once,) = group([first, later])
+    (in_turn,) = group([first, later], {identity(first): "run-1"})
+
+    assert {identity(one) for one in at_once.changes} == {identity(one) for one in in_turn.changes}
+    assert in_turn.key == "run-1"

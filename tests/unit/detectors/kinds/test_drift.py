@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -114,3 +116,20 @@ def test_a_level_beyond_where_a_drift_began_is_its_end() -> None:
     said = watched((10, 0.0), (70, 0.6), (30, 0.6), (1, -0.3), (60, -0.3))
 
     assert told(said) == [("up", "confirmed"), ("up", "gone")]
+
+
+@pytest.mark.parametrize("sd", [0.0, 0.005, 0.1])
+@pytest.mark.parametrize(
+    "shape", [lambda t: 1.0 + 3.0 * t, lambda t: 4.0**t], ids=["linear", "exponential"]
+)
+def test_a_clean_drift_is_found_as_well_as_a_noisy_one(
+    shape: Callable[[NDArray[np.float64]], NDArray[np.float64]], sd: float
+) -> None:
+    """From 10 to 40 ms within an hour: its bend on log10 is no correlated noise."""
+    rng = np.random.default_rng(4)
+    y = np.log10(shape(np.linspace(0.0, 1.0, HOUR))) + sd * rng.normal(size=HOUR)
+    (found,) = detect(series_of(y), Config())
+
+    assert found.kind == "drift"
+    assert found.before < 0.015
+    assert found.after > 0.035

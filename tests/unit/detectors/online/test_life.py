@@ -100,3 +100,21 @@ def test_no_two_changes_of_a_series_are_raised_in_one_second() -> None:
 
     assert raised
     assert len(raised) == len(set(raised))
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_a_series_with_a_value_in_every_few_seconds_has_noise_and_an_end_all_the_same(
+    every: int,
+) -> None:
+    """Correlated noise raises no alarm, and a step that goes away is gone."""
+    rng, walk = np.random.default_rng(5), np.zeros(1500)
+    for row in range(1, walk.size):
+        walk[row] = 0.9 * walk[row - 1] + 0.04 * rng.normal()
+    values = 0.01 * 10.0**walk
+    values[900:1100] *= 20.0
+    values[np.arange(values.size) % every > 0] = np.nan
+    found = run(values)
+    up = [change for _, change in found if change.direction == "up"]
+
+    assert [change.state for change in up if change.state != "warning"] == ["confirmed", "gone"]
+    assert [change.onset_k for _, change in confirmed(found) if change.onset_k < 890] == []
