@@ -39,12 +39,12 @@ def forecast_of(folder: RunFolder) -> Mapping[str, Any]:
         raise RunFolderError(f"{folder.forecast} is damaged: {error}") from error
 
 
-def retention(timeline: Timeline, told: Mapping[str, Any]) -> dict[str, object]:
+def retention(timeline: Timeline, forecast: Mapping[str, Any]) -> dict[str, object]:
     """Return what `summary.json` says of retention: what was forecast, what happened, and the difference."""
     begin, end = timeline.soak
     seconds = timeline.event_seconds.get(_DELETION)
     happened = compare_with_event(
-        told,
+        forecast,
         {
             "first_deletion": first_of(timeline, _DELETION),
             "first_free": min(
@@ -56,13 +56,13 @@ def retention(timeline: Timeline, told: Mapping[str, Any]) -> dict[str, object]:
     )
     within = 0 if seconds is None else int(((seconds >= begin) & (seconds < end)).sum())
     return {
-        "forecast": dict(told),
+        "forecast": dict(forecast),
         "happened": {**happened, "soak_seconds_with_deletions": within},
     }
 
 
 def _watched_until(timeline: Timeline) -> float | None:
-    """Return until when there was load and somebody looked for deletions; None: nobody did."""
+    """Return until when there was load and a probe looked for deletions; None: none did."""
     looks = [
         int(seconds[-1]) + 1.0
         for name, (seconds, _) in timeline.series.items()

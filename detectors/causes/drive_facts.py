@@ -238,8 +238,11 @@ def _own_word(place: Place, facts: Facts) -> OwnWord:
 
 
 def _logged(metric: str, place: Place, facts: Facts) -> list[Series]:
-    found = {place_of(name): series for name, series in facts.named(metric).items()}
-    return _below(place, found)
+    return _below(place, _by_place(metric, facts))
+
+
+def _by_place(metric: str, facts: Facts) -> dict[Place, Series]:
+    return {place_of(name): series for name, series in facts.named(metric).items()}
 
 
 def _around(series: Series, facts: Facts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -265,8 +268,7 @@ def _grown(series: Series, facts: Facts) -> float:
 
 def _amplification(place: Place, facts: Facts) -> tuple[float, float] | None:
     """Return how much more a drive wrote to its flash than it was sent, before the onset and from then on."""
-    media = {place_of(name): one for name, one in facts.named(_MEDIA).items()}
-    host = {place_of(name): one for name, one in facts.named(_BY_HOST).items()}
+    media, host = _by_place(_MEDIA, facts), _by_place(_BY_HOST, facts)
     both = {at: (media[at], host[at]) for at in media.keys() & host.keys()}
     found = [_two_ratios(*one, facts) for one in _below(place, both)]
     known = [one for one in found if one is not None]
@@ -288,11 +290,8 @@ def _two_ratios(media: Series, host: Series, facts: Facts) -> tuple[float, float
 
 def _awaits(metric: str, facts: Facts) -> dict[Place, Series]:
     """Return the mean time of a request by place: as measured, or made of the rates of both."""
-    found = {place_of(name): series for name, series in facts.named(metric).items()}
-    times, counts = (
-        {place_of(name): series for name, series in facts.named(one).items()}
-        for one in _AWAITS[metric]
-    )
+    found = _by_place(metric, facts)
+    times, counts = (_by_place(one, facts) for one in _AWAITS[metric])
     for place in times.keys() & counts.keys() - found.keys():
         k, at, of = np.intersect1d(times[place].k, counts[place].k, return_indices=True)
         spent, requests = times[place].values[at], counts[place].values[of]

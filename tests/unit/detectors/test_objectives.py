@@ -310,7 +310,7 @@ def stepped(k: int, at: int = 60, bad: int = 0) -> Second:
 
 
 def test_a_budget_that_grows_after_it_was_exceeded_stays_a_missed_one() -> None:
-    """The rate rose more than was foreseen; what was reported is no improvement."""
+    """The rate rose more than was projected; what was reported is no improvement."""
     run = Settings((AVAILABLE,), 360)
     many = [stepped(k, bad=5 if k < 10 else int(k == 100)) for k in range(240)]
     found = fed(many, run)[1]
