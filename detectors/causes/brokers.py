@@ -76,8 +76,9 @@ def _denied(facts: Facts) -> Iterator[Hypothesis]:
     first = facts.near[0]
     failed: Counter[str] = Counter()
     for one in facts.events(SEND_ERRORS_EVENT):
-        if first <= one.k < facts.end_k:
-            failed[str(one.event.fields.get("reason"))] += int(one.event.fields.get("messages", 0))
+        messages = one.event.fields.get("messages")
+        if first <= one.k < facts.end_k and isinstance(messages, int | float):
+            failed[str(one.event.fields.get("reason"))] += round(messages)
     denied = Counter({why: count for why, count in failed.items() if _DENIED.search(why)})
     if not denied or denied.total() < _MOST * failed.total():
         return

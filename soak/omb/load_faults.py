@@ -56,10 +56,10 @@ def load_faults(result: Result) -> list[LoadFault]:
 
 def _rate_not_held(result: Result) -> Iterator[LoadFault]:
     rate = _values(result, PUBLISH_RATE)
-    known = rate[np.isfinite(rate)]
-    if not np.any(known > 0.0):
+    if not np.any(rate > 0.0):
         return
     rate[: np.argmax(rate > 0.0)] = np.nan  # the load has not begun
+    known = rate[np.isfinite(rate)]
     reached = _rate_of_run(known)
     spread = 1.4826 * float(np.median(np.abs(known - np.median(known))))
     short = rate < min(_SHORT * reached, reached - _SIGMAS * spread)  # NaN is not

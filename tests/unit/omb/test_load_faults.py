@@ -61,6 +61,7 @@ def where(faults: list[LoadFault]) -> list[tuple[str, int, int]]:
         (rates((RATE, 30), (0.7 * RATE, 1), (RATE, 59)), []),  # one late sample
         (rates((RATE, 89), (0.3 * RATE, 1)), []),  # the last was cut off
         (rates((0.0, 3), (RATE, 87)), []),  # the load had not begun
+        (rates((0.0, 60), (RATE, 20), (0.5 * RATE, 10)), [("publish", 80, 89)]),  # nor for long
         (rates((0.0, 1), (1.2 * RATE, 4), (RATE, 85)), []),  # it makes up for a late beginning
         (rates((RATE, 90), noise=0.15), []),  # as fast as it goes: no rate to hold
     ],

@@ -239,12 +239,13 @@ def test_messages_that_are_refused_for_lack_of_a_right_are_no_broker_s_fault() -
     [
         failing("Local: Message timed out", ONSET),
         failing("Broker: Topic authorization failed", ONSET - 50),
+        told("send_errors", ONSET, reason="Broker: Topic authorization failed", messages="many"),
         (
             *failing("Broker: Topic authorization failed", ONSET, messages=10),
             *failing("Local: Message timed out", ONSET + 1),
         ),
     ],
-    ids=["another reason", "long before", "few of them"],
+    ids=["another reason", "long before", "no number", "few of them"],
 )
 def test_other_failures_are_no_lack_of_rights(events: tuple[TimedEvent, ...]) -> None:
     assert "access_denied" not in [one.cause for one in attribute(STEP, around(events=events))]
