@@ -8,8 +8,8 @@ Method:  the messages of all producers (or consumers) are counted by minute of t
          the whole soak is projected from those so far, by the profile of the plan, until it is over.
 Assumes: only seconds of the soak count, and of these not those in which the client itself was at fault. A
          minute counts when at least half of its seconds do and messages were due. It is closed when every
-         client has passed it; a client that is ten minutes behind the others is not waited for, and what it
-         says of closed minutes is not counted any more.
+         client has passed it. A client that is ten minutes behind the others, or was not heard of before, is
+         not waited for: what it says of closed minutes is not counted any more.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Panel:
         row[: one.watched.size] = np.asarray(values, dtype=np.float64)[one.watched]
         one.steps.push(k, row)
         changes += self._raise(source, one, k)
-        changes += self._settle(source, one)
+        changes += self._settle(source, one, k)
         if one.state.opened and one.state.rows % _GONE_EVERY == 0:
             changes += _close(one, k)
         return changes
@@ -197,7 +197,7 @@ class Panel:
                 one.steps.restart(i, found)
         return changes
 
-    def _settle(self, source: str, one: _Source) -> list[Change]:
+    def _settle(self, source: str, one: _Source, k: int) -> list[Change]:
         """Confirm each candidate whose level has lasted; withdraw it once it had its time."""
         changes = []
         for name, candidate in list(one.state.candidates.items()):
@@ -212,8 +212,10 @@ class Panel:
                 change = self._change(source, name, candidate.raised_k, found)
                 change = replace(change, state="confirmed")
                 # of a stair the first step is the last to end
-                opened = one.state.opened.get(name, [])[: _MOST_OPEN - 1]
-                one.state.opened[name] = [*opened, change]
+                opened = one.state.opened.get(name, [])
+                kept, gone = opened[: _MOST_OPEN - 1], opened[_MOST_OPEN - 1 :]
+                changes += [replace(other, state="gone", resolved_k=k) for other in gone]
+                one.state.opened[name] = [*kept, change]
                 one.steps.restart(i, found)
             elif rows >= ROWS or (rows >= one.steps.confirm and not one.steps.is_above(i)):
                 change = _withdrawn(source, name, candidate)

@@ -63,6 +63,18 @@ def test_all_steps_of_a_stair_are_gone_once_the_level_is_back() -> None:
 
 
 @pytest.mark.long
+def test_each_step_of_a_stair_of_fifteen_ends_once() -> None:
+    """A series keeps at most twelve open changes; one that it has no room for ends then, and is not lost."""
+    levels = np.repeat([*(0.001 * 2.0 ** np.arange(16)), 0.001], 100)
+    found = run(levels * 10.0 ** np.random.default_rng(0).normal(0.0, 0.01, levels.size))
+    ups = [change.raised_k for _, change in confirmed(found) if change.direction == "up"]
+    gone = [change.raised_k for _, change in found if change.state == "gone"]
+
+    assert len(ups) == 15
+    assert sorted(gone) == ups
+
+
+@pytest.mark.long
 def test_every_warning_is_confirmed_or_withdrawn() -> None:
     """A stall of 18 s where a level must last 30 s."""
     values = np.column_stack([latencies(seed, 300) for seed in range(20)])
