@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from detectors.channels import MOST_SERIES
 from detectors.nearby import Nearby, TimedEvent, between
 from soak.core.model import Change
 from soak.core.series import host_of, parse_series, source_of
@@ -178,7 +177,7 @@ def _named(texts: Iterable[str], known: _Known) -> frozenset[str]:
     return frozenset(there or known.addresses.keys() & numbers)
 
 
-@lru_cache(maxsize=MOST_SERIES)
+@lru_cache(maxsize=8192)
 def _texts(series: str) -> tuple[tuple[str, ...], str]:
     """Return the labels that may name a broker, and the host of the probe, "" of any other source."""
     labels = dict(parse_series(series).labels)

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from detectors.scale import FLOOR_SECONDS
+from detectors.minimum_effect import FLOOR_SECONDS, MAX_CONFIDENCE
 from soak.core.model import Change, Series
 
 _AROUND = 9  # values on either side
 _PART = 0.5  # of the distance of the farthest, which the others of its burst have
 _USUAL = 0.9  # quantile of the other distances
-_CONFIDENCE = 0.9999  # of what is many sd away
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -93,5 +92,5 @@ def _edge(series: Series, row: int, before: float, after: float) -> Change:
         before=before,
         after=after,
         state="confirmed",
-        confidence=_CONFIDENCE,
+        confidence=MAX_CONFIDENCE,
     )

@@ -1,26 +1,72 @@
-"""The counts in one second of a producer or a consumer, and whether it waited for the cluster in vain."""
+"""The records of producers and consumers: their latencies, the counts of a second, and whether they waited.
+
+Latencies make findings; all other series are channels that may explain one.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.core.model import Column
+from soak.core.model import Change, Column
+from soak.core.series import SeriesId, parse_series, series_name
 
+LATENCIES = ("end_to_end_latency_seconds", "publish_latency_seconds")
+QUANTILES = ("0.99", "0.999", "0.5")  # in the order in which a finding is named after them
+LONG_GAP_SECONDS = 600
+"""Without a record for longer, what comes does not follow what was."""
 WAITING = "publish_waiting_seconds"
 PUBLISH_ABOVE = "publish_latency_above_messages"
 END_TO_END_ABOVE = "end_to_end_latency_above_messages"
-DUE = ("sent_messages", "missed_messages", "in_flight_messages", "queue_full_messages")
+_DUE = (
+    "failed_messages",
+    "sent_messages",
+    "missed_messages",
+    "in_flight_messages",
+    "queue_full_messages",
+)
 """Any of them says that a message was due, or still is."""
 AWAY_SECONDS = 0.5
 _BUSY_CORES = 0.85
 _STARVED_RATIO = 0.5
 """A client that used so much of a core, was away for so long or waited so much for a processor may itself be
 the reason that nothing was acknowledged."""
+_Found = TypeVar("_Found")
+
+
+def is_headline(column: Column | SeriesId) -> bool:
+    """True for the latencies that a finding is about."""
+    return column.metric in LATENCIES and dict(column.labels).get("quantile") in QUANTILES
+
+
+def is_of_finding(change: Change) -> bool:
+    """True for what makes a finding: an outage, and changes of the latencies."""
+    return change.kind == "outage" or is_headline(parse_series(change.series))
+
+
+def latency_of(series: str) -> str:
+    """Return source and metric of a series: all quantiles, and all leaders, are one latency."""
+    found = parse_series(series)
+    return series_name(found.source, found.metric)
+
+
+class BySource(Generic[_Found]):
+    """What was found in the columns of each source, looked for again when they change."""
+
+    def __init__(self, find: Callable[[str, Sequence[Column]], _Found]) -> None:
+        self._find = find
+        self._known: dict[str, tuple[Sequence[Column], _Found]] = {}
+
+    def get(self, source: str, columns: Sequence[Column]) -> _Found:
+        known = self._known.get(source)
+        if known is None or not (known[0] is columns or known[0] == columns):
+            known = self._known[source] = columns, self._find(source, columns)
+        return known[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +110,10 @@ class Client:
 
         Not so when the client itself may be the reason.
         """
-        if not self.is_producer:
-            nothing = self.count(second, "received_messages") == 0
-            return nothing and second.is_valid and self.value(second, "lag_messages") > 0
-        is_due = any(self.value(second, metric) > 0 for metric in ("failed_messages", *DUE))
-        nothing = self.count(second, "acked_messages") == 0
-        return nothing and is_due and (second.is_valid or self.waits_for_cluster(second))
+        metrics, came = (_DUE, "acked") if self.is_producer else (("lag_messages",), "received")
+        is_due = any(self.value(second, metric) > 0 for metric in metrics)
+        is_cluster = second.is_valid or (self.is_producer and self.waits_for_cluster(second))
+        return is_due and is_cluster and self.count(second, f"{came}_messages") == 0
 
     def waits_for_cluster(self, second: Second) -> bool:
         """True when messages were with the cluster, and the client was there to take acknowledgements."""

@@ -22,7 +22,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from detectors.client_seconds import AWAY_SECONDS, Client, Second, client_of, value_at
+from detectors.client_seconds import AWAY_SECONDS, BySource, Client, Second, client_of, value_at
 from soak.core.model import Change, Column
 from soak.core.plan.objectives import Objective
 from soak.core.plan.plan import OUTAGE_DETECTOR, Plan
@@ -123,15 +123,15 @@ class MinuteCounter:
 
     def __init__(self, objectives: Sequence[Objective]) -> None:
         self._objectives = objectives
-        self._known: dict[str, tuple[Sequence[Column], Client | None, list[int | None]]] = {}
+        self._places = BySource(self._found)
         self.minutes: Minutes = {}
 
     def is_client(self, source: str, columns: Sequence[Column]) -> bool:
-        return self._places(source, columns)[0] is not None
+        return self._places.get(source, columns)[0] is not None
 
     def add(self, source: str, columns: Sequence[Column], second: Second) -> None:
         """Count a record of a client; records of other sources count nothing."""
-        client, above = self._places(source, columns)
+        client, above = self._places.get(source, columns)
         if client is None or second.phase != "soak":
             return
         counts = self.minutes.setdefault(second.k // MINUTE, [Minute() for _ in self._objectives])
@@ -139,16 +139,14 @@ class MinuteCounter:
             if client.is_producer == (objective.latency == "publish"):
                 minute.add(_counted(source, client, second, objective, place))
 
-    def _places(
-        self, source: str, columns: Sequence[Column]
+    def _found(
+        self, _source: str, columns: Sequence[Column]
     ) -> tuple[Client | None, list[int | None]]:
-        known = self._known.get(source)
-        if known is None or not (known[0] is columns or known[0] == columns):
-            client = client_of(columns)
-            limits = [one.limit_seconds for one in self._objectives]
-            above = [] if client is None else [client.above(limit) for limit in limits]
-            known = self._known[source] = columns, client, above
-        return known[1], known[2]
+        """Return the client of these columns, and the place of each objective's count."""
+        client = client_of(columns)
+        if client is None:
+            return None, []
+        return client, [client.above(one.limit_seconds) for one in self._objectives]
 
 
 def _counted(

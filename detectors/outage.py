@@ -28,8 +28,10 @@ from pydantic.dataclasses import dataclass as config_dataclass
 
 from detectors.client_seconds import (
     END_TO_END_ABOVE,
+    LONG_GAP_SECONDS,
     PUBLISH_ABOVE,
     WAITING,
+    BySource,
     Client,
     Second,
     client_of,
@@ -41,8 +43,6 @@ from soak.core.plan.phases import LOAD_PHASES
 from soak.core.series import Labels, column_name, series_name
 from soak.core.units import SECOND_NS, Duration
 
-_LONG_GAP = 600
-"""Seconds without a record after which an open outage is not continued."""
 _ACKNOWLEDGED_PHASES = LOAD_PHASES - {"ramp"}
 """A ramp raises the rate until the cluster cannot follow."""
 _RECEIVED_PHASES = _ACKNOWLEDGED_PHASES - {"catch-up"}
@@ -70,18 +70,13 @@ Verdict = Literal["silent", "short", "good", "idle"]
 """Of one second of a client; an idle one says nothing."""
 _Effect = Literal["bad", "partly", "good", "idle"]
 """Of one second on one series: one that is `partly` good ends a candidate, but no open outage."""
-_STOPPED: Mapping[Verdict, _Effect] = {
-    "silent": "bad",
-    "short": "partly",
-    "good": "good",
-    "idle": "idle",
+_EFFECTS: Mapping[Verdict, tuple[_Effect, _Effect]] = {
+    "silent": ("bad", "idle"),
+    "short": ("partly", "bad"),
+    "good": ("good", "good"),
+    "idle": ("idle", "idle"),
 }
-_SHORT: Mapping[Verdict, _Effect] = {
-    "silent": "idle",
-    "short": "bad",
-    "good": "good",
-    "idle": "idle",
-}
+"""On outages, and on the series of too few messages in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,45 +103,47 @@ class _Watch:
 
     def take(
         self, series: str, k: int, effect: _Effect, counts: _Counts, after: int
-    ) -> Change | None:
+    ) -> list[Change]:
         """Return the outage when it opens, each time that its length has doubled, and when it ends."""
         is_candidate = self.raised_k is None
         if effect in {"good", "partly"} and is_candidate:
             self.bad = 0
-            return None
+            return []
         if not self.bad:
             if effect == "idle":
-                return None
+                return []
             self.onset_k, self.failed, self.late = k, 0, 0
         self.failed += counts.failed
         self.late += counts.late
         if effect == "good":
             self.good_k = k if not self.good else self.good_k
             self.good += 1
-            return self.end(series, counts.due, self.good_k) if self.good >= after else None
+            return self.end(series, counts.due, self.good_k) if self.good >= after else []
         if effect == "idle":
-            return None
+            return []
         self.good = 0
         self.bad += effect == "bad"
         if is_candidate and self.bad >= after:
             self.raised_k = k
         elif is_candidate or self.bad < 2 * self.reported:
-            return None
+            return []
         self.reported = self.bad
-        return self.change(series, counts.due, None)
+        return self.open(series, counts.due)
 
-    def end(self, series: str, due: int, k: int) -> Change | None:
+    def end(self, series: str, due: int, k: int) -> list[Change]:
         """Forget the candidate, or return the open outage as over since second `k`."""
-        found = None if self.raised_k is None else self.change(series, due, k)
+        found = self.open(series, due, k)
         self.bad = self.good = self.reported = 0
         self.raised_k = None
         return found
 
-    def change(self, series: str, due: int, resolved_k: int | None) -> Change:
-        """Return the open outage; `resolved_k`: since when it is over."""
-        return Change(
+    def open(self, series: str, due: int, resolved_k: int | None = None) -> list[Change]:
+        """Return the open outage, if there is one; `resolved_k`: since when it is over."""
+        if self.raised_k is None:
+            return []
+        change = Change(
             series=series,
-            raised_k=-1 if self.raised_k is None else self.raised_k,
+            raised_k=self.raised_k,
             onset_k=self.onset_k,
             interval=(max(0, self.onset_k - 1), self.onset_k),
             before=0.0,
@@ -159,6 +156,7 @@ class _Watch:
             late_messages=self.late,
             due_messages=due,
         )
+        return [change]
 
 
 @dataclass(slots=True)
@@ -188,13 +186,6 @@ class _Places:
     late: int | None  # of the messages above the limit
     leaders: tuple[tuple[str, int], ...]  # series of its outages, and place of its median
 
-    def value(self, second: Second, metric: str) -> float:
-        """Return a value, 0 where it was not measured."""
-        return self.client.value(second, metric)
-
-    def count(self, second: Second, metric: str) -> int:
-        return self.client.count(second, metric)
-
     def late_count(self, second: Second) -> int:
         return round(value_at(second, self.late))
 
@@ -208,11 +199,11 @@ class Outages:
         self._limit_seconds = self._config.limit / SECOND_NS
         self._target = Fraction(str(self._config.target_ratio))  # 0.9 is no float
         self._clients: dict[str, _Client] = {}
-        self._known: dict[str, tuple[Sequence[Column], _Places | None]] = {}
+        self._places = BySource(self._found)
 
     def update(self, source: str, columns: Sequence[Column], second: Second) -> list[Change]:
         """Take the next second of one source, which counts once; return the outages that have changed."""
-        places = self._places(source, columns)
+        places = self._places.get(source, columns)
         if places is None:
             return []
         client = self._clients.get(source)
@@ -228,10 +219,10 @@ class Outages:
     def standing(self) -> list[Change]:
         """Return the open outages with all that they have cost by now."""
         return [
-            watch.change(series, client.due, None)
+            change
             for client in self._clients.values()
             for series, watch in client.watches.items()
-            if watch.raised_k is not None
+            for change in watch.open(series, client.due)
         ]
 
     def to_state(self) -> dict[str, Any]:
@@ -257,38 +248,40 @@ class Outages:
         apart = k - client.last_k
         if 0 < apart <= self._after:
             return []
-        ended = [
-            watch.end(series, client.due, client.last_k + 1)
+        return [
+            change
             for series, watch in client.watches.items()
-            if watch.raised_k is None or not 0 < apart <= _LONG_GAP
+            if watch.raised_k is None or not 0 < apart <= LONG_GAP_SECONDS
+            for change in watch.end(series, client.due, client.last_k + 1)
         ]
-        return [change for change in ended if change is not None]
 
     def _produced(self, client: _Client, places: _Places, second: Second) -> Iterator[Change]:
         verdict, failed, late = self._produced_verdict(client, places, second)
-        skipped = places.count(second, "missed_messages")
-        client.due += places.count(second, "sent_messages") + skipped
-        counts = _Counts(failed, late, client.due)
-        found = client.watch(places.stopped).take(
-            places.stopped, second.k, _STOPPED[verdict], counts, self._after
+        client.due += sum(
+            places.client.count(second, f"{one}_messages") for one in ("sent", "missed")
         )
-        if client.is_open(places.stopped) or found is not None:
+        counts = _Counts(failed, late, client.due)
+        on_stopped, on_short = _EFFECTS[verdict]
+        found = client.watch(places.stopped).take(
+            places.stopped, second.k, on_stopped, counts, self._after
+        )
+        short = client.watch(places.short)
+        if client.is_open(places.stopped) or found:
             # what fell short before, or does so as a backlog is settled, is a part of it
-            yield from _there(client.watch(places.short).end(places.short, client.due, second.k))
+            yield from short.end(places.short, client.due, second.k)
         else:
-            effect = _SHORT[verdict] if _is_loaded(second) or verdict != "short" else "partly"
-            yield from _there(
-                client.watch(places.short).take(places.short, second.k, effect, counts, self._after)
-            )
-        yield from _there(found)
+            effect = on_short if _is_loaded(second) or verdict != "short" else "partly"
+            yield from short.take(places.short, second.k, effect, counts, self._after)
+        yield from found
         yield from self._leaders(client, places, second, verdict, counts)
 
     def _produced_verdict(
         self, client: _Client, places: _Places, second: Second
     ) -> tuple[Verdict, int, int]:
         """Return the verdict on a second of a producer, and the messages that failed and came late."""
-        acked, failed = (places.count(second, f"{name}_messages") for name in ("acked", "failed"))
-        skipped = places.count(second, "missed_messages")
+        acked, failed, skipped = (
+            places.client.count(second, f"{one}_messages") for one in ("acked", "failed", "missed")
+        )
         is_ours = not second.is_valid and not places.client.waits_for_cluster(second)
         late = places.late_count(second) + skipped
         if is_ours and not any(map(client.is_open, client.watches)):
@@ -298,7 +291,7 @@ class Outages:
             is_silent = _is_loaded(second) and has_failed
             return "silent" if is_silent else "idle", failed, late
         settled = acked + failed + skipped
-        has_waited = places.value(second, WAITING) >= self._limit_seconds and not is_ours
+        has_waited = places.client.value(second, WAITING) >= self._limit_seconds and not is_ours
         is_short = settled - failed - late < self._target * settled
         return "short" if is_short or has_waited else "good", failed, late
 
@@ -314,7 +307,7 @@ class Outages:
 
         Its messages are not counted apart, so a silent leader concerns somebody only while a message waits.
         """
-        waiting = places.value(second, WAITING)
+        waiting = places.client.value(second, WAITING)
         for series, at in places.leaders:
             is_silent = math.isnan(second.values[at])
             effect: _Effect = "bad" if is_silent and waiting >= 1.0 else "good"
@@ -323,36 +316,35 @@ class Outages:
             watch = client.watch(series)
             if watch.raised_k is None and watch.bad + 1 >= self._after > waiting:
                 effect = "idle" if effect == "bad" else effect
-            yield from _there(watch.take(series, second.k, effect, counts, self._after))
-        yield from self._gone_leaders(client, places, second, verdict, counts)
-
-    def _gone_leaders(
-        self, client: _Client, places: _Places, second: Second, verdict: Verdict, counts: _Counts
-    ) -> Iterator[Change]:
-        """Give the outages of leaders that the client no longer knows: they end when all goes well."""
+            yield from watch.take(series, second.k, effect, counts, self._after)
+        # those of leaders that the client no longer knows end when all goes well
         known = {places.stopped, places.short, *(series for series, _ in places.leaders)}
         for series in [one for one in client.watches if one not in known]:
-            effect: _Effect = "good" if verdict == "good" else "idle"
-            watch = client.watches[series]
-            yield from _there(watch.take(series, second.k, effect, counts, self._after))
+            watch, effect = client.watches[series], "good" if verdict == "good" else "idle"
+            yield from watch.take(series, second.k, effect, counts, self._after)
             if watch.raised_k is None:
                 del client.watches[series]
 
     def _consumed(self, client: _Client, places: _Places, second: Second) -> Iterator[Change]:
-        received = places.count(second, "received_messages")
+        received = places.client.count(second, "received_messages")
         client.due += received
         is_silent = second.phase in _RECEIVED_PHASES and places.client.has_waited(second)
         effect: _Effect = "good" if received else "bad" if is_silent else "idle"
         counts = _Counts(0, places.late_count(second), client.due)
         watch = client.watch(places.stopped)
-        yield from _there(watch.take(places.stopped, second.k, effect, counts, self._after))
+        yield from watch.take(places.stopped, second.k, effect, counts, self._after)
 
-    def _places(self, source: str, columns: Sequence[Column]) -> _Places | None:
-        seen = self._known.get(source)
-        if seen is None or not (seen[0] is columns or seen[0] == columns):
-            seen = columns, _places(source, columns, self._limit_seconds)
-            self._known[source] = seen
-        return seen[1]
+    def _found(self, source: str, columns: Sequence[Column]) -> _Places | None:
+        """Return the places of a producer or a consumer, None of any other source."""
+        client = client_of(columns)
+        if client is None:
+            return None
+        late = client.above(self._limit_seconds)
+        if not client.is_producer:
+            return _Places(client, _series(source, wording.DELIVERY_STOPPED), "", late, ())
+        stopped = _series(source, wording.ACKNOWLEDGEMENTS_STOPPED)
+        short = _series(source, wording.ACKNOWLEDGEMENTS_SHORT)
+        return _Places(client, stopped, short, late, tuple(_leader_places(source, columns)))
 
 
 def detect(
@@ -415,19 +407,6 @@ def _is_loaded(second: Second) -> bool:
     return second.phase in _ACKNOWLEDGED_PHASES
 
 
-def _places(source: str, columns: Sequence[Column], limit_seconds: float) -> _Places | None:
-    """Return the places of a producer or a consumer, None of any other source."""
-    client = client_of(columns)
-    if client is None:
-        return None
-    late = client.above(limit_seconds)
-    if not client.is_producer:
-        return _Places(client, _series(source, wording.DELIVERY_STOPPED), "", late, ())
-    stopped = _series(source, wording.ACKNOWLEDGEMENTS_STOPPED)
-    short = _series(source, wording.ACKNOWLEDGEMENTS_SHORT)
-    return _Places(client, stopped, short, late, tuple(_leader_places(source, columns)))
-
-
 def _leader_places(source: str, columns: Sequence[Column]) -> Iterator[tuple[str, int]]:
     for i, column in enumerate(columns):
         labels = dict(column.labels)
@@ -439,7 +418,3 @@ def _leader_places(source: str, columns: Sequence[Column]) -> Iterator[tuple[str
 
 def _series(source: str, metric: str, labels: Labels = ()) -> str:
     return series_name(source, column_name(metric, labels))
-
-
-def _there(change: Change | None) -> Sequence[Change]:
-    return () if change is None else (change,)

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import minimum_effect, objectives, outage
-from detectors.channels import is_headline, latency_of
-from detectors.client_seconds import Second
+from detectors.client_seconds import BySource, Second, is_headline, latency_of
 from detectors.kinds import drift, spikes, tail
 from detectors.kinds.recent_rows import Recent
 from detectors.kinds.tail import NearSteps
 from detectors.level_shift import Config
 from detectors.online import panel as online_panel
 from detectors.online import state as online_state
+from detectors.online.panel import Moment
 from soak.core.model import Change, Column
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
@@ -45,11 +45,7 @@ class _Watched:
 
     def to_state(self) -> dict[str, Any]:
         """Return the state for JSON."""
-        return {
-            "recent": self.recent.to_state(),
-            "drift": self.drift.to_state(),
-            "spikes": self.spikes.to_state(),
-        }
+        return {name: getattr(self, name).to_state() for name in self.__slots__}
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> _Watched:
@@ -80,14 +76,11 @@ class Panel:
         self._is_watched = watched
         self._baseline = config.baseline // SECOND_NS
         self._worth = worth or config.minimum_effect
-        self._linear = dataclasses.replace(self._worth, scale="linear", smallest_step_seconds=0.0)
         self._steps = online_panel.Panel(config)
         self._tails = tail.Tails(config, self._worth)
         self._sources: dict[str, dict[str, _Watched]] = {}  # series by name with the source
         self._near = NearSteps()
-        self._places: dict[
-            str, tuple[Sequence[Column], list[tuple[int, str, minimum_effect.Config]]]
-        ] = {}
+        self._places = BySource(self._watched)
 
     def update(
         self,
@@ -108,44 +101,50 @@ class Panel:
         if not moment.is_new:
             return outages
         steps = self._steps.take(source, columns, k, values, moment)
-        others = self._with_other_kinds(tail.Second(source, columns, k, values, moment), steps)
-        return [*outages, *others]
+        return [*outages, *self._with_other_kinds(source, columns, second, moment, steps)]
 
     def settle(self) -> list[Change]:
         """Return the objectives that were missed; call it when all sources up to one instant were taken."""
         return self._objectives.settle()
 
-    def _with_other_kinds(self, second: tail.Second, steps: list[Change]) -> list[Change]:
+    def _with_other_kinds(
+        self,
+        source: str,
+        columns: Sequence[Column],
+        second: Second,
+        moment: Moment,
+        steps: list[Change],
+    ) -> list[Change]:
         """Return the steps, and the drifts, spikes and tails of the same second."""
         k = second.k
-        known = self._sources.setdefault(second.source, {})
+        known = self._sources.setdefault(source, {})
         recents = {name: one.recent for name, one in known.items()}
         changes = [self._tails.renamed(change, recents) for change in steps]
-        if second.moment.is_apart:
-            self._start_anew(second)
+        if moment.is_apart:
+            self._start_anew(source, k, moment.last_k)
         busy = {change.series for change in changes if change.raised_k == k}
         for change in changes:
             self._near.note(change)
             if change.state == "confirmed":
                 _note_step(known, change)
         slow: list[Change] = []
-        if second.moment.counts:
-            for at, name, config in self._watched(second.source, second.columns):
+        if moment.counts:
+            for at, name, config in self._places.get(source, columns):
                 slow += self._seen(known, name, k, float(second.values[at]), config)
         recents = {name: one.recent for name, one in known.items()}
         raised = _in_turn(known, slow, k, busy)
-        tails = self._tails.update(second, recents, self._near)
+        tails = self._tails.update(source, columns, second, moment, recents, self._near)
         return [*changes, *raised, *(one for one in tails if not _is_name_taken(known, one))]
 
-    def _start_anew(self, second: tail.Second) -> None:
+    def _start_anew(self, source: str, k: int, last_k: int) -> None:
         """Forget what a second does not follow: it comes after a long gap, or again."""
-        is_back = second.k <= second.moment.last_k
+        is_back = k <= last_k
         if is_back:
-            self._near.forget(second.source)
-        for one in self._sources[second.source].values():
+            self._near.forget(source)
+        for one in self._sources[source].values():
             one.recent = Recent()
             if is_back:
-                one.spikes.go_back(second.k + self._baseline)
+                one.spikes.go_back(k + self._baseline)
             else:
                 one.spikes.start_anew()
 
@@ -189,7 +188,7 @@ class Panel:
         panel._tails.restore(blob[at : at + odds], rest["tails"])
         panel._outages.restore(rest["outages"])
         panel._objectives.restore(rest["objectives"])
-        panel._near = NearSteps.of(rest["near"])
+        panel._near = NearSteps(**rest["near"])
         panel._sources = {
             source: {name: _Watched.of(one) for name, one in series.items()}
             for source, series in rest["sources"].items()
@@ -221,20 +220,12 @@ class Panel:
         self, source: str, columns: Sequence[Column]
     ) -> list[tuple[int, str, minimum_effect.Config]]:
         """Return place, name and scale of the series in which all kinds are looked for."""
-        seen = self._places.get(source)
-        if seen is not None and (seen[0] is columns or seen[0] == columns):
-            return seen[1]
-        found = [
-            (
-                i,
-                series_name(source, column.name),
-                self._worth if column.unit == "seconds" else self._linear,
-            )
-            for i, column in enumerate(columns)
-            if self._is_watched(column)
+        linear = dataclasses.replace(self._worth, scale="linear", smallest_step_seconds=0.0)
+        return [
+            (i, series_name(source, one.name), self._worth if one.unit == "seconds" else linear)
+            for i, one in enumerate(columns)
+            if self._is_watched(one)
         ]
-        self._places[source] = columns, found
-        return found
 
 
 def _in_turn(

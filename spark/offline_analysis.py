@@ -9,8 +9,7 @@ import numpy as np
 
 from detectors import kinds, level_shift, outage
 from detectors.attribution import NO_CAUSE, attribute, attribute_breach
-from detectors.channels import is_headline
-from detectors.client_seconds import Second
+from detectors.client_seconds import Second, is_headline
 from detectors.incidents import group, improvements, is_regression
 from detectors.offline.steps import Config, detect_together
 from soak.core.model import Change, Column, Finding, Series

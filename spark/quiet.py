@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from detectors.calibration import LEAST_ROWS
-from detectors.calibration.quiet_rows import Quiet, quiet
-from detectors.channels import is_headline
+from detectors.calibration import LEAST_ROWS, Quiet, quiet
+from detectors.client_seconds import is_headline
 from detectors.level_shift import Config
 from detectors.offline.steps import Config as Steps
 from detectors.offline.steps import detect

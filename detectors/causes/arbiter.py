@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from detectors.causes.facts import Facts
 from detectors.causes.hypothesis import DECISIVE, Hypothesis, Sign
-from detectors.channels import is_of_finding
+from detectors.client_seconds import is_of_finding
 from detectors.nearby import when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from detectors.channels import is_of_finding
+from detectors.client_seconds import is_of_finding
 from detectors.incidents.incident import Incident, is_recovery, latest, opens_k
 from detectors.minimum_effect import Config as MinimumEffect
 from soak.core.model import Change

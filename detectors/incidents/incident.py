@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from detectors.channels import QUANTILES
+from detectors.client_seconds import QUANTILES
 from detectors.minimum_effect import Config as MinimumEffect
 from soak.core.model import Change, Explanation, Kind
 from soak.core.series import parse_series

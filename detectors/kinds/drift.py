@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.kinds.recent_rows import COARSE, MINUTE, Block, Recent
-from detectors.minimum_effect import Config
+from detectors.minimum_effect import Config, is_back
 from soak.core.model import Change, Series
 
 # --- Whether levels in order rise or fall steadily, and not by one step.
@@ -143,9 +143,7 @@ class Watch:
         if change is None or len(recent.fine) < _LEVEL_BLOCKS:
             return []
         level = config.unscaled(float(np.median([y for _, y in recent.fine[-_LEVEL_BLOCKS:]])))
-        is_beyond = (level - change.before) * (change.after - change.before) <= 0
-        is_nearer = abs(level - change.before) < abs(level - change.after)
-        if not is_beyond and (not is_nearer or config.is_worth(change.before, level)):
+        if not is_back(change, level, config.is_worth):
             return []
         self.standing = None
         return [replace(change, state="gone", resolved_k=k)]

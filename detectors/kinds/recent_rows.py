@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.minimum_effect import MAD_TO_SD
+
 MINUTE = 60
 COARSE = 10  # minutes to a coarse block
 FINE_BLOCKS = 60
@@ -22,7 +24,6 @@ COARSE_BLOCKS = 36
 _LEAST_VALUES = 30
 _LEAST_MINUTES = 5
 _SPREAD_EVERY = 10  # rows between two looks at level and spread
-_MAD_TO_SD = 1.4826
 _PAIRS = ("last", "fine", "coarse")
 
 Block = tuple[int, float]
@@ -49,7 +50,7 @@ class Recent:
         if self.rows % _SPREAD_EVERY == 0 and len(self.last) >= _LEAST_VALUES:
             values = np.array([value for _, value in self.last])
             self.level = float(np.median(values))
-            self.sd = _MAD_TO_SD * float(np.median(np.abs(values - self.level)))
+            self.sd = MAD_TO_SD * float(np.median(np.abs(values - self.level)))
         return has_ended
 
     def since(self, k: int) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import level_shift
-from detectors.channels import latency_of
+from detectors.client_seconds import END_TO_END_ABOVE, PUBLISH_ABOVE, BySource, Second, latency_of
 from detectors.kinds.recent_rows import MINUTE, Recent
 from detectors.minimum_effect import Config
 from detectors.offline import steps
@@ -62,11 +62,6 @@ class NearSteps:
         waits = (k > since_k and latency_of(name) == latency for name, k in self.waiting_k.items())
         return "waiting" if any(waits) else "none"
 
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> NearSteps:
-        """Return what `dataclasses.asdict` described, once through JSON."""
-        return cls(state["told_k"], state["waiting_k"])
-
 
 # --- The odds of a message to be slower than p99 and p99.9 were at first, from counts above fixed thresholds.
 # Method:  over the first 120 rows the threshold whose share of messages is nearest to 1 % (to 0.1 %) is taken
@@ -78,16 +73,17 @@ class NearSteps:
 ROWS = 120
 SHARES = {"0.99": 0.01, "0.999": 0.001}
 COUNTS = {
-    "publish_latency_seconds": ("publish_latency_above_messages", "acked_messages"),
-    "end_to_end_latency_seconds": ("end_to_end_latency_above_messages", "received_messages"),
+    "publish_latency_seconds": (PUBLISH_ABOVE, "acked_messages"),
+    "end_to_end_latency_seconds": (END_TO_END_ABOVE, "received_messages"),
 }
 """Where a source tells how many messages were above each threshold, and how many there were."""
 _LEAST_ABOVE = 30
 _HALF = 0.5
+_UNKNOWN = [float("nan")] * len(SHARES)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class _Counts:
     """Where among its columns a source has the counts above thresholds, and that of all messages."""
 
     thresholds: tuple[str, ...]
@@ -108,14 +104,13 @@ class Exceedance:
         self, thresholds: tuple[str, ...], above: NDArray[np.float64], total: float
     ) -> list[float]:
         """Take a second that counts; return its odds for each of `SHARES`, NaN while they are not known."""
-        unknown = [float("nan")] * len(SHARES)
         if not (total > 0.0 and np.all(np.isfinite(above))):
-            return unknown
+            return _UNKNOWN
         if not self._is_of(thresholds):
             self.rows, self.above, self.total, self.chosen = 0, {}, 0.0, None
         if self.chosen is None:
             self._learn(thresholds, above, total)
-            return unknown
+            return _UNKNOWN
         counts = [None if at is None else above[thresholds.index(at)] for at in self.chosen]
         return [
             float("nan")
@@ -141,21 +136,17 @@ class Exceedance:
             self.chosen = [None if at is None else thresholds[at] for at in places]
             self.above = {}
 
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Exceedance:
-        """Return what `dataclasses.asdict` described, once through JSON."""
-        return cls(state["rows"], state["above"], state["total"], state["chosen"])
 
-
-def places(columns: Sequence[Column], metric: str) -> Places | None:
-    """Return where the counts above thresholds stand, and that of all messages; None without them."""
-    above, total = COUNTS[metric]
-    at = [i for i, column in enumerate(columns) if column.metric == above]
-    all_at = [i for i, column in enumerate(columns) if column.metric == total]
-    if not at or not all_at:
-        return None
-    thresholds = tuple(dict(columns[i].labels).get("threshold", "") for i in at)
-    return Places(thresholds, np.array(at, np.int64), all_at[0])
+def _counted(_source: str, columns: Sequence[Column]) -> list[tuple[str, _Counts]]:
+    """Return the latencies whose messages a source counts, and where."""
+    found = []
+    for metric, (above, total) in COUNTS.items():
+        at = [i for i, column in enumerate(columns) if column.metric == above]
+        all_at = [i for i, column in enumerate(columns) if column.metric == total]
+        if at and all_at:
+            thresholds = tuple(dict(columns[i].labels).get("threshold", "") for i in at)
+            found.append((metric, _Counts(thresholds, np.array(at, np.int64), all_at[0])))
+    return found
 
 
 def _nearest(above: NDArray[np.float64], total: float, share: float) -> int | None:
@@ -223,17 +214,6 @@ _OVER = frozenset({"withdrawn", "gone"})
 _MEDIAN, _SLOW, _FAR = "0.5", "0.99", "0.999"
 
 
-@dataclass(frozen=True, slots=True)
-class Second:
-    """What one source measured in one second."""
-
-    source: str
-    columns: Sequence[Column]
-    k: int
-    values: NDArray[np.float64]
-    moment: online_panel.Moment
-
-
 class Tails:
     """The tails of all latencies of one run and shard."""
 
@@ -246,24 +226,30 @@ class Tails:
         self._learnt: dict[str, Exceedance] = {}
         self._told: dict[ChangeId, Change] = {}  # by the raise of the odds
         self._held: list[Change] = []  # of the odds, confirmed beside steps that wait
-        self._places: dict[str, tuple[Sequence[Column], list[tuple[str, Places]]]] = {}
+        self._places = BySource(_counted)
         self._alone: list[ChangeId] = []  # steps of p99.9 that are tails: series and raise
 
     def update(
-        self, second: Second, recents: Mapping[str, Recent], near: NearSteps
+        self,
+        source: str,
+        columns: Sequence[Column],
+        second: Second,
+        moment: online_panel.Moment,
+        recents: Mapping[str, Recent],
+        near: NearSteps,
     ) -> list[Change]:
         """Take a second, with the recent values by series, and the steps that may tell a tail already."""
-        columns: list[Column] = []
+        ours: list[Column] = []
         odds: list[float] = []
-        for metric, found in self._counted(second):
-            columns += [_odds_column(metric, quantile) for quantile in SHARES]
-            odds += self._odds(series_name(second.source, metric), found, second)
-        if not columns and not self._panel.knows(second.source):
+        for metric, found in self._places.get(source, columns):
+            ours += [_odds_column(metric, quantile) for quantile in SHARES]
+            known = self._learnt.setdefault(series_name(source, metric), Exceedance())
+            above, total = second.values[found.above], float(second.values[found.total])
+            odds += known.odds(found.thresholds, above, total) if moment.counts else _UNKNOWN
+        if not ours and not self._panel.knows(source):
             return []
-        said = self._panel.take(
-            second.source, tuple(columns), second.k, np.array(odds), second.moment
-        )
-        held = [one for one in self._held if source_of(one.series) == second.source]
+        said = self._panel.take(source, tuple(ours), second.k, np.array(odds), moment)
+        held = [one for one in self._held if source_of(one.series) == source]
         self._held = [one for one in self._held if one not in held]
         every = [*held, *said]
         return [one for change in every for one in self._meant(change, second.k, recents, near)]
@@ -303,28 +289,11 @@ class Tails:
     def restore(self, blob: bytes, state: Mapping[str, Any]) -> None:
         """Take back what `to_state` gave."""
         self._panel = online_panel.Panel.from_bytes(blob, self._settings)
-        self._learnt = {name: Exceedance.of(one) for name, one in state["learnt"].items()}
+        self._learnt = {name: Exceedance(**one) for name, one in state["learnt"].items()}
         self._alone = [(name, raised_k) for name, raised_k in state["alone"]]
         told = [(k, Change.from_row(one)) for k, one in state["told"]]
         self._told = {(one.series, k): one for k, one in told}
         self._held = [*map(Change.from_row, state["held"])]
-
-    def _counted(self, second: Second) -> list[tuple[str, Places]]:
-        """Return the latencies whose counts a source tells, and where."""
-        seen = self._places.get(second.source)
-        if seen is not None and (seen[0] is second.columns or seen[0] == second.columns):
-            return seen[1]
-        told = [(metric, places(second.columns, metric)) for metric in COUNTS]
-        found = [(metric, at) for metric, at in told if at is not None]
-        self._places[second.source] = second.columns, found
-        return found
-
-    def _odds(self, latency: str, found: Places, second: Second) -> list[float]:
-        known = self._learnt.setdefault(latency, Exceedance())
-        if not second.moment.counts:
-            return [float("nan")] * len(SHARES)
-        above, total = second.values[found.above], float(second.values[found.total])
-        return known.odds(found.thresholds, above, total)
 
     def _meant(
         self, said: Change, k: int, recents: Mapping[str, Recent], near: NearSteps

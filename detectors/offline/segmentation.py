@@ -17,31 +17,18 @@ from math import exp, inf, log, log10, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.offline.constants import CONSTANTS as C
-from detectors.offline.dating import dated
-from detectors.offline.noise import Noise, blocks, resolution
+from detectors.minimum_effect import MAD_TO_SD, most_probable, smallest_steps
+from detectors.offline.noise import C, Noise, blocks, resolution
 from soak.core.model import Series
 
 Floats = NDArray[np.float64]
 
 _AREA_SECONDS = 240.0  # length of the rows that `price_rows` counts
 _PROPOSED_RATIO = 1.005  # a smaller step is not proposed
-
-
-@dataclass(frozen=True, slots=True)
-class SmallestStep:
-    """The smallest step that is reported; the larger of both counts."""
-
-    ratio: float
-    seconds: float
-
-    def sizes(self, before: float, after: float) -> float:
-        """Return how many smallest steps lie between two levels."""
-        least = max(self.seconds, (self.ratio - 1.0) * min(abs(before), abs(after)))
-        change = abs(after - before)
-        if least <= 0.0:
-            return inf if change > 0.0 else 0.0
-        return change / least
+_FAR_SD = 2.0  # beyond the levels; a normal row is there once in twenty
+_CLEAR_SD = 10.0  # a step of so many standard deviations is dated exactly
+_GUARDED_BLOCKS = 3  # on both sides, so that one may be left out of the levels
+_MAX_LOG = 700.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +59,8 @@ class Track:
     """A series prepared for the search: values on its scale `y`, shape (n,), and in m blocks of `rows`."""
 
     series: Series
-    smallest: SmallestStep
+    ratio: float  # of the smallest step
+    least_change: float  # the same in the unit of the series; the larger of both counts
     is_log: bool
     y: Floats
     step: float  # resolution of y
@@ -119,7 +107,7 @@ class Track:
 
 
 def track_of(
-    series: Series, *, is_log: bool, unit_seconds: float, smallest: SmallestStep
+    series: Series, *, is_log: bool, unit_seconds: float, ratio: float, least_change: float
 ) -> Track | None:
     """Return a series as it is searched; None when it is too short or constant.
 
@@ -135,7 +123,10 @@ def track_of(
     step = resolution(y, values)
     means, levels = blocks(y, rows, step)
     noise = Noise(levels, rows, step)
-    return Track(series, smallest, is_log, y, step, rows, rows * seconds, means, levels, noise)
+    block_seconds = rows * seconds
+    return Track(
+        series, ratio, least_change, is_log, y, step, rows, block_seconds, means, levels, noise
+    )
 
 
 def _spacing(series: Series) -> int:
@@ -154,7 +145,7 @@ def _levels(track: Track, low: int, at: int, high: int) -> tuple[float, float]:
 
 def _share(track: Track, low: int, at: int, high: int, threshold: float) -> float:
     """Return how much of what it needs the cut at block `at` has between its neighbours; 1 is enough."""
-    sizes = track.smallest.sizes(*_levels(track, low, at, high))
+    sizes = smallest_steps(*_levels(track, low, at, high), track.ratio, track.least_change)
     return min(track.noise.strength(low, at, high) / threshold, sizes)
 
 
@@ -234,3 +225,54 @@ def _features(y: Floats) -> tuple[Floats, float]:
     widths = np.diff(edges)
     ramps = np.clip((np.array(edges[1:]) - scaled[:, np.newaxis]) / widths, 0.0, 1.0)
     return ramps * np.sqrt(widths), width
+
+
+# --- When a step began: its likeliest row, and the rows that hold its onset with 95 % probability.
+# Method:  every row near a cut has a normal log-likelihood ratio of the level after over the level before. An
+# onset is as likely as the sum of the ratios from it on; the interval takes the likeliest rows first.
+# Correlated rows are counted as fewer independent ones, in proportion to the variance of block means. A row
+# far beyond both levels counts as two standard deviations beyond.
+# Assumes: one step between the given rows, and equal noise on both sides of it.
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """The likeliest first row of a new level, and the first and last row of its interval."""
+
+    at: int
+    first: int
+    last: int
+
+
+def dated(y: Floats, low: int, at: int, high: int, rows: int, block_sd: float) -> Onset:
+    """Return the onset of the step near row `at`, the only one in rows `low` to `high` of a series.
+
+    `block_sd` is the standard deviation of the mean of `rows` rows, in the unit of `y`.
+    """
+    start, stop = max(low, at - C.local_blocks * rows), min(high, at + C.local_blocks * rows)
+    before, after, sd = _levels_around(y, start, at, stop, rows)
+    # rows for which one independent row would stand
+    alike = max(1.0, rows * (block_sd / sd) ** 2)
+    least, most = min(before, after) - _FAR_SD * sd, max(before, after) + _FAR_SD * sd
+    near = np.clip(y[start:stop], least, most) - (before + after) / 2.0
+    ratios = (after - before) * near / sd**2 / alike
+    likelihoods = -np.cumsum(ratios)[:-1]  # of an onset in row start + 1, start + 2, ...
+    weights = np.exp(np.maximum(likelihoods - likelihoods.max(), -_MAX_LOG))
+    first, last = most_probable(weights)
+    row = start + 1
+    return Onset(row + int(np.argmax(weights)), row + first, row + last)
+
+
+def _levels_around(
+    y: Floats, start: int, at: int, stop: int, rows: int
+) -> tuple[float, float, float]:
+    """Return the levels before and after row `at`, and the standard deviation of a row around them."""
+    is_long = min(at - start, stop - at) > _GUARDED_BLOCKS * rows
+    guard = rows if is_long else 0  # rows of the block with the cut may be of either level
+    left, right = y[start : at - guard], y[at + guard : stop]
+    before, after = float(np.median(left)), float(np.median(right))
+    if before == after:  # rounded: most rows are the same
+        before, after = float(left.mean()), float(right.mean())
+    distances = np.abs(np.concatenate([left - before, right - after]))
+    sd = MAD_TO_SD * float(np.median(distances))
+    return before, after, max(sd, abs(after - before) / _CLEAR_SD)

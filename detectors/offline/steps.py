@@ -17,7 +17,8 @@ import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from detectors.offline.segmentation import Cut, SmallestStep, Track, track_of
+from detectors.minimum_effect import MAX_CONFIDENCE
+from detectors.offline.segmentation import Cut, Track, track_of
 from soak.core.model import Change, Series
 
 
@@ -65,7 +66,8 @@ def detect_mixed(many: Sequence[tuple[Series, Config]]) -> list[tuple[Change, ..
             series,
             is_log=config.scale == "log",
             unit_seconds=config.unit_seconds,
-            smallest=SmallestStep(config.smallest_step_ratio, config.smallest_step_seconds),
+            ratio=config.smallest_step_ratio,
+            least_change=config.smallest_step_seconds,
         )
         if track is not None:
             found.append(_Searched(track, track.cuts(config.false_step_rate / len(many))))
@@ -73,9 +75,6 @@ def detect_mixed(many: Sequence[tuple[Series, Config]]) -> list[tuple[Change, ..
 
 
 # --- cuts of several series: those of one direction whose times do not differ are one step
-
-
-_MAX_CONFIDENCE = 0.9999
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +165,7 @@ def _changes(group: Sequence[_Member], others: Sequence[_Member]) -> tuple[Chang
             before=one.cut.before,
             after=one.cut.after,
             state="confirmed",
-            confidence=min(_MAX_CONFIDENCE, max(0.0, 1.0 - one.chance)),
+            confidence=min(MAX_CONFIDENCE, max(0.0, 1.0 - one.chance)),
         )
         for one in (*group, *sorted(others, key=_clearest))
     )

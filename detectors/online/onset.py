@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import scale
+from detectors.minimum_effect import most_probable, unscaled
 from detectors.online import noise, window
 from detectors.online.noise import Noise
 from detectors.online.state import CELL, CELLS, ROWS, SourceState
 from detectors.online.window import AGES, Floats, Sums
-from detectors.onset_interval import most_probable
 
 _LEVEL_ROWS = 2 * ROWS  # rows and cells before an onset whose median is the level
 
@@ -70,8 +69,8 @@ def locate(
         age=start,
         rows=int(m[best]),
         ratio=float(ratio[best]),
-        before=scale.unscaled(y_before, logarithmic=logarithmic),
-        after=scale.unscaled(y_after, logarithmic=logarithmic),
+        before=unscaled(y_before, logarithmic=logarithmic),
+        after=unscaled(y_after, logarithmic=logarithmic),
         y_before=y_before,
         y_after=y_after,
         since=new,

@@ -9,12 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp, log
+from functools import partial
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.client_seconds import LONG_GAP_SECONDS
 from detectors.level_shift import Config
+from detectors.minimum_effect import confidence_of, is_back
 from detectors.online import state as stored
 from detectors.online.onset import Onset
 from detectors.online.state import ROWS, Candidate, SeriesArrays, SourceState
@@ -24,9 +27,6 @@ from soak.core.series import series_name
 
 EDGE_SECONDS = 5
 """After a phase begins its first seconds teach nothing."""
-LONG_GAP = 600
-"""Seconds without a record after which the levels are learnt anew."""
-_ABSENT_SECONDS = 600  # for which a series without a column keeps its rows
 _MOST_ABSENT = 256  # series kept without a column
 _MOST_LEFT = 64  # forgotten series whose open changes are kept
 _MOST_OPEN = 12  # changes of one series
@@ -59,7 +59,7 @@ class Gate:
         last_k = self.last_k
         if (epoch, k) <= (self.epoch, last_k):
             return Moment(last_k, is_new=False)
-        is_apart = not 0 < k - last_k <= LONG_GAP
+        is_apart = not 0 < k - last_k <= LONG_GAP_SECONDS
         if is_apart:
             self.edge_k = min(self.edge_k, k)  # the edge was in the seconds before
         self.last_k, self.epoch = k, epoch
@@ -163,7 +163,7 @@ class Panel:
         self, source: str, columns: Sequence[Column], k: int, last_k: int
     ) -> tuple[_Source, list[Change]]:
         """Return the source with these columns, and the candidates of series that were given up."""
-        known, since_k = self._sources.get(source), k - _ABSENT_SECONDS
+        known, since_k = self._sources.get(source), k - LONG_GAP_SECONDS
         if known is not None and (known.columns is columns or known.columns == columns):
             absent = known.state.absent
             if not absent or min(absent.values()) >= since_k:
@@ -237,7 +237,7 @@ class Panel:
             before=found.before,
             after=found.after,
             state="warning",
-            confidence=min(0.9999, 1.0 / (1.0 + exp(-max(-50.0, min(50.0, surprise))))),
+            confidence=confidence_of(surprise),
         )
 
 
@@ -269,20 +269,13 @@ def _close(one: _Source, k: int) -> list[Change]:
         level = None if name in one.state.candidates else one.steps.level(i, _GONE_ROWS)
         if level is None:
             continue
-        gone = [change for change in opened if _is_back(one.steps, i, change, level)]
+        is_step = partial(one.steps.is_step, i)
+        gone = [change for change in opened if is_back(change, level, is_step)]
         changes += [replace(change, state="gone", resolved_k=k) for change in gone]
         one.state.opened[name] = [change for change in opened if change not in gone]
         if not one.state.opened[name]:
             del one.state.opened[name]
     return changes
-
-
-def _is_back(steps: Steps, i: int, change: Change, level: float) -> bool:
-    """True when a level is back where a change began, within the minimum effect, or beyond."""
-    if (level - change.before) * (change.after - change.before) <= 0.0:
-        return True
-    is_nearer = abs(level - change.before) < abs(level - change.after)
-    return is_nearer and not steps.is_step(i, change.before, level)
 
 
 def _with_columns(

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import scale
+from detectors import minimum_effect
 from detectors.level_shift import Config
 from detectors.online import noise, onset, threshold, window
 from detectors.online.constants import CONSTANTS
@@ -37,9 +37,9 @@ class Steps:
         self.state = state
         self.names = tuple(column.name for column in state.columns)
         self.places = {name: i for i, name in enumerate(self.names)}
-        self._step = scale.Step(config.smallest_step_ratio, config.smallest_step_seconds)
-        self._least = scale.least(state.columns, self._step)
-        self._is_latency = scale.is_log(state.columns)
+        self._ratio = config.smallest_step_ratio
+        self._least = minimum_effect.least_changes(state.columns, config.smallest_step_seconds)
+        self._is_latency = minimum_effect.is_log(state.columns)
         self._log_rows = config.log_rows
         self._baseline = config.baseline // SECOND_NS
         self.confirm = config.confirm // SECOND_NS
@@ -92,13 +92,9 @@ class Steps:
 
     def is_step(self, i: int, before: float, after: float) -> bool:
         """True when two levels of series `i` differ by the minimum effect."""
-        return scale.is_step(
-            before,
-            after,
-            logarithmic=bool(self.is_log[i]),
-            least_change=float(self._least[i]),
-            step=self._step,
-        )
+        floor = minimum_effect.FLOOR_SECONDS if self.is_log[i] else 0.0
+        least = float(self._least[i])
+        return minimum_effect.smallest_steps(before, after, self._ratio, least, floor) >= 1.0
 
     def has_lasted(self, i: int, found: Onset) -> bool:
         """True when a step is `confirm` rows old, above the threshold, and still there."""
@@ -146,7 +142,8 @@ class Steps:
         newest, usual = newest[np.isfinite(newest)], np.mean(np.isfinite(known))
         if newest.size < _LEAST_PART or 2 * newest.size < min(rows, known.size) * usual:
             return None
-        return scale.unscaled(float(np.median(newest)), logarithmic=bool(self.is_log[i]))
+        logarithmic = bool(self.is_log[i])
+        return minimum_effect.unscaled(float(np.median(newest)), logarithmic=logarithmic)
 
     def _shift(self) -> None:
         state, arrays = self.state, self.state.arrays
@@ -163,7 +160,9 @@ class Steps:
         window.add_up(self._sums, arrays, self._noise.unit, ROWS, slice(None))
 
     def _effect(self) -> NDArray[np.float64]:
-        return scale.minimum_effect(self.state.arrays.center, self.is_log, self._least, self._step)
+        return minimum_effect.smallest_rises(
+            self.state.arrays.center, self.is_log, self._least, self._ratio
+        )
 
     def _set_scale(self) -> None:
         self.is_log = self._is_latency & (self.state.arrays.is_linear == 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from detectors import calibration
-from detectors.calibration.quiet_rows import Quiet
+from detectors.calibration import Quiet
 from detectors.level_shift import Config
 from soak.core import wording
 from soak.core.plan.plan import STREAM_DETECTOR

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from markupsafe import Markup
 
-from detectors.channels import is_headline
+from detectors.client_seconds import is_headline
 from soak.core import wording
 from soak.core.series import SeriesId, host_of, parse_series
 from spark.page import Page, joined, tag

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from detectors import calibration
-from detectors.calibration.quiet_rows import Quiet, quiet
+from detectors.calibration import Quiet, quiet
 from detectors.level_shift import Config
 from detectors.offline.steps import Config as Steps
 from detectors.offline.steps import detect

@@ -52,7 +52,7 @@ def test_a_threshold_that_was_chosen_is_kept_wherever_it_stands() -> None:
 
 @pytest.mark.long
 def test_thresholds_that_are_all_others_are_learnt_anew() -> None:
-    known = Exceedance.of(asdict(learnt(COARSE)))
+    known = Exceedance(**asdict(learnt(COARSE)))
     odds = [known.odds(OTHER, counts(OTHER, 1000), 1000.0) for _ in range(ROWS + 1)]
 
     assert np.isnan(odds[:-1]).all()

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from detectors import minimum_effect
+from detectors.client_seconds import Second
 from detectors.kinds.recent_rows import Recent
-from detectors.kinds.tail import NearSteps, Second, Tails
+from detectors.kinds.tail import NearSteps, Tails
 from detectors.level_shift import Config
 from detectors.online.panel import Moment
 from soak.core.model import Change
@@ -107,10 +108,10 @@ def resumed(tails: Tails) -> Tails:
     return other
 
 
-def second(k: int) -> Second:
-    """Return a second that teaches nothing."""
-    values = np.ones(len(tail_world.COLUMNS))
-    return Second("s", tail_world.COLUMNS, k, values, Moment(k - 1))
+def update(tails: Tails, k: int, recents: dict[str, Recent], near: NearSteps) -> list[Change]:
+    """Feed a second that teaches nothing."""
+    second = Second(k, np.ones(len(tail_world.COLUMNS)))
+    return tails.update("s", tail_world.COLUMNS, second, Moment(k - 1), recents, near)
 
 
 def test_a_tail_beside_a_step_that_is_withdrawn_is_told_then_and_ends() -> None:
@@ -119,8 +120,8 @@ def test_a_tail_beside_a_step_that_is_withdrawn_is_told_then_and_ends() -> None:
     said = tails._meant(replace(odds("s", 278), state="warning"), 278, recents, waiting)
     said += tails._meant(odds("s", 278), 288, recents, waiting)
     tails = resumed(tails)
-    said += tails.update(second(289), recents, waiting)
-    said += tails.update(second(290), recents, beside("withdrawn"))
+    said += update(tails, 289, recents, waiting)
+    said += update(tails, 290, recents, beside("withdrawn"))
     said += resumed(tails)._meant(gone(odds("s", 278)), 900, recents, beside("withdrawn"))
 
     assert [(one.kind, one.raised_k, one.state) for one in said] == [
@@ -132,8 +133,8 @@ def test_a_tail_beside_a_step_that_is_withdrawn_is_told_then_and_ends() -> None:
 def test_a_tail_beside_a_step_that_is_told_is_the_steps() -> None:
     tails, recents = Tails(Config(), minimum_effect.Config()), slow("s")
     said = tails._meant(odds("s", 278), 288, recents, beside("waiting"))
-    said += tails.update(second(290), recents, beside("confirmed"))
-    said += tails.update(second(291), recents, beside("withdrawn"))
+    said += update(tails, 290, recents, beside("confirmed"))
+    said += update(tails, 291, recents, beside("withdrawn"))
 
     assert said == []
 

@@ -1,8 +1,8 @@
 """What the online detector does on noise like this: how often it errs, and how small a step it sees.
 
-Method:  series made of blocks of the quiet seconds (`_quiet`) go through the very `Panel`. False alarms are
-         counted at rates that are high enough to count, and extended to the set one (`_rate_fit`). Then steps
-         of many sizes are put in, and from which size on 90 % are confirmed in time is found (`_seen_fit`).
+Method:  series made of blocks of the quiet seconds (`drawn`) go through the very `Panel`. False alarms are
+         counted at rates that are high enough to count, and extended to the set one (`extended`). Then steps
+         of many sizes are put in, and from which size on 90 % are confirmed in time is found (`size_seen`).
 Assumes: the quiet seconds are typical. Each series is judged by itself: alarms that come together are one
          finding and are counted apart here. It speaks of steps, and of the tails that are steps of p99.9
          alone: blocks of minutes hold no drift of hours and no comb, and no counts of slow messages.
@@ -12,20 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import scale
-from detectors.calibration.extrapolation import Ratio, Rung, extended, size_seen
-from detectors.calibration.quiet_rows import BLOCK_ROWS, Quiet, drawn
+from detectors import minimum_effect
 from detectors.level_shift import Config
+from detectors.minimum_effect import FLOOR_SECONDS
 from detectors.online.panel import Panel
-from detectors.scale import FLOOR_SECONDS
-from soak.core.model import Change, Column
+from soak.core.model import Change, Column, Series
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 
+BLOCK_ROWS = 120
+LONG_GAP = 10  # missing seconds over which neighbours are no neighbours any more
 LEAST_ROWS = 5 * BLOCK_ROWS
 """Fewer quiet rows of a series say nothing."""
 KIND = "step"
@@ -182,11 +184,11 @@ def _sizes(one: Quiet, config: Config) -> NDArray[np.float64]:
 
 def _smallest_step(one: Quiet, level: float, config: Config) -> float:
     """Return the smallest step up from a level, both on the scale of the series."""
-    step = scale.Step(config.smallest_step_ratio, config.smallest_step_seconds)
     column = [Column("x", unit=one.unit)]
-    levels = np.array([level], np.float32)
-    effect = scale.minimum_effect(levels, scale.is_log(column), scale.least(column, step), step)
-    return float(effect[0])
+    least = minimum_effect.least_changes(column, config.smallest_step_seconds)
+    levels, is_log = np.array([level], np.float32), minimum_effect.is_log(column)
+    rises = minimum_effect.smallest_rises(levels, is_log, least, config.smallest_step_ratio)
+    return float(rises[0])
 
 
 def _moved(one: Quiet, size: float) -> float:
@@ -203,3 +205,162 @@ def _check(many: Sequence[Quiet]) -> None:
             raise ValueError(f"{one.series}: {one.values.size} quiet rows, at least {LEAST_ROWS}")
     if not many:
         raise ValueError("no series")
+
+
+# --- The quiet rows of a series (no change in them), and series of any length resampled from them.
+# Method:  stationary bootstrap (Politis and Romano 1994, doi:10.1080/01621459.1994.10476870). Blocks are
+# `BLOCK_ROWS` long and a geometric number more, and never reach over a step that was cut out.
+# Assumes: what happens slower than a block is not kept: it comes back as jumps between blocks, so a series
+# that wanders slowly looks worse than it is, never better.
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Stretches without a step, one after the other, all brought to one level; shape (n,) each."""
+
+    series: str
+    unit: str
+    values: NDArray[np.float64]
+    left: NDArray[np.int64]  # rows from each one on to the end of its stretch
+    cut: int  # steps that were taken out
+
+    @property
+    def level(self) -> float:
+        return float(np.median(self.values))
+
+
+def quiet(series: Series, unit: str, changes: Sequence[Change]) -> Quiet:
+    """Return what is left of a series without its steps and the rows that each may have begun in.
+
+    Levels before and after a step become one: by a factor where the unit is seconds, else by a sum.
+    Stretches shorter than a block are left out; so nothing may be left.
+    """
+    k, values = series.k, series.values
+    keep = np.ones(k.size, np.bool_)
+    edges = {0, k.size, *(int(row) + 1 for row in np.flatnonzero(np.diff(k) > LONG_GAP))}
+    for change in changes:
+        low, high = np.searchsorted(k, (change.interval[0], change.interval[1]))
+        keep[low:high] = False
+        edges.add(int(np.searchsorted(k, change.onset_k)))
+    stretches = [values[a:b][keep[a:b]] for a, b in pairwise(sorted(edges))]
+    stretches = [stretch for stretch in stretches if stretch.size >= BLOCK_ROWS]
+    levelled = _levelled(stretches, is_log=unit == "seconds")
+    left = [np.arange(stretch.size, 0, -1) for stretch in stretches]
+    return Quiet(
+        series.name,
+        unit,
+        np.concatenate([np.empty(0), *levelled]),
+        np.concatenate([np.empty(0, np.int64), *left]),
+        len(changes),
+    )
+
+
+def drawn(rng: np.random.Generator, source: Quiet, rows: int, copies: int) -> NDArray[np.float64]:
+    """Return series of blocks drawn with replacement, shape (rows, copies)."""
+    starts = np.flatnonzero(source.left >= BLOCK_ROWS)
+    shape = (rows // BLOCK_ROWS + 1, copies)
+    begin = rng.choice(starts, shape)
+    length = BLOCK_ROWS - 1 + rng.geometric(1.0 / BLOCK_ROWS, shape)
+    length = np.minimum(length, source.left[begin])
+    shift = begin - (np.cumsum(length, axis=0) - length)
+    made = np.empty((rows, copies))
+    for copy in range(copies):
+        places = np.repeat(shift[:, copy], length[:, copy])[:rows] + np.arange(rows)
+        made[:, copy] = source.values[places]
+    return made
+
+
+def _levelled(
+    stretches: Sequence[NDArray[np.float64]], *, is_log: bool
+) -> list[NDArray[np.float64]]:
+    if not stretches:
+        return []
+    level = float(np.median(np.concatenate(stretches)))
+    if not is_log:
+        return [stretch + (level - float(np.median(stretch))) for stretch in stretches]
+    least = FLOOR_SECONDS
+    return [
+        stretch * max(level, least) / max(float(np.median(stretch)), least) for stretch in stretches
+    ]
+
+
+# --- Measured false-alarm rates extrapolated to rates that cannot be counted.
+
+_SLOPE_SD = 0.2
+_HEIGHTS = np.linspace(-9.0, 6.0, 601)  # log of the ratio at the middle of what was counted
+_SLOPES = np.linspace(-0.9, 0.9, 241)
+_INTERVAL = (0.025, 0.5, 0.975)
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """What came in `seconds` of series without a change, when one in `allowed_seconds` was allowed."""
+
+    allowed_seconds: float
+    seconds: float
+    warned: int
+    confirmed: int
+
+    @property
+    def allowed(self) -> float:
+        return self.seconds / self.allowed_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """False alarms that come, over those that were allowed: the middle, and what holds 95 %."""
+
+    low: float
+    middle: float
+    high: float
+
+    def of(self, allowed: float) -> tuple[float, float, float]:
+        """Return how many come where `allowed` were allowed."""
+        return self.low * allowed, self.middle * allowed, self.high * allowed
+
+
+def extended(rungs: Sequence[Rung], allowed_seconds: float) -> Ratio:
+    """Return the ratio of confirmed alarms at a rate that may be far from all that were counted."""
+    times = np.array([log(rung.allowed_seconds) for rung in rungs])
+    allowed = np.array([rung.allowed for rung in rungs])
+    counts = np.array([rung.confirmed for rung in rungs])
+    middle = float(np.average(times, weights=allowed))
+    heights, slopes = _HEIGHTS[:, np.newaxis], _SLOPES[np.newaxis, :]
+    odds = heights / 2.0 - (slopes / _SLOPE_SD) ** 2 / 2.0  # half: Jeffreys' for a Poisson rate
+    for time, share, count in zip(times, allowed, counts, strict=True):
+        line = heights + slopes * (time - middle)
+        odds = odds + count * line - share * np.exp(line)
+    weights = np.exp(odds - odds.max()).ravel()
+    there = (heights + slopes * (log(allowed_seconds) - middle)).ravel()
+    order = np.argsort(there)
+    held = np.cumsum(weights[order]) / weights.sum()
+    low, half, high = (float(np.exp(there[order[np.searchsorted(held, p)]])) for p in _INTERVAL)
+    return Ratio(low, half, high)
+
+
+# --- The size from which on a step is seen with a probability, from tries at several sizes.
+# Method:  logistic curve in the log of the size, most likely on a grid.
+# Assumes: larger steps are seen more often.
+
+_WIDTHS = np.geomspace(0.01, 0.5, 12)  # of the curve, in the log of the size
+_PLACES = 200
+
+
+def size_seen(
+    sizes: NDArray[np.float64], seen: NDArray[np.bool_], probability: float
+) -> float | None:
+    """Return the size; the smallest tried where that is enough, None where the largest is not.
+
+    `seen` has the tries of each size in a row, shape (sizes, tries).
+    """
+    x = np.log(sizes)
+    reach = x[-1] - x[0]
+    middles = np.linspace(x[0] - reach, x[-1] + reach, _PLACES)[:, np.newaxis, np.newaxis]
+    curve = (x - middles) / _WIDTHS[np.newaxis, :, np.newaxis]
+    hits = seen.sum(axis=1)
+    likely = -(
+        hits * np.logaddexp(0.0, -curve) + (seen.shape[1] - hits) * np.logaddexp(0.0, curve)
+    ).sum(axis=2)
+    at, width = np.unravel_index(int(np.argmax(likely)), likely.shape)
+    found = float(middles[at, 0, 0]) + float(_WIDTHS[width]) * log(probability / (1 - probability))
+    return None if found > x[-1] else float(np.exp(max(found, x[0])))

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from detectors import calibration
-from detectors.calibration.extrapolation import Ratio, Rung, extended, size_seen
-from detectors.calibration.quiet_rows import BLOCK_ROWS, Quiet, drawn, quiet
+from detectors.calibration import BLOCK_ROWS, Quiet, Ratio, Rung, drawn, extended, quiet, size_seen
 from detectors.level_shift import Config
 from detectors.offline.steps import Config as Cuts
 from detectors.offline.steps import detect
