@@ -36,6 +36,8 @@ _BUSY_CORES = 0.85
 _STARVED_RATIO = 0.5
 """A client that used so much of a core, was away for so long or waited so much for a processor may itself be
 the reason that nothing was acknowledged."""
+ChangeId = tuple[str, int]
+"""Series and raise of a change: what stays when its onset is refined."""
 _Found = TypeVar("_Found")
 
 
@@ -47,6 +49,10 @@ def is_headline(column: Column | SeriesId) -> bool:
 def is_of_finding(change: Change) -> bool:
     """True for what makes a finding: an outage, and changes of the latencies."""
     return change.kind == "outage" or is_headline(parse_series(change.series))
+
+
+def identity(change: Change) -> ChangeId:
+    return change.series, change.raised_k
 
 
 def latency_of(series: str) -> str:

@@ -48,15 +48,10 @@ class Config:
         return log(self.false_alarms / SECOND_NS) + log(self.panel_size)
 
     @property
-    def threshold(self) -> float:
-        """Return the threshold of kinds other than steps, at the same rate of false alarms."""
-        return minimum_effect.threshold_of(self.false_alarms / SECOND_NS, self.panel_size)
-
-    @property
     def minimum_effect(self) -> minimum_effect.Config:
         """Return the minimum effect of kinds other than steps, the same online and offline."""
         return minimum_effect.Config(
-            threshold=self.threshold,
+            threshold=minimum_effect.threshold_of(self.false_alarms / SECOND_NS, self.panel_size),
             smallest_step_ratio=self.smallest_step_ratio,
             smallest_step_seconds=self.smallest_step_seconds,
         )

@@ -32,9 +32,11 @@ from detectors.client_seconds import (
     PUBLISH_ABOVE,
     WAITING,
     BySource,
+    ChangeId,
     Client,
     Second,
     client_of,
+    identity,
     value_at,
 )
 from soak.core import wording
@@ -354,11 +356,10 @@ def detect(
 ) -> list[Change]:
     """Return the outages of one source as they are after its last row, in the order of their raises."""
     outages = Outages(config)
-    found: dict[tuple[str, int], Change] = {}
+    found: dict[ChangeId, Change] = {}
     for columns, second in rows:
-        changes = outages.update(source, columns, second)
-        found |= {(change.series, change.raised_k): change for change in changes}
-    found |= {(change.series, change.raised_k): change for change in outages.standing()}
+        found |= {identity(change): change for change in outages.update(source, columns, second)}
+    found |= {identity(change): change for change in outages.standing()}
     return sorted(found.values(), key=lambda change: (change.raised_k, change.series))
 
 

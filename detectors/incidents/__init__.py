@@ -6,14 +6,8 @@ Begin with `incident.py`, which has the life of one and says whether it counts a
 
 from __future__ import annotations
 
-from detectors.incidents.grouping import (
-    REJOIN_SECONDS,
-    TOGETHER_SECONDS,
-    ChangeId,
-    group,
-    identity,
-    improvements,
-)
+from detectors.client_seconds import ChangeId, identity
+from detectors.incidents.grouping import REJOIN_SECONDS, TOGETHER_SECONDS, group, improvements
 from detectors.incidents.incident import Incident, is_regression
 
 __all__ = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from detectors.client_seconds import is_of_finding
+from detectors.client_seconds import ChangeId, identity, is_of_finding
 from detectors.incidents.incident import Incident, is_recovery, latest, opens_k
 from detectors.minimum_effect import Config as MinimumEffect
 from soak.core.model import Change
@@ -19,9 +19,6 @@ TOGETHER_SECONDS = 10
 """Onsets of one cause lie so close together; an earlier one may be reported later by a source that lags."""
 REJOIN_SECONDS = 60
 """Of ten rises and falls in ten minutes, each rise follows the end of the one before within this time."""
-
-ChangeId = tuple[str, int]
-"""Series and raise of a change: what stays when its onset is refined."""
 
 
 @dataclass(slots=True)
@@ -59,10 +56,6 @@ class _Group:
     @property
     def has_rise(self) -> bool:
         return any(change.direction == "up" for change in self.members)
-
-
-def identity(change: Change) -> ChangeId:
-    return change.series, change.raised_k
 
 
 def group(

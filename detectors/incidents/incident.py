@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from detectors.client_seconds import QUANTILES
+from detectors.client_seconds import QUANTILES, ChangeId, identity
 from detectors.minimum_effect import Config as MinimumEffect
 from soak.core.model import Change, Explanation, Kind
 from soak.core.series import parse_series
@@ -134,11 +134,11 @@ def _prominence(change: Change, before: float) -> tuple[bool, float, bool, int, 
 
 def latest(changes: Iterable[Change]) -> list[Change]:
     """Return each change in the last state that was reported of it, without those withdrawn."""
-    found: dict[tuple[str, int], Change] = {}
+    found: dict[ChangeId, Change] = {}
     for change in changes:
-        known = found.get((change.series, change.raised_k))
+        known = found.get(identity(change))
         if known is None or _RANK[change.state] >= _RANK[known.state]:
-            found[change.series, change.raised_k] = change
+            found[identity(change)] = change
     return [change for change in found.values() if change.state != "withdrawn"]
 
 

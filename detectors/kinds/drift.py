@@ -25,7 +25,6 @@ from soak.core.model import Change, Series
 # Kendall's test (1945, doi:10.1093/biomet/33.3.239) with a variance enlarged for correlated residuals (after
 # Hamed and Rao 1998, doi:10.1016/S0022-1694(97)00125-X), the slope by Theil and Sen.
 
-_LEAST = 12  # levels; with fewer not even a perfect order is rare enough
 _MOST_LINE = 0.7  # squares about the line over those about the best single step
 _FAR = 37.0  # standard deviations from which on erfc is 0
 
@@ -43,8 +42,6 @@ class Trend:
 def judged(at: NDArray[np.int64], y: NDArray[np.float64]) -> Trend | None:
     """Return the trend of levels `y` at places `at`, ascending; None when a step tells them as well."""
     n = y.size
-    if n < _LEAST:
-        return None
     first, second = np.triu_indices(n, 1)
     rises = y[second] - y[first]
     order = float(np.sign(rises).sum())
@@ -94,8 +91,6 @@ def _memory(at: NDArray[np.int64], y: NDArray[np.float64], rise: float) -> float
     return (1.0 + correlation) / (1.0 - correlation)
 
 
-__all__ = ["Config", "Watch", "detect"]
-
 _FINE, _COARSE = (30, 60), (18, 36)  # blocks of a window
 _LEAST_FILLED = 0.8
 _CROSSINGS = 3
@@ -132,7 +127,7 @@ class Watch:
             self.standing = None
         if self.standing is None:
             self.standing = change
-        elif change.direction == self.standing.direction == _further(self.standing, change, config):
+        elif _is_going_on(self.standing, change, config):
             self.standing = replace(self.standing, after=change.after)
         else:
             return changes
@@ -148,16 +143,14 @@ class Watch:
         self.standing = None
         return [replace(change, state="gone", resolved_k=k)]
 
+    def to_state(self) -> dict[str, Any]:
+        """Return the state for JSON."""
+        return {"crossings": self.crossings, "standing": self.standing and self.standing.to_row()}
+
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Watch:
         """Return what `to_state` described, once through JSON."""
-        standing = state["standing"]
-        return cls(state["crossings"], standing and Change.from_row(standing))
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the state for JSON."""
-        standing = self.standing and self.standing.to_row()
-        return {"crossings": self.crossings, "standing": standing}
+        return cls(state["crossings"], state["standing"] and Change.from_row(state["standing"]))
 
 
 def _is_turned(standing: Change, change: Change) -> bool:
@@ -165,45 +158,39 @@ def _is_turned(standing: Change, change: Change) -> bool:
     return change.direction != standing.direction and change.onset_k > standing.onset_k
 
 
-def _further(standing: Change, change: Change, config: Config) -> str:
-    """Return the direction in which a drift went on by another smallest step, or ""."""
-    if not config.is_worth(standing.after, change.after):
-        return ""
-    return "up" if change.after > standing.after else "down"
+def _is_going_on(standing: Change, change: Change, config: Config) -> bool:
+    """True when a drift went on in its direction by another smallest step."""
+    further = "up" if change.after > standing.after else "down"
+    is_worth = config.is_worth(standing.after, change.after)
+    return is_worth and change.direction == standing.direction == further
 
 
 def _clearest(recent: Recent, config: Config) -> _Seen | None:
-    threshold = config.threshold - log(MINUTE) + log(len(_FINE) + len(_COARSE))
-    seen = [
-        one
-        for one in _windows(recent)
-        if one.trend.surprise >= threshold
-        and config.is_worth(config.unscaled(one.trend.before), config.unscaled(one.trend.after))
-    ]
-    return max(seen, key=lambda one: one.trend.surprise, default=None)
-
-
-def _windows(recent: Recent) -> Iterator[_Seen]:
+    """Return the drift of the newest blocks that is the clearest of all windows."""
+    found = []
     for blocks, lengths, seconds in (
         (recent.fine, _FINE, MINUTE),
         (recent.coarse, _COARSE, COARSE * MINUTE),
     ):
         for length in lengths:
-            seen = _judged(blocks, length, seconds)
-            if seen is not None:
-                yield seen
+            used = [one for one in blocks if one[0] > blocks[-1][0] - length]
+            if len(used) >= _LEAST_FILLED * length:
+                at, y = np.array([place for place, _ in used]), np.array([y for _, y in used])
+                trend = _told_trend(at, y, len(_FINE) + len(_COARSE), config)
+                first_k, last_k = int(at[0]) * seconds, int(at[-1] + 1) * seconds
+                found += [] if trend is None else [_Seen(trend, first_k, last_k - first_k)]
+    return max(found, key=lambda one: one.trend.surprise, default=None)
 
 
-def _judged(blocks: Sequence[Block], length: int, seconds: int) -> _Seen | None:
-    """Return the trend of the newest `length` blocks; None where too few are there."""
-    used = [one for one in blocks if one[0] > blocks[-1][0] - length]
-    if len(used) < _LEAST_FILLED * length:
+def _told_trend(
+    at: NDArray[np.int64], y: NDArray[np.float64], windows: int, config: Config
+) -> Trend | None:
+    """Return the trend of levels when noise in so many windows seldom has one so clear, nor so large."""
+    trend = judged(at, y)
+    if trend is None or trend.surprise < config.threshold - log(MINUTE) + log(windows):
         return None
-    at = np.array([place for place, _ in used])
-    trend = judged(at, np.array([y for _, y in used]))
-    if trend is None:
-        return None
-    return _Seen(trend, int(at[0]) * seconds, int(at[-1] - at[0] + 1) * seconds)
+    is_large = config.is_worth(config.unscaled(trend.before), config.unscaled(trend.after))
+    return trend if is_large else None
 
 
 def _change(series: str, k: int, seen: _Seen, config: Config) -> Change:
@@ -270,7 +257,6 @@ def _looked(minutes: Sequence[Block], length: int, config: Config) -> Iterator[_
     each = max(1, length // _MOST_LEVELS)
     places = np.array([place for place, _ in minutes])
     levels = np.array([y for _, y in minutes])
-    threshold = config.threshold - log(MINUTE) + log(len(_WHOLE))
     for first in range(int(places[0]), int(places[-1]) - length + 2, length // 6):
         low, high = np.searchsorted(places, [first, first + length])
         if high - low < _LEAST_FILLED * length:
@@ -278,10 +264,8 @@ def _looked(minutes: Sequence[Block], length: int, config: Config) -> Iterator[_
         block = places[low:high] // each
         edges = np.flatnonzero(np.diff(block)) + 1
         y = np.array([float(np.median(part)) for part in np.split(levels[low:high], edges)])
-        trend = judged(block[[0, *edges]], y)
-        if trend is None or trend.surprise < threshold:
-            continue
-        if config.is_worth(config.unscaled(trend.before), config.unscaled(trend.after)):
+        trend = _told_trend(block[[0, *edges]], y, len(_WHOLE), config)
+        if trend is not None:
             yield _Seen(trend, first * MINUTE, length * MINUTE)
 
 

@@ -195,8 +195,6 @@ def _height(steps: float) -> int:
     return min(HEIGHTS, 1 + int(log(steps) / _LOG_RATIO)) if steps >= 1.0 else 0
 
 
-__all__ = ["Config", "Watch", "detect", "words_of"]
-
 _SDS = 5.0
 _CLEAR_SDS = 3.0  # a rise that is no noise, though it need not be a burst
 _CALM = 2  # rows that end a burst
@@ -285,7 +283,7 @@ class Watch:
         if combed is None:
             return []
         change, tick_k = combed
-        if old is not None and _is_same(change.period_seconds, old.period_seconds):
+        if old is not None and _is_same(_period(change), _period(old)):
             self.tick_k = tick_k
             self.calm_rows = min(self.calm_rows, round((k - tick_k) / self.spacing))
             return []
@@ -306,7 +304,7 @@ class Watch:
 
     def _is_on_tick(self, k: int) -> bool:
         """Return whether a burst is the standing comb's, whose ticks follow it by a part when it is."""
-        period = 0.0 if self.standing is None else self.standing.period_seconds or 0.0
+        period = _period(self.standing)
         if not period:
             return False
         if self.tick_k is None:
@@ -324,7 +322,7 @@ class Watch:
         A collector's beat changes with its heap, and its pauses grow: about as high and about as often,
         not long after, is the same comb.
         """
-        period, onset_k = change.period_seconds or 0.0, change.onset_k
+        period, onset_k = _period(change), change.onset_k
         top = config.scaled_one(change.after)
         is_old = self.known_until_k is not None and onset_k <= self.known_until_k + period
         if is_old or any(
@@ -349,25 +347,24 @@ class Watch:
         """Return whether the series rose as high, as often, before: noise hid that it was a comb."""
         if self.known_until_k is None:  # looking back, nobody is told
             return False
-        every_rows = (change.period_seconds or 0.0) / self.spacing
+        every_rows = _period(change) / self.spacing
         is_hidden = self.crossings.were_as_often(steps, every_rows, change.onset_k)
         if not is_hidden and self.hidden is not None:
             last_k, period, highest = self.hidden
             is_hidden = (
-                _is_same(change.period_seconds, period)
+                _is_same(_period(change), period)
                 and steps <= _SAME_HEIGHT * highest
                 and k <= last_k + _REMEMBERED_SECONDS
             )
             steps = highest  # it does not grow by so much time and again
         if is_hidden:
-            self.hidden = k, change.period_seconds or 0.0, steps
+            self.hidden = k, _period(change), steps
         return is_hidden
 
     def _gone(self, k: int) -> list[Change]:
         change = self.standing
-        if change is None or change.period_seconds is None:
-            return []
-        if self.calm_rows * self.spacing < _SILENT_TICKS * change.period_seconds:
+        is_silent = self.calm_rows * self.spacing >= _SILENT_TICKS * _period(change)
+        if change is None or not is_silent:
             return []
         self.standing, self.bursts = None, []
         return [replace(change, state="gone", resolved_k=k)]
@@ -379,22 +376,13 @@ class Watch:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Watch:
-        """Return what `to_state` described, once through JSON."""
-        now = state["now"]
-        return cls(
-            state["known_until_k"],
-            state["stepped_k"],
-            None if state["known"] is None else tuple(state["known"]),
-            state["calm_rows"],
-            state["tick_k"],
-            None if now is None else _burst(now),
-            state["bar"],
-            [_burst(one) for one in state["bursts"]],
-            state["standing"] and Change.from_row(state["standing"]),
-            state["spacing"],
-            Crossings.of(state["crossings"]),
-            None if state["hidden"] is None else tuple(state["hidden"]),
-        )
+        """Return what `to_state` described, once through JSON, which has lists for tuples."""
+        tuples = {name: state[name] and tuple(state[name]) for name in ("known", "now", "hidden")}
+        bursts = [tuple(one) for one in state["bursts"]]
+        standing = state["standing"] and Change.from_row(state["standing"])
+        crossings = Crossings.of(state["crossings"])
+        read = {"bursts": bursts, "standing": standing, "crossings": crossings}
+        return cls(**{**state, **tuples, **read})
 
 
 def words_of(change: Change) -> str:
@@ -448,12 +436,9 @@ def _combed(
     return change, comb.tick * spacing
 
 
-def _is_same(period: float | None, known: float | None) -> bool:
-    if period is None or known is None:
-        return False
+def _period(comb: Change | None) -> float:
+    return 0.0 if comb is None else comb.period_seconds or 0.0
+
+
+def _is_same(period: float, known: float) -> bool:
     return abs(period - known) <= _SAME_PERIOD * known
-
-
-def _burst(state: Sequence[Any]) -> Burst:
-    first, seconds, top = state
-    return int(first), int(seconds), float(top)

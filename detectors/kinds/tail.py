@@ -20,7 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import level_shift
-from detectors.client_seconds import END_TO_END_ABOVE, PUBLISH_ABOVE, BySource, Second, latency_of
+from detectors.client_seconds import (
+    END_TO_END_ABOVE,
+    PUBLISH_ABOVE,
+    BySource,
+    ChangeId,
+    Second,
+    identity,
+    latency_of,
+)
 from detectors.kinds.recent_rows import MINUTE, Recent
 from detectors.minimum_effect import Config
 from detectors.offline import steps
@@ -204,10 +212,6 @@ def _grown(series: Series, starts: NDArray[np.int64], step: Change) -> Change:
     )
 
 
-__all__ = ["Config", "Tails", "detect"]
-
-ChangeId = tuple[str, int]
-"""Series and raise of a change."""
 _ODDS_RATIO = 2.0  # least growth of the odds
 _MOST_TOLD = 4  # of one series
 _OVER = frozenset({"withdrawn", "gone"})
@@ -256,7 +260,7 @@ class Tails:
 
     def renamed(self, step: Change, recents: Mapping[str, Recent]) -> Change:
         """Return a step of p99.9 as a tail when neither p50 nor p99 has moved; any other as it is."""
-        name = step.series, step.raised_k
+        name = identity(step)
         if step.state == "confirmed" and self._is_alone(step, recents):
             self._alone = _bounded([*self._alone, name], step.series)
         if name not in self._alone:
@@ -269,13 +273,13 @@ class Tails:
         column = parse_series(step.series)
         if column.metric not in COUNTS or dict(column.labels) != {"quantile": _FAR}:
             return False
-        for quantile in (_MEDIAN, _SLOW):
-            recent = recents.get(_quantile_series(source_of(step.series), column.metric, quantile))
-            if recent is None or recent.since(step.onset_k).size == 0:
-                return False
-            if self._has_moved(recent, step.onset_k):
-                return False
-        return True
+        names = [_quantile_series(column.source, column.metric, q) for q in (_MEDIAN, _SLOW)]
+        return all(
+            name in recents
+            and recents[name].since(step.onset_k).size > 0
+            and not self._has_moved(recents[name], step.onset_k)
+            for name in names
+        )
 
     def to_state(self) -> tuple[bytes, dict[str, Any]]:
         """Return the state of the odds' panel, and the rest for JSON."""
@@ -308,12 +312,9 @@ class Tails:
         known = self._told.get(name)
         if said.state in _OVER:
             self._told.pop(name, None)
-            self._held = [one for one in self._held if _raise_of(one) != _raise_of(said)]
-            return (
-                []
-                if known is None
-                else [replace(known, state=said.state, resolved_k=said.resolved_k)]
-            )
+            self._held = [one for one in self._held if identity(one) != identity(said)]
+            ended = {"state": said.state, "resolved_k": said.resolved_k}
+            return [] if known is None else [replace(known, **ended)]
         seen = self._levels(recents, series, source, metric, said.onset_k)
         step = near.beside(series_name(source, metric), said.onset_k)
         if seen is None or step == "told":
@@ -357,10 +358,6 @@ class Tails:
             self._worth.unscaled(recent.before(onset_k)),
             self._worth.unscaled(float(np.median(after)) if after.size else float("nan")),
         )
-
-
-def _raise_of(change: Change) -> ChangeId:
-    return change.series, change.raised_k
 
 
 def _bounded(names: list[ChangeId], series: str) -> list[ChangeId]:

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from detectors.online.constants import CONSTANTS
-from detectors.online.state import CELL, ROWS, SeriesArrays
-from detectors.online.window import AGES, Floats
+from detectors.online.state import CELL, ROWS, Floats, SeriesArrays
+from detectors.online.window import AGES
 
 _TYPICAL = int(np.searchsorted(AGES, 22))  # by then most steps of 1.5 sd are seen
 _LEAST_ROWS = CELL  # for a level

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from detectors.minimum_effect import most_probable, unscaled
 from detectors.online import noise, window
 from detectors.online.noise import Noise
-from detectors.online.state import CELL, CELLS, ROWS, SourceState
-from detectors.online.window import AGES, Floats, Sums
+from detectors.online.state import CELL, CELLS, ROWS, Floats, SourceState
+from detectors.online.window import AGES, Sums
 
 _LEVEL_ROWS = 2 * ROWS  # rows and cells before an onset whose median is the level
 

@@ -298,12 +298,14 @@ def _with_columns(
     columns = (*columns, *kept)
     names = [column.name for column in columns]
     place = {column.name: i for i, column in enumerate(old.columns)}
-    common = [name for name in names if name in place]
+    own = {name: i for i, name in enumerate(names)}
+    common = [(to, place[name]) for name, to in own.items() if name in place]
     arrays = SeriesArrays.empty(len(columns))
-    to, at = ([where[name] for name in common] for where in (_places(names), place))
-    arrays.put(np.array(to, np.int64), old.arrays, np.array(at, np.int64))
-    opened = {name: many for name, many in (old.left | old.opened).items() if name in names}
-    left = {name: many for name, many in (old.left | old.opened).items() if name not in names}
+    to, at = np.array(common, np.int64).reshape(-1, 2).T
+    arrays.put(to, old.arrays, at)
+    every = old.left | old.opened
+    opened = {name: many for name, many in every.items() if name in names}
+    left = {name: many for name, many in every.items() if name not in names}
     return replace(
         old,
         columns=columns,
@@ -313,10 +315,6 @@ def _with_columns(
         absent={column.name: seen[column.name] for column in kept},
         left=dict(list(left.items())[-_MOST_LEFT:]),
     )
-
-
-def _places(names: Sequence[str]) -> dict[str, int]:
-    return {name: i for i, name in enumerate(names)}
 
 
 def _withdrawn(source: str, name: str, candidate: Candidate) -> Change:

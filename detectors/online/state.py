@@ -30,74 +30,58 @@ _MAGIC = b"SKST"
 
 _OUTLIER_PRIOR, _OUTLIER_PRIOR_ROWS = 0.0067, 100.0  # the share of a clip of 2
 
-_f4, _u1, _u2 = np.dtype("<f4"), np.dtype("<u1"), np.dtype("<u2")
-_FIELDS: Mapping[str, tuple[tuple[int, ...], np.dtype[Any], float]] = {
-    "y": ((SLOTS,), _f4, np.nan),
-    "cell": ((CELLS,), _f4, 0.0),
-    "cell_count": ((CELLS,), _u1, 0),
-    "far": ((), _f4, 0.0),
-    "far_rows": ((), _f4, 0.0),
-    "is_linear": ((), _u1, 0),
-    "center": ((), _f4, 0.0),
-    "scale": ((), _f4, 0.0),
-    "grid": ((), _f4, 0.0),
-    "seen": ((), _f4, 0.0),
-    "clip": ((), _f4, 2.0),
-    "outliers": ((), _f4, _OUTLIER_PRIOR),
-    "outlier_rows": ((), _f4, _OUTLIER_PRIOR_ROWS),
-    "variance": ((WINDOWS,), _f4, 1.0),
-    "taught": ((), _f4, 0.0),
-    "threshold": ((), _f4, 0.0),
-    "clusters": ((), _f4, 0.0),
-    "excess": ((), _f4, 0.0),
-    "rows": ((), _f4, 0.0),
-    "peak": ((), _f4, 0.0),
-    "below": ((), _f4, 99.0),
-    "is_muted": ((), _u1, 0),
-}
-"""Shape of what is kept of one series, type, and value before anything is known."""
+Floats = NDArray[np.float32]
+_Bytes = NDArray[np.uint8]
+
+
+def _kept(first: float, *shape: int, kind: str = "<f4") -> dict[str, Any]:
+    """Return what is kept of one series, a number or this shape: type, and value before anything is known."""
+    return {"kind": kind, "first": first, "shape": shape}
 
 
 @dataclass(slots=True)
 class SeriesArrays:
     """What is kept of the series of one source; every array has the series last."""
 
-    y: NDArray[np.float32]  # (SLOTS, n), oldest first; NaN: no value
-    cell: NDArray[np.float32]  # (CELLS, n), means, newest first
-    cell_count: NDArray[np.uint8]  # (CELLS, n), rows in each
-    far: NDArray[np.float32]  # forgetting sum of the rows before the cells
-    far_rows: NDArray[np.float32]  # and their number
-    is_linear: NDArray[np.uint8]  # 1: a latency with values that have no logarithm
-    center: NDArray[np.float32]  # median of the newest rows
-    scale: NDArray[np.float32]  # s
-    grid: NDArray[np.float32]  # distance of neighbouring values; 0: unknown
-    seen: NDArray[np.float32]  # rows that taught the scale
-    clip: NDArray[np.float32]  # bound of a score
-    outliers: NDArray[np.float32]  # share of differences that are outliers
-    outlier_rows: NDArray[np.float32]  # rows that the share is made of
-    variance: NDArray[np.float32]  # (WINDOWS, n), of contrasts, as learnt
-    taught: NDArray[np.float32]  # rows that taught it
-    threshold: NDArray[np.float32]
-    clusters: NDArray[np.float32]  # of exceedances
-    excess: NDArray[np.float32]  # of their peaks, summed up
-    rows: NDArray[np.float32]  # in which the series could alarm
-    peak: NDArray[np.float32]  # of the cluster that is not over; 0: none
-    below: NDArray[np.float32]  # rows since the last exceedance
-    is_muted: NDArray[np.uint8]  # 1: no new candidate until the ratio falls below the threshold
+    y: Floats = field(metadata=_kept(np.nan, SLOTS))  # oldest first; NaN: no value
+    cell: Floats = field(metadata=_kept(0.0, CELLS))  # means, newest first
+    cell_count: _Bytes = field(metadata=_kept(0, CELLS, kind="<u1"))  # rows in each
+    far: Floats = field(metadata=_kept(0.0))  # forgetting sum of the rows before the cells
+    far_rows: Floats = field(metadata=_kept(0.0))  # and their number
+    is_linear: _Bytes = field(metadata=_kept(0, kind="<u1"))  # 1: a latency without logarithm
+    center: Floats = field(metadata=_kept(0.0))  # median of the newest rows
+    scale: Floats = field(metadata=_kept(0.0))  # s
+    grid: Floats = field(metadata=_kept(0.0))  # distance of neighbouring values; 0: unknown
+    seen: Floats = field(metadata=_kept(0.0))  # rows that taught the scale
+    clip: Floats = field(metadata=_kept(2.0))  # bound of a score
+    outliers: Floats = field(metadata=_kept(_OUTLIER_PRIOR))  # share of the differences
+    outlier_rows: Floats = field(metadata=_kept(_OUTLIER_PRIOR_ROWS))  # of that share
+    variance: Floats = field(metadata=_kept(1.0, WINDOWS))  # of contrasts, as learnt
+    taught: Floats = field(metadata=_kept(0.0))  # rows that taught it
+    threshold: Floats = field(metadata=_kept(0.0))
+    clusters: Floats = field(metadata=_kept(0.0))  # of exceedances
+    excess: Floats = field(metadata=_kept(0.0))  # of their peaks, summed up
+    rows: Floats = field(metadata=_kept(0.0))  # in which the series could alarm
+    peak: Floats = field(metadata=_kept(0.0))  # of the cluster that is not over; 0: none
+    below: Floats = field(metadata=_kept(99.0))  # rows since the last exceedance
+    is_muted: _Bytes = field(metadata=_kept(0, kind="<u1"))  # 1: no candidate until the ratio falls
 
     @classmethod
     def empty(cls, n: int) -> SeriesArrays:
         return cls(
-            **{
-                name: np.full((*shape, n), first, kind)
-                for name, (shape, kind, first) in _FIELDS.items()
-            }
+            *(
+                np.full((*one.metadata["shape"], n), one.metadata["first"], one.metadata["kind"])
+                for one in dataclasses.fields(cls)
+            )
         )
 
     def put(self, to: NDArray[np.int64], other: SeriesArrays, at: NDArray[np.int64]) -> None:
         """Set the series `to` to those of `other` that stand `at`."""
         for name in _FIELDS:
             getattr(self, name)[..., to] = getattr(other, name)[..., at]
+
+
+_FIELDS = SeriesArrays.__slots__
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.online.constants import CONSTANTS
-from detectors.online.state import CELL, SeriesArrays
-from detectors.online.window import Floats
+from detectors.online.state import CELL, Floats, SeriesArrays
 
 APART_ROWS = 60
 """Rows below the level that end a cluster: the typical age of an onset that exceeds it."""

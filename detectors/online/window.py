@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.online.constants import CONSTANTS
-from detectors.online.state import CELL, CELLS, ROWS, SLOTS, SeriesArrays
-
-Floats = NDArray[np.float32]
+from detectors.online.state import CELL, CELLS, ROWS, SLOTS, Floats, SeriesArrays
 
 _ROW_AGES = np.array([4, 5, 6, 8, 10, 12, 15, 18, 22, 27, 33, 40, 48, 57])  # a fifth apart
 _CELL_EDGES = np.array([0, 2, 4, 7, 11, 16, 22, 29, 36])  # whole cells since the onset

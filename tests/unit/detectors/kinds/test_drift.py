@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from detectors.kinds.drift import Config, Watch, detect
+from detectors.kinds.drift import Watch, detect
 from detectors.kinds.recent_rows import Recent
+from detectors.minimum_effect import Config
 from soak.core.model import Change, Series
 
 HOUR = 3600

@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from detectors.kinds.recent_rows import Recent
-from detectors.kinds.spikes import Config, Watch, detect, judged, words_of
+from detectors.kinds.spikes import Watch, detect, judged, words_of
+from detectors.minimum_effect import Config
 from soak.core.model import Change, Series
 
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from detectors import level_shift
 from detectors.kinds import changes_of_series
-from detectors.kinds.tail import Config, detect
+from detectors.kinds.tail import detect
+from detectors.minimum_effect import Config
 from detectors.offline import steps as offline_steps
 from detectors.panel import Panel
 from soak.core.model import Change, Column, Series
