@@ -64,14 +64,18 @@ def latency_of(series: str) -> str:
 class BySource(Generic[_Found]):
     """What was found in the columns of each source, looked for again when they change."""
 
-    def __init__(self, find: Callable[[str, Sequence[Column]], _Found]) -> None:
-        self._find = find
+    def __init__(self) -> None:
         self._known: dict[str, tuple[Sequence[Column], _Found]] = {}
 
-    def get(self, source: str, columns: Sequence[Column]) -> _Found:
+    def get(
+        self,
+        source: str,
+        columns: Sequence[Column],
+        find: Callable[[str, Sequence[Column]], _Found],
+    ) -> _Found:
         known = self._known.get(source)
         if known is None or not (known[0] is columns or known[0] == columns):
-            known = self._known[source] = columns, self._find(source, columns)
+            known = self._known[source] = columns, find(source, columns)
         return known[1]
 
 

@@ -99,7 +99,8 @@ class Minute:
     @property
     def longest_wait(self) -> int:
         """Return the most seconds in a row in which one client waited in vain."""
-        return max((_longest_run(bits) for bits in self.waited.values()), default=0)
+        runs = (run for bits in self.waited.values() for run in f"{bits:b}".split("0"))
+        return max(map(len, runs), default=0)
 
     def add(self, other: Minute) -> None:
         self.seconds |= other.seconds
@@ -109,13 +110,10 @@ class Minute:
         self.total += other.total
 
 
-def _longest_run(bits: int) -> int:
-    """Return the length of the longest run of ones in a number."""
-    return max(map(len, f"{bits:b}".split("0")))
-
-
 Minutes = dict[int, list[Minute]]
 """By the number of the minute in the run: the counts for each objective, in their order."""
+_ClientPlaces = tuple[Client | None, list[int | None]]
+"""The client of some columns, and the place of the messages above each objective's limit."""
 
 
 class MinuteCounter:
@@ -123,15 +121,15 @@ class MinuteCounter:
 
     def __init__(self, objectives: Sequence[Objective]) -> None:
         self._objectives = objectives
-        self._places = BySource(self._found)
+        self._places: BySource[_ClientPlaces] = BySource()
         self.minutes: Minutes = {}
 
     def is_client(self, source: str, columns: Sequence[Column]) -> bool:
-        return self._places.get(source, columns)[0] is not None
+        return self._places.get(source, columns, self._found)[0] is not None
 
     def add(self, source: str, columns: Sequence[Column], second: Second) -> None:
         """Count a record of a client; records of other sources count nothing."""
-        client, above = self._places.get(source, columns)
+        client, above = self._places.get(source, columns, self._found)
         if client is None or second.phase != "soak":
             return
         counts = self.minutes.setdefault(second.k // MINUTE, [Minute() for _ in self._objectives])
@@ -139,10 +137,7 @@ class MinuteCounter:
             if client.is_producer == (objective.latency == "publish"):
                 minute.add(_counted(source, client, second, objective, place))
 
-    def _found(
-        self, _source: str, columns: Sequence[Column]
-    ) -> tuple[Client | None, list[int | None]]:
-        """Return the client of these columns, and the place of each objective's count."""
+    def _found(self, _source: str, columns: Sequence[Column]) -> _ClientPlaces:
         client = client_of(columns)
         if client is None:
             return None, []
@@ -312,7 +307,8 @@ class Objectives:
                 self._settings.objectives, self._accounts, counts, strict=True
             ):
                 self._judge(objective, account, minute)
-                if account.raised_k is None and self._is_spent(objective, account):
+                budget = objective.budget(self._whole(objective, account))
+                if account.raised_k is None and account.bad > budget:
                     account.onset_k = number * MINUTE
                     account.raised_k = account.onset_k + MINUTE
         self._closed = max(self._closed, end)
@@ -342,9 +338,6 @@ class Objectives:
         if passed <= 0:
             return account.judged
         return int(account.judged * self._settings.due_by(soak_seconds) / passed)
-
-    def _is_spent(self, objective: Objective, account: _Account) -> bool:
-        return account.bad > objective.budget(self._whole(objective, account))
 
     def _breaches(self) -> Iterable[Change]:
         for objective, account in zip(self._settings.objectives, self._accounts, strict=True):

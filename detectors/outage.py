@@ -201,11 +201,11 @@ class Outages:
         self._limit_seconds = self._config.limit / SECOND_NS
         self._target = Fraction(str(self._config.target_ratio))  # 0.9 is no float
         self._clients: dict[str, _Client] = {}
-        self._places = BySource(self._found)
+        self._places: BySource[_Places | None] = BySource()
 
     def update(self, source: str, columns: Sequence[Column], second: Second) -> list[Change]:
         """Take the next second of one source, which counts once; return the outages that have changed."""
-        places = self._places.get(source, columns)
+        places = self._places.get(source, columns, self._found)
         if places is None:
             return []
         client = self._clients.get(source)

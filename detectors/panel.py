@@ -33,6 +33,8 @@ VERSION = 139
 LAYOUT = f"{VERSION}.{online_state.VERSION}"
 """Of the whole state: what differs in it cannot be read."""
 _MAGIC = b"SKPN"
+_Place = tuple[int, str, minimum_effect.Config]
+"""Place, name and scale of a series in which all kinds are looked for."""
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ class Panel:
         self._tails = tail.Tails(config, self._worth)
         self._sources: dict[str, dict[str, _Watched]] = {}  # series by name with the source
         self._near = NearSteps()
-        self._places = BySource(self._watched)
+        self._places: BySource[list[_Place]] = BySource()
 
     def update(
         self,
@@ -129,7 +131,7 @@ class Panel:
                 _note_step(known, change)
         slow: list[Change] = []
         if moment.counts:
-            for at, name, config in self._places.get(source, columns):
+            for at, name, config in self._places.get(source, columns, self._watched):
                 slow += self._seen(known, name, k, float(second.values[at]), config)
         recents = {name: one.recent for name, one in known.items()}
         raised = _in_turn(known, slow, k, busy)
@@ -216,10 +218,7 @@ class Panel:
             changes += one.drift.minute_ended(name, k, one.recent, config)
         return changes
 
-    def _watched(
-        self, source: str, columns: Sequence[Column]
-    ) -> list[tuple[int, str, minimum_effect.Config]]:
-        """Return place, name and scale of the series in which all kinds are looked for."""
+    def _watched(self, source: str, columns: Sequence[Column]) -> list[_Place]:
         linear = dataclasses.replace(self._worth, scale="linear", smallest_step_seconds=0.0)
         return [
             (i, series_name(source, one.name), self._worth if one.unit == "seconds" else linear)

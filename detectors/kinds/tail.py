@@ -230,7 +230,7 @@ class Tails:
         self._learnt: dict[str, Exceedance] = {}
         self._told: dict[ChangeId, Change] = {}  # by the raise of the odds
         self._held: list[Change] = []  # of the odds, confirmed beside steps that wait
-        self._places = BySource(_counted)
+        self._places: BySource[list[tuple[str, _Counts]]] = BySource()
         self._alone: list[ChangeId] = []  # steps of p99.9 that are tails: series and raise
 
     def update(
@@ -245,7 +245,7 @@ class Tails:
         """Take a second, with the recent values by series, and the steps that may tell a tail already."""
         ours: list[Column] = []
         odds: list[float] = []
-        for metric, found in self._places.get(source, columns):
+        for metric, found in self._places.get(source, columns, _counted):
             ours += [_odds_column(metric, quantile) for quantile in SHARES]
             known = self._learnt.setdefault(series_name(source, metric), Exceedance())
             above, total = second.values[found.above], float(second.values[found.total])
@@ -313,8 +313,9 @@ class Tails:
         if said.state in _OVER:
             self._told.pop(name, None)
             self._held = [one for one in self._held if identity(one) != identity(said)]
-            ended = {"state": said.state, "resolved_k": said.resolved_k}
-            return [] if known is None else [replace(known, **ended)]
+            if known is None:
+                return []
+            return [replace(known, state=said.state, resolved_k=said.resolved_k)]
         seen = self._levels(recents, series, source, metric, said.onset_k)
         step = near.beside(series_name(source, metric), said.onset_k)
         if seen is None or step == "told":

@@ -1,7 +1,7 @@
 """Steps of complete series, at a set rate of false ones; what is one event in several series is one step.
 
 Method:  Rows become blocks of ten seconds. Cuts are proposed and tested in each series (`segmentation`)
-         against its own noise (`noise`), then dated to a row (`dating`). Cuts of several series at
+         against its own noise (`noise`), then dated to a row. Cuts of several series at
          one time are one step, to which a series without a cut belongs if it changed then.
 Assumes: a slow drift comes out as stairs. Rows follow each other: a missing one is left out.
 """

@@ -60,7 +60,9 @@ def locate(
         return None
     start = int(age[best])
     old, new = _values(state, i, start)
-    y_before = float(np.median(old)) if old.size else _far_level(state, i)
+    y_before = (
+        float(np.median(old)) if old.size else float(arrays.far[i] / max(arrays.far_rows[i], 1.0))
+    )
     y_after = float(np.median(new))
     newest, oldest = interval(ratio + np.where(age > used, np.log(CELL), 0.0) * (ratio > 0.0))
     return Onset(
@@ -85,11 +87,6 @@ def _values(state: SourceState, i: int, age: int) -> tuple[Floats, Floats]:
     edge = CELLS + used - age if age <= used else CELLS - (age - used) // CELL
     old, new = items[:edge][here[:edge]], items[edge:][here[edge:]]
     return old[-_LEVEL_ROWS:], new
-
-
-def _far_level(state: SourceState, i: int) -> float:
-    arrays = state.arrays
-    return float(arrays.far[i] / max(arrays.far_rows[i], 1.0))
 
 
 def _k_of(state: SourceState, age: int) -> int:
