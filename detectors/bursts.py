@@ -55,8 +55,12 @@ def detect(series: Series, config: Config) -> list[Change]:
         is_short = stop - first <= config.most_rows and first > 0 and stop < series.k.size
         if is_far and is_short and max(y[first - 1], y[stop]) < level[top] + _PART * far[top]:
             around, within = 10.0 ** level[top], np.median(series.values[first:stop])
-            edges.append(_edge(series, first, float(around), float(within)))
-            edges.append(_edge(series, stop, float(within), float(around)))
+            levels = float(around), float(within)
+            for row, (before, after) in ((first, levels), (stop, levels[::-1])):
+                k = int(series.k[row])
+                edges.append(
+                    Change(series.name, k, k, (k, k), before, after, "confirmed", MAX_CONFIDENCE)
+                )
     return edges
 
 
@@ -80,17 +84,3 @@ def _levels(y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.flo
     wide = np.pad(y, _AROUND, mode="edge")
     medians = np.median(np.lib.stride_tricks.sliding_window_view(wide, _AROUND), axis=1)
     return medians[: y.size], medians[-y.size :]
-
-
-def _edge(series: Series, row: int, before: float, after: float) -> Change:
-    k = int(series.k[row])
-    return Change(
-        series=series.name,
-        raised_k=k,
-        onset_k=k,
-        interval=(k, k),
-        before=before,
-        after=after,
-        state="confirmed",
-        confidence=MAX_CONFIDENCE,
-    )

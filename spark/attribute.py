@@ -14,14 +14,8 @@ import numpy as np
 
 from detectors import level_shift
 from detectors.attribution import NO_CAUSE, UNKNOWN, attribute, attribute_breach, is_so_far
-from detectors.incidents import (
-    REJOIN_SECONDS,
-    TOGETHER_SECONDS,
-    Incident,
-    group,
-    identity,
-    is_regression,
-)
+from detectors.client_seconds import identity
+from detectors.incidents import REJOIN_SECONDS, TOGETHER_SECONDS, Incident, group, is_regression
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
 from soak.core.plan.phases import Phases

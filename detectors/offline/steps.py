@@ -70,26 +70,22 @@ def detect_mixed(many: Sequence[tuple[Series, Config]]) -> list[tuple[Change, ..
             least_change=config.smallest_step_seconds,
         )
         if track is not None:
-            found.append(_Searched(track, track.cuts(config.false_step_rate / len(many))))
+            found.append((track, track.cuts(config.false_step_rate / len(many))))
     return _joined(found, rate)
 
 
 # --- cuts of several series: those of one direction whose times do not differ are one step
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Searched:
-    """A series with its cuts."""
-
-    track: Track
-    cuts: list[Cut]
+_Searched = tuple[Track, list[Cut]]
+"""A series and its cuts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
     """The cut of one series in a step, in the unit of its k; `chance` is that of one like it in noise."""
 
-    of: _Searched
+    of: Track
     cut: Cut
     onset_k: int
     first_k: int
@@ -98,7 +94,7 @@ class _Member:
 
     @property
     def name(self) -> str:
-        return self.of.track.series.name
+        return self.of.series.name
 
 
 def _joined(many: Sequence[_Searched], rate: float) -> list[tuple[Change, ...]]:
@@ -107,8 +103,8 @@ def _joined(many: Sequence[_Searched], rate: float) -> list[tuple[Change, ...]]:
     Onsets at most a block apart are one step. The cut with the narrowest interval dates it for all. A series
     without a cut belongs to it too when it changed then; noise does in any of them with probability `rate`.
     """
-    own = [_member(one, cut, one.track.means.size * len(many)) for one in many for cut in one.cuts]
-    slack = max((one.track.rows * one.track.spacing for one in many), default=0)
+    own = [_member(one, cut, one.means.size * len(many)) for one, cuts in many for cut in cuts]
+    slack = max((one.rows * one.spacing for one, _ in many), default=0)
     groups: list[list[_Member]] = []
     for member in sorted(own, key=_clearest):
         near = [group for group in groups if _may_join(member, group, slack)]
@@ -120,10 +116,10 @@ def _joined(many: Sequence[_Searched], rate: float) -> list[tuple[Change, ...]]:
     return sorted(steps, key=lambda changes: (changes[0].onset_k, changes[0].series))
 
 
-def _member(of: _Searched, cut: Cut, places: int) -> _Member:
-    k = of.track.series.k
+def _member(of: Track, cut: Cut, places: int) -> _Member:
+    k = of.series.k
     # behind a gap the onset may lie in it
-    first_k = int(min(k[cut.first], k[cut.first - 1] + of.track.spacing))
+    first_k = int(min(k[cut.first], k[cut.first - 1] + of.spacing))
     return _Member(of, cut, int(k[cut.at]), first_k, int(k[cut.last]), cut.chance(places))
 
 
@@ -145,11 +141,11 @@ def _date(group: Sequence[_Member]) -> _Member:
 def _others(many: Sequence[_Searched], group: Sequence[_Member], rate: float) -> Iterator[_Member]:
     """Give what the series without a cut in the group show at its onset, if they changed in its direction."""
     date = _date(group)
-    for one in many:
+    for one, cuts in many:
         if any(member.of is one for member in group):
             continue
-        row = int(np.searchsorted(one.track.series.k, date.onset_k))
-        cut = one.track.cut_at(row, one.cuts, rate / len(many))
+        row = int(np.searchsorted(one.series.k, date.onset_k))
+        cut = one.cut_at(row, cuts, rate / len(many))
         if cut is not None and cut.is_up == date.cut.is_up:
             yield _member(one, cut, len(many))
 

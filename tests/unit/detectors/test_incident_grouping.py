@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.incidents import group, identity, improvements
+from detectors.client_seconds import identity
+from detectors.incidents import group, improvements
 from soak.core.model import Change
 from tests.support.detection.incident_world import (
     END_TO_END,

@@ -1,1 +1,0 @@
-"""Tests of the package of the same name."""
