@@ -23,7 +23,7 @@ LONG_GAP_SECONDS = 600
 WAITING = "publish_waiting_seconds"
 PUBLISH_ABOVE = "publish_latency_above_messages"
 END_TO_END_ABOVE = "end_to_end_latency_above_messages"
-_DUE = (
+DUE = (
     "failed_messages",
     "sent_messages",
     "missed_messages",
@@ -120,7 +120,7 @@ class Client:
 
         Not so when the client itself may be the reason.
         """
-        metrics, came = (_DUE, "acked") if self.is_producer else (("lag_messages",), "received")
+        metrics, came = (DUE, "acked") if self.is_producer else (("lag_messages",), "received")
         is_due = any(self.value(second, metric) > 0 for metric in metrics)
         is_cluster = second.is_valid or (self.is_producer and self.waits_for_cluster(second))
         return is_due and is_cluster and self.count(second, f"{came}_messages") == 0

@@ -27,6 +27,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from detectors.client_seconds import (
+    DUE,
     END_TO_END_ABOVE,
     LONG_GAP_SECONDS,
     PUBLISH_ABOVE,
@@ -396,10 +397,8 @@ _ABOVE = (PUBLISH_ABOVE, END_TO_END_ABOVE)
 _TROUBLES = ("failed_messages", "missed_messages")
 _USED = frozenset(
     {
-        *("sent_messages", "acked_messages", "failed_messages", "missed_messages"),
-        *("in_flight_messages", "queue_full_messages", WAITING, "sender_busy_ratio"),
-        *("callback_delay_seconds", "process_cpu_waiting_ratio"),
-        *("received_messages", "lag_messages"),
+        *(*DUE, "acked_messages", "received_messages", "lag_messages", WAITING),
+        *("sender_busy_ratio", "callback_delay_seconds", "process_cpu_waiting_ratio"),
     }
 )
 
