@@ -151,15 +151,14 @@ def _share(track: Track, low: int, at: int, high: int, threshold: float) -> floa
 
 def _cut(track: Track, low: int, at: int, high: int) -> Cut:
     rows, values = track.rows, track.series.values
-    first, stop = low * rows, values.size if high == track.means.size else high * rows
-    onset = dated(track.y, first, at * rows, stop, rows, track.noise.block_sd(at))
-    before = float(np.median(values[first : onset.at]))
-    after = float(np.median(values[onset.at : stop]))
+    start, stop = low * rows, values.size if high == track.means.size else high * rows
+    row, first, last = _dated(track.y, start, at * rows, stop, rows, track.noise.block_sd(at))
+    before, after = float(np.median(values[start:row])), float(np.median(values[row:stop]))
     levels = _levels(track, low, at, high)
     if (after - before) * (levels[1] - levels[0]) <= 0.0:  # rounded: most rows are the same
         before, after = levels
     strength = track.noise.strength(low, at, high) / C.normal_excess
-    return Cut(onset.at, onset.first, onset.last, before, after, strength)
+    return Cut(row, first, last, before, after, strength)
 
 
 def _settled(track: Track, places: list[int], threshold: float) -> list[int]:
@@ -235,18 +234,12 @@ def _features(y: Floats) -> tuple[Floats, float]:
 # Assumes: one step between the given rows, and equal noise on both sides of it.
 
 
-@dataclass(frozen=True, slots=True)
-class Onset:
-    """The likeliest first row of a new level, and the first and last row of its interval."""
+def _dated(
+    y: Floats, low: int, at: int, high: int, rows: int, block_sd: float
+) -> tuple[int, int, int]:
+    """Return the likeliest first row of a new level, and the first and last row of its interval.
 
-    at: int
-    first: int
-    last: int
-
-
-def dated(y: Floats, low: int, at: int, high: int, rows: int, block_sd: float) -> Onset:
-    """Return the onset of the step near row `at`, the only one in rows `low` to `high` of a series.
-
+    The step near row `at` is the only one in rows `low` to `high` of a series.
     `block_sd` is the standard deviation of the mean of `rows` rows, in the unit of `y`.
     """
     start, stop = max(low, at - C.local_blocks * rows), min(high, at + C.local_blocks * rows)
@@ -260,7 +253,7 @@ def dated(y: Floats, low: int, at: int, high: int, rows: int, block_sd: float) -
     weights = np.exp(np.maximum(likelihoods - likelihoods.max(), -_MAX_LOG))
     first, last = most_probable(weights)
     row = start + 1
-    return Onset(row + int(np.argmax(weights)), row + first, row + last)
+    return row + int(np.argmax(weights)), row + first, row + last
 
 
 def _levels_around(
