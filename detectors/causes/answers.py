@@ -15,12 +15,19 @@ from numpy.typing import NDArray
 
 from detectors.causes.channel import VALUES, end_of, near, spacing_of
 from detectors.nearby import Nearby, between
+from soak.core.audit import RECEIVE_ERRORS_EVENT
 from soak.core.model import Change, Series
 from soak.core.series import parse_series
 
 ROUND_TRIPS = re.compile(r"(^|_)(rtt|round_?trip|ping)(_|$)", re.IGNORECASE)
 _AT_ONCE_SECONDS = 1
 _REFUSED = re.compile(r"refused|ECONNREFUSED", re.IGNORECASE)
+_OTHER_FAMILY = re.compile(r"ipv6#\[::1\]")
+"""A client tries all addresses of `localhost`: this one refuses wherever brokers listen on IPv4 alone."""
+_UNREACHABLE = re.compile(
+    r"network is unreachable|no route to host|host not found|failed to resolve|not known",
+    re.IGNORECASE,
+)
 _TIMED_OUT = re.compile(r"no complete answer|timed out|no answer in time", re.IGNORECASE)
 _FEW = 0.75  # of the usual acknowledgements: with fewer, some partitions get none
 _LEAST_USUAL = 10.0
@@ -161,6 +168,16 @@ class Answers:
         """Return who refused connections from the onset on, with the first second: no process is there."""
         return self._failed(_REFUSED)
 
+    @cached_property
+    def refusing_brokers(self) -> list[str]:
+        """Return the brokers, by host and port, that refused the consumers' connections."""
+        return sorted(self._failed(_REFUSED, kinds=(RECEIVE_ERRORS_EVENT,)))
+
+    @cached_property
+    def unreachable(self) -> dict[str, int]:
+        """Return the brokers to which a consumer's host had no way, or no address, with the first second."""
+        return self._failed(_UNREACHABLE, kinds=(RECEIVE_ERRORS_EVENT,))
+
     @property
     def all_silent(self) -> list[Silence]:
         """Return the silences of all brokers where they began in one second and no connection was refused.
@@ -180,16 +197,22 @@ class Answers:
         """
         return self._failed(_TIMED_OUT, only_pages=True)
 
-    def _failed(self, pattern: re.Pattern[str], *, only_pages: bool = False) -> dict[str, int]:
+    def _failed(
+        self, pattern: re.Pattern[str], *, only_pages: bool = False, kinds: Collection[str] = ()
+    ) -> dict[str, int]:
+        """Return whom events whose reason a pattern finds name, with the first second of each."""
         first, last = near(self._change)
         found: dict[str, int] = {}
         for one in self._nearby.events:
-            reason = str(one.event.fields.get("reason", ""))
-            if only_pages and "target" not in one.event.fields:
+            fields = one.event.fields
+            reason = str(fields.get("reason", ""))
+            if (only_pages and "target" not in fields) or (kinds and one.event.kind not in kinds):
                 continue
-            if first <= one.k <= last + _FAIL_SECONDS and pattern.search(reason):
-                target = str(one.event.fields.get("target", one.event.fields.get("probe", "")))
-                found.setdefault(target, one.k)
+            if not first <= one.k <= last + _FAIL_SECONDS:
+                continue
+            if pattern.search(reason) and not _OTHER_FAMILY.search(reason):
+                names = (fields.get(name) for name in ("target", "broker", "probe"))
+                found.setdefault(str(next(filter(None, names), "")), one.k)
         return found
 
     @cached_property

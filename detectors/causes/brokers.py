@@ -33,7 +33,7 @@ from detectors.causes.hypothesis import (
 )
 from detectors.nearby import TimedEvent, between, when
 from soak.core import wording
-from soak.core.audit import SEND_ERRORS_EVENT
+from soak.core.audit import RECEIVE_ERRORS_EVENT, SEND_ERRORS_EVENT
 from soak.core.model import Evidence
 from soak.core.series import parse_series, source_of
 
@@ -72,23 +72,33 @@ _MOST = 0.5
 
 
 def _denied(facts: Facts) -> Iterator[Hypothesis]:
-    """Give the refusal of the client's messages where most that failed did so for lack of a right."""
+    """Give the refusal of the clients where most that failed did so for lack of a right."""
+    sides = (
+        (SEND_ERRORS_EVENT, "messages", "messages that failed"),
+        (RECEIVE_ERRORS_EVENT, "errors", "errors of consumers"),
+    )
+    texts = [text for side in sides if (text := _refusals(*side, facts)) is not None]
+    if texts:
+        signs = [Sign(0.0 if at else CLEAR + DECISIVE, text) for at, text in enumerate(texts)]
+        yield Hypothesis("access_denied", tuple(signs))
+
+
+def _refusals(kind: str, counted: str, what: str, facts: Facts) -> Evidence | None:
+    """Return how many of the failures in these events were refusals; None where most were not."""
     first = facts.near[0]
     failed: Counter[str] = Counter()
-    for one in facts.events(SEND_ERRORS_EVENT):
-        messages = one.event.fields.get("messages")
-        if first <= one.k < facts.end_k and isinstance(messages, int | float):
-            failed[str(one.event.fields.get("reason"))] += round(messages)
+    for one in facts.events(kind):
+        count = one.event.fields.get(counted)
+        if first <= one.k < facts.end_k and isinstance(count, int | float):
+            failed[str(one.event.fields.get("reason"))] += round(count)
     denied = Counter({why: count for why, count in failed.items() if _DENIED.search(why)})
     if not denied or denied.total() < _MOST * failed.total():
-        return
+        return None
     reason = denied.most_common(1)[0][0]
-    text = Evidence(
-        f"Of {failed.total():,} messages that failed from the onset on, "
-        f"{denied.total():,} were refused: {reason}.",
+    return Evidence(
+        f"Of {failed.total():,} {what} from the onset on, {denied.total():,} were refused: {reason}.",
         {"failed": failed.total(), "refused": denied.total()},
     )
-    yield Hypothesis("access_denied", (Sign(CLEAR + DECISIVE, text),))
 
 
 # --- down
@@ -147,9 +157,13 @@ def _stood_still(silent: list[Silence], facts: Facts) -> bool:
 
 
 def _suspect(silent: list[Silence], facts: Facts) -> str:
-    """Return the host and port of the broker that is silent, else the name of its page."""
+    """Return the host and port of the broker that is silent, or refuses, else the name of its page."""
     brokers = {one.what for one in facts.answers.unanswered}
-    names = [one.what for one in silent if one.what in brokers] or [one.what for one in silent]
+    names = (
+        [one.what for one in silent if one.what in brokers]
+        or facts.answers.refusing_brokers
+        or [one.what for one in silent]
+    )
     return ", ".join(dict.fromkeys(names)) or ", ".join(sorted(_lost_leaders(facts)))
 
 

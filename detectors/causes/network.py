@@ -5,7 +5,8 @@ Method:  a channel of the network itself steps up at the onset: round trips, by 
          again, dropped or damaged. What only counts packets needs ten times as many of them. Else
          packets and single late answers need latency to follow them second by second, or the brokers' drive
          and CPU to be measured and calm; single late answers never count where CPU rose. Pages that answer
-         late count where the brokers' own time for a request is known and stayed.
+         late count where the brokers' own time for a request is known and stayed. Consumers that find no way
+         to a broker, or no address of it, say so in their errors.
 Assumes: nothing is concluded from the rest being innocent alone.
 """
 
@@ -47,6 +48,9 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
     if facts.answers.all_silent:
         yield _cut(facts)
         return
+    if facts.answers.unreachable:
+        yield _without_a_way(facts)
+        return
     trips = facts.shifts_like(ROUND_TRIPS)
     counted = facts.shifts_like(background.PACKETS)
     trip = _felt(risen(trips, _MORE), facts)
@@ -84,6 +88,15 @@ def _cut(facts: Facts) -> Hypothesis:
     if all(one.is_over for one in silent) and max(ends) - min(ends) <= _TOGETHER_SECONDS:
         signs.append(Sign(FAIR, Evidence("All of them answered again in one second, too.")))
     return Hypothesis("network", tuple(signs))
+
+
+def _without_a_way(facts: Facts) -> Hypothesis:
+    """Return what consumers say whose host has no way to a broker, or no address of it."""
+    found = facts.answers.unreachable
+    names = ", ".join(sorted(filter(None, found)))
+    since = when(min(found.values()) - facts.onset_k)
+    text = f"Consumers found no way to {names or 'a broker'}, or no address of it, first {since}."
+    return Hypothesis("network", (Sign(CLEAR, Evidence(text)),), names)
 
 
 def _felt(one: Shift | None, facts: Facts) -> Shift | None:

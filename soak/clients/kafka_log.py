@@ -31,6 +31,11 @@ def error_text(error: BaseException) -> str:
     return inner.str() if isinstance(inner, KafkaError) else str(inner) or type(error).__name__
 
 
+def without_details(text: str) -> str:
+    """Return what a client's lines of one kind have in common."""
+    return _DETAILS.sub("", text)
+
+
 class ClientLog:
     """The logger of clients, shared by threads: of each kind of line one in 10 s, with the number skipped."""
 
@@ -41,7 +46,7 @@ class ClientLog:
 
     def log(self, level: int, form: str, *words: str) -> None:
         """Log a line as librdkafka's binding passes it: facility, client's name, text."""
-        kind = words[0], _DETAILS.sub("", words[-1])
+        kind = words[0], without_details(words[-1])
         skipped = self._logged.repeats_if_new(kind, self._clock.mono_ns())
         if skipped is not None:
             self._log.log(level, "client_log line=%r skipped=%d", form % words, skipped)

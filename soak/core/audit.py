@@ -250,6 +250,10 @@ SEND_FAILED_EVENT = "send_failed"
 SEND_ERRORS_EVENT = "send_errors"
 """A producer's event, not the audit's: `messages` failed for a `reason` in the words of the client."""
 
+RECEIVE_ERRORS_EVENT = "receive_errors"
+"""A consumer's event, not the audit's: its client reported `errors` for a `reason` in its words, with its
+`code`, and the `broker` or `partition` where it names one."""
+
 AUDIT_EVENTS = frozenset(
     {
         EXPIRED_EVENT,

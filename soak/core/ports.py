@@ -111,6 +111,16 @@ class Acks:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceiveError:
+    """An error that a consumer's client reports, in its words; "" for what it does not name."""
+
+    reason: str
+    code: str = ""  # the client's name for the kind of error
+    broker: str = ""  # host and port
+    partition: str = ""  # of a topic: `topic-0`
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """Received messages in order of arrival."""
 
@@ -122,6 +132,8 @@ class Batch:
     redelivered: int = 0  # delivered again and skipped
     came_mono_ns: NDArray[np.int64] | None = None
     """When each message arrived, up to `at_mono_ns`; None: all of them at that time."""
+    errors: Mapping[ReceiveError, int] = field(default_factory=dict)
+    """The errors that the client reported since the last batch, and how often."""
 
 
 class WakeUp(Protocol):

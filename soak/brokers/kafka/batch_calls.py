@@ -23,7 +23,7 @@ import numpy as np
 from confluent_kafka import KafkaError, cimpl
 from numpy.typing import NDArray
 
-from soak.brokers.kafka.consumer import Fetched
+from soak.brokers.kafka.consumer import Fetched, FetchError, partition_text
 from soak.brokers.kafka.producer import concatenate_acks
 from soak.clients.kafka_log import ClientLog
 from soak.clients.kafka_throttle import ThrottleTimes
@@ -571,10 +571,10 @@ class BatchFetch:
             none = np.zeros(0, dtype=np.int64)
             return Fetched(np.zeros(0, dtype=_HEAD), [], none, none, [])
         table = copy_structs(addresses, MESSAGE)
-        errors: list[KafkaError] = []
+        errors: list[FetchError] = []
         if table["err"].any():
             is_bad = table["err"] != 0
-            errors = self._errors(addresses[is_bad], table["err"][is_bad])
+            errors = self._errors(addresses[is_bad], table[is_bad])
             table, arrived_ns = table[~is_bad], arrived_ns[~is_bad]
         return Fetched(
             heads=_heads(table),
@@ -590,14 +590,20 @@ class BatchFetch:
         names = [self._library.quick.rd_kafka_topic_name(one).decode() for one in several.tolist()]
         return [names[one] for one in at.tolist()]
 
-    def _errors(self, addresses: NDArray[np.uint64], codes: NDArray[np.int32]) -> list[KafkaError]:
-        text_of = self._library.quick.rd_kafka_message_errstr
-        return [
-            KafkaError(code, (text_of(address) or b"").decode(errors="replace"))
-            for address, code in zip(addresses.tolist(), codes.tolist(), strict=True)
-        ]
+    def _errors(self, addresses: NDArray[np.uint64], table: NDArray[np.void]) -> list[FetchError]:
+        text_of, name_of = (
+            self._library.quick.rd_kafka_message_errstr,
+            self._library.quick.rd_kafka_topic_name,
+        )
+        found = []
+        for address, row in zip(addresses.tolist(), table, strict=True):
+            text = (text_of(address) or b"").decode(errors="replace")
+            topic = name_of(int(row["rkt"])).decode() if row["rkt"] else ""  # errors may have none
+            error = KafkaError(int(row["err"]), text)
+            found.append(FetchError(error, partition_text(topic, int(row["partition"]))))
+        return found
 
-    def _serve(self) -> list[KafkaError]:
+    def _serve(self) -> list[FetchError]:
         """Let the binding run its callbacks, now and then; return the error that it reports, if any."""
         now_ns = self._clock.mono_ns()
         if now_ns < self._served_ns + _SERVE_NS:
@@ -605,7 +611,9 @@ class BatchFetch:
         self._served_ns = now_ns
         found = self._client.poll(0)
         error = None if found is None else found.error()
-        return [] if error is None else [error]
+        if found is None or error is None:
+            return []
+        return [FetchError(error, partition_text(found.topic(), found.partition()))]
 
 
 def _heads(table: NDArray[np.void]) -> NDArray[np.void]:

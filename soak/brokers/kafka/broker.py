@@ -31,7 +31,7 @@ from soak.brokers.kafka.batch_calls import (
     load_library,
 )
 from soak.brokers.kafka.config import Config, KafkaProtocolConfig, check_settings
-from soak.brokers.kafka.consumer import KafkaConsumer, MessageFetch
+from soak.brokers.kafka.consumer import KafkaConsumer, MessageFetch, ReceiveErrors
 from soak.brokers.kafka.producer import DEFAULT_PARTITIONER, KafkaProducer, partition_of
 from soak.brokers.kafka.topics import delete_topics, partition_warnings, topic_ids
 from soak.clients import client_settings
@@ -283,15 +283,17 @@ class KafkaBroker:
             "statistics.interval.ms": statistics_interval_ms(len(positions)),
             **self._config.consumer,
         }
-        clock, throttle = self._clock, ThrottleTimes(self._clock)
-        client = self._client(confluent_kafka.Consumer, settings, stats_cb=throttle.note)
+        clock, throttle, errors = self._clock, ThrottleTimes(self._clock), ReceiveErrors()
+        client = self._client(
+            confluent_kafka.Consumer, settings, stats_cb=throttle.note, error_cb=errors.note
+        )
         fetch = (
             MessageFetch(client, topics)
             if self._library is None
             else BatchFetch(self._library, client, topics, positions, clock)
         )
         return KafkaConsumer(
-            client, topics, positions, clock, self._timeout_seconds, fetch, throttle
+            client, topics, positions, clock, self._timeout_seconds, fetch, throttle, errors
         )
 
     def leaders(self, topics: Topics) -> NDArray[np.int64]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import confluent_kafka
 import numpy as np
@@ -18,13 +20,25 @@ from confluent_kafka import (
 )
 from numpy.typing import NDArray
 
-from soak.clients.kafka_log import error_text
+from soak.clients.kafka_log import error_text, without_details
 from soak.clients.kafka_throttle import ThrottleTimes
 from soak.core.errors import BrokerError
-from soak.core.ports import Batch, Clock, Heads, Topics
+from soak.core.ports import Batch, Clock, Heads, ReceiveError, Topics
 from soak.core.retry import Once
 
 LOG = logging.getLogger("soak.brokers.kafka")
+
+
+class FetchError(NamedTuple):
+    """An error in a message's place; `partition` is `topic-0`, or "" where it names none."""
+
+    error: KafkaError
+    partition: str = ""
+
+
+def partition_text(topic: str | None, partition: int | None) -> str:
+    """Return the name of a partition as Kafka writes it; "" where a client names none."""
+    return f"{topic}-{partition}" if topic and partition is not None and partition >= 0 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +49,7 @@ class Fetched:
     topic: Sequence[str]  # of each message; empty where there is but one topic
     partition: NDArray[np.int64]  # as its topic numbers it
     offset: NDArray[np.int64]
-    errors: Sequence[KafkaError]
+    errors: Sequence[FetchError]
     came_mono_ns: NDArray[np.int64] | None = None  # None: just now
 
 
@@ -60,13 +74,17 @@ class MessageFetch:
         first = self._client.poll(timeout_seconds)
         found = [] if first is None else [first, *self._client.consume(limit - 1, 0)]
         good = [message for message in found if message.error() is None]
-        errors = [message.error() for message in found] if len(good) < len(found) else []
+        errors = [
+            FetchError(error, partition_text(message.topic(), message.partition()))
+            for message in (found if len(good) < len(found) else [])
+            if (error := message.error()) is not None
+        ]
         return Fetched(
             heads=[message.value() or b"" for message in good],
             topic=[] if self._is_one_topic else [message.topic() or "" for message in good],
             partition=np.array([message.partition() for message in good], dtype=np.int64),
             offset=np.array([message.offset() for message in good], dtype=np.int64),
-            errors=[error for error in errors if error is not None],
+            errors=errors,
         )
 
     def close(self) -> None:
@@ -77,6 +95,42 @@ _NO_FAILURES = {
     KafkaError._PARTITION_EOF,  # noqa: SLF001  # its public name
     KafkaError.GROUP_AUTHORIZATION_FAILED,  # the client looks for its group, which it never joins
 }
+
+
+_BROKER = re.compile(r"(?:^|://|\s)([^\s/,]+:\d+)(?:/\w+)?: ")
+MAX_ERROR_KINDS = 100
+
+
+class ReceiveErrors:
+    """Counts the errors of one client until they are taken; `note` is its `error_cb`.
+
+    While a broker is down its client reports tens of refused connections a second: they are one kind.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[ReceiveError] = Counter()
+
+    def note(self, error: KafkaError, partition: str = "") -> None:
+        """Count an error, unless it is none: the end of a partition, or a group that is never joined."""
+        if error.code() in _NO_FAILURES:
+            return
+        if error.fatal():
+            LOG.error("consume_failed error=%s", error)
+        text = error.str()
+        broker = _BROKER.search(text)
+        kind = ReceiveError(
+            reason=without_details(text),
+            code=error.name(),
+            broker="" if broker is None else broker.group(1),
+            partition=partition,
+        )
+        if kind in self._counts or len(self._counts) < MAX_ERROR_KINDS:
+            self._counts[kind] += 1
+
+    def take(self) -> Mapping[ReceiveError, int]:
+        """Return the counts since the last call."""
+        found, self._counts = self._counts, Counter()
+        return found
 
 
 class KafkaConsumer:
@@ -91,14 +145,16 @@ class KafkaConsumer:
         timeout_seconds: float,
         fetch: Fetch,
         throttle: ThrottleTimes,
+        errors: ReceiveErrors,
     ) -> None:
-        """`throttle` gets the statistics of the client."""
+        """`throttle` gets the statistics of the client, `errors` what it reports apart from messages."""
         self._client = client
         self._fetch = fetch
         self._throttle = throttle
         self._clock = clock
         self._timeout_seconds = timeout_seconds
-        self._errors = Once()
+        self._errors = errors
+        self._logged = Once()
         self._places = {at: TopicPartition(*topics.split(at)) for at in positions}
         self._base = {name: at * topics.partitions for at, name in enumerate(topics.names)}
         client.assign(
@@ -109,7 +165,7 @@ class KafkaConsumer:
         fetched = self._fetch.take(limit, timeout_seconds)
         at_mono_ns, at_wall_ns = self._clock.mono_ns(), self._clock.wall_ns()
         if fetched.errors:
-            self._log_errors(fetched.errors)
+            self._note_errors(fetched.errors)
         partition = fetched.partition
         if fetched.topic:
             partition = partition + np.array([self._base[name] for name in fetched.topic])
@@ -120,6 +176,7 @@ class KafkaConsumer:
             at_mono_ns,
             at_wall_ns,
             came_mono_ns=fetched.came_mono_ns,
+            errors=self._errors.take(),
         )
 
     def pause(self, *, is_paused: bool) -> None:
@@ -167,10 +224,9 @@ class KafkaConsumer:
                 )
         return {self._base[one.topic] + one.partition: int(one.offset) for one in found}
 
-    def _log_errors(self, errors: Sequence[KafkaError]) -> None:
-        """Log an error unless it is the same as the last one."""
-        for error in errors:
-            if error.code() in _NO_FAILURES:
-                continue
-            if self._errors.is_new(str(error)):
+    def _note_errors(self, errors: Sequence[FetchError]) -> None:
+        """Count errors, and log one unless it is the same as the last one."""
+        for error, partition in errors:
+            self._errors.note(error, partition)
+            if error.code() not in _NO_FAILURES and self._logged.is_new(str(error)):
                 LOG.warning("consume_failed error=%s", error)

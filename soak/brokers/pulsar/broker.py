@@ -100,7 +100,8 @@ class PulsarBroker:
         self.guarantees = PulsarGuarantees(config)
         self._config = config
         self._clock = clock
-        self._lines: pulsar.FileLogger | None = None
+        self._lines = ClientLogPipe(clock)
+        self._logger: pulsar.FileLogger | None = None
         self._lookups = LeaderLookup()
         self._leader_admin: Admin | None = None
 
@@ -225,7 +226,9 @@ class PulsarBroker:
             raise
         watcher = LogWatcher(admin, full, kept, self._clock)
         watcher.start()
-        return PulsarConsumer(client, subscribed, full, positions, watcher, self._clock)
+        return PulsarConsumer(
+            client, subscribed, full, positions, watcher, self._clock, self._lines.take_errors
+        )
 
     def leaders(self, topics: Topics) -> NDArray[np.int64]:
         admin, self._leader_admin = self._leader_admin or self._config.admin(), None
@@ -288,10 +291,10 @@ class PulsarBroker:
         token = self._config.token()
         if token:
             settings["authentication"] = pulsar.AuthenticationToken(token)
-        if self._lines is None:
-            self._lines = ClientLogPipe(self._clock).open()
+        if self._logger is None:
+            self._logger = self._lines.open()
         try:
-            return pulsar.Client(self._config.service_url, logger=self._lines, **settings)
+            return pulsar.Client(self._config.service_url, logger=self._logger, **settings)
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
             raise BrokerError(f"the client refuses its settings: {error}") from error
 

@@ -7,10 +7,12 @@ import logging
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
+import _pulsar
 import pulsar
 from pydantic.dataclasses import dataclass
 
@@ -19,7 +21,7 @@ from soak.clients import client_settings
 from soak.clients.pulsar_admin import Admin, connect_admin
 from soak.core.errors import BrokerError, SettingError
 from soak.core.plan.config import STRICT, Settings
-from soak.core.ports import Clock
+from soak.core.ports import Clock, ReceiveError
 from soak.core.units import SECOND_NS, Duration
 
 LOG = logging.getLogger("soak.brokers.pulsar")
@@ -29,6 +31,8 @@ SECRETS = ("token",)
 """Settings that a plan may name only by reference."""
 LINES_PER_SECOND = 10
 """While a broker is down the client logs several lines for each partition and attempt."""
+
+MAX_ERROR_KINDS = 100
 
 _BATCHES = {"batching_enabled": "true", "batching_max_publish_delay_ms": "1"}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -202,6 +206,28 @@ def close_client(client: pulsar.Client) -> None:
         client.shutdown()
 
 
+_PLACE = re.compile(r"\[[^\]]*\] |\(refCnt: \d+\)")
+_BROKER = re.compile(r"-> (?:pulsar(?:\+ssl)?://)?(?P<broker>[^\s\]]+:\d+)\]")
+_PARTITION = re.compile(
+    r"persistent://[^/\s]+/[^/\s]+/(?P<topic>[^/\s,\]]+)-partition-(?P<number>\d+)"
+)
+_RESULTS = {name.lower(): name for name in _pulsar.Result.__members__}
+_WORD = re.compile(r"[A-Za-z]+")
+
+
+def parse_error(text: str) -> ReceiveError:
+    """Return what a line of the client at level ERROR, without its prefix, says and names."""
+    broker, partition = _BROKER.search(text), _PARTITION.search(text)
+    reason = _PLACE.sub("", text).strip()
+    codes = [_RESULTS[word] for word in map(str.lower, _WORD.findall(reason)) if word in _RESULTS]
+    return ReceiveError(
+        reason=reason,
+        code=codes[-1] if codes else "",
+        broker="" if broker is None else broker["broker"],
+        partition="" if partition is None else f"{partition['topic']}-{partition['number']}",
+    )
+
+
 class ClientLogPipe:
     """Passes the client's log lines to ours: a pipe, and a thread that reads it while the process lives.
 
@@ -214,6 +240,8 @@ class ClientLogPipe:
         self._clock = clock
         self._since_ns = clock.mono_ns()
         self._count = 0
+        self._errors: Counter[ReceiveError] = Counter()
+        self._lock = threading.Lock()
 
     def open(self) -> pulsar.FileLogger:
         """Return the logger for clients."""
@@ -224,8 +252,17 @@ class ClientLogPipe:
         ).start()
         return pulsar.FileLogger(pulsar.LoggerLevel.Warn, f"/proc/self/fd/{write_end}")
 
+    def take_errors(self) -> Mapping[ReceiveError, int]:
+        """Return the errors in the lines since the last call, and how often: the client has no callback."""
+        with self._lock:
+            found, self._errors = self._errors, Counter()
+        return found
+
     def log_line(self, line: str) -> None:
-        """Log one line, unless there were too many within this second."""
+        """Log one line, unless there were too many within this second; count it if it is an error."""
+        prefix = _LOG_PREFIX.match(line)
+        if prefix is not None and prefix["level"] == "ERROR":
+            self._note_error(line[prefix.end() :])
         now_ns = self._clock.mono_ns()
         if now_ns - self._since_ns >= SECOND_NS:
             if self._count > LINES_PER_SECOND:
@@ -234,6 +271,12 @@ class ClientLogPipe:
         self._count += 1
         if self._count <= LINES_PER_SECOND:
             CLIENT_LOG.warning("client_log line=%s", _LOG_PREFIX.sub("", line))
+
+    def _note_error(self, text: str) -> None:
+        error = parse_error(text)
+        with self._lock:
+            if error in self._errors or len(self._errors) < MAX_ERROR_KINDS:
+                self._errors[error] += 1
 
     def _follow(self, read_end: int) -> None:
         with os.fdopen(read_end, encoding="utf-8", errors="replace") as lines:

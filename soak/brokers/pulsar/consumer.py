@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from soak.brokers.pulsar.partition_log import (
     unpack_offset,
 )
 from soak.core.errors import BrokerError
-from soak.core.ports import Batch, Clock, Topics
+from soak.core.ports import Batch, Clock, ReceiveError, Topics
 from soak.core.units import SECOND_NS
 
 LOG = logging.getLogger("soak.brokers.pulsar")
@@ -59,7 +59,10 @@ class PulsarConsumer:
         positions: Mapping[int, int],
         watcher: LogWatcher,
         clock: Clock,
+        take_errors: Callable[[], Mapping[ReceiveError, int]] = dict,
     ) -> None:
+        """`take_errors` returns what the client reported since its last call."""
+        self._take_errors = take_errors
         self._client = client
         self._subscribed = subscribed
         self._raw = subscribed._consumer  # noqa: SLF001  # its wrapper creates an object for each message
@@ -113,6 +116,7 @@ class PulsarConsumer:
             at_wall_ns=at_wall_ns,
             redelivered=redelivered,
             came_mono_ns=came_ns,
+            errors=self._take_errors(),
         )
 
     def pause(self, *, is_paused: bool) -> None:

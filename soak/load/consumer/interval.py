@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from soak.core.audit import RECEIVE_ERRORS_EVENT
 from soak.core.histogram import Histogram
-from soak.core.model import Column
-from soak.core.ports import Batch, Heads
+from soak.core.model import Column, Event
+from soak.core.ports import Batch, Heads, ReceiveError
 from soak.load.consumer.sequence_tracker import SequenceCounts
 from soak.load.latency import LatencyByLeader, quantile_columns, threshold_columns
 from soak.load.leaders import Leaders
@@ -20,6 +22,9 @@ INVALID_PAUSE_SECONDS = 0.050
 """A consumer that was away from its client for so long, most of the latency that it saw, measured itself."""
 BEHIND_SECONDS = 2.0
 """After a late start, and after rereading, latencies are valid once the lag is below this much load."""
+
+MAX_ERROR_EVENTS = 5
+"""Maximum number of kinds of errors that are recorded in one second, the most frequent first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ def split_batch(batch: Batch, edge_ns: int) -> tuple[Batch, Batch]:
         )
         for rows in (slice(first), slice(first, None))
     )
-    return replace(before, redelivered=0), after
+    return replace(before, redelivered=0, errors={}), after
 
 
 def _arrival_ns(batch: Batch) -> NDArray[np.int64]:
@@ -99,6 +104,7 @@ class ConsumerInterval:
         self._foreign = 0
         self._odd = SequenceCounts()
         self._pause_ns = 0
+        self._errors: Counter[ReceiveError] = Counter()
 
     def note(
         self,
@@ -129,6 +135,10 @@ class ConsumerInterval:
 
     def note_pause(self, pause_ns: int) -> None:
         self._pause_ns = max(self._pause_ns, pause_ns)
+
+    def note_errors(self, errors: Mapping[ReceiveError, int]) -> None:
+        """Count the errors that the client reported instead of messages."""
+        self._errors.update(errors)
 
     def following(self, lag: int | None, rate: float) -> ConsumerInterval:
         """Return the next one, empty; `lag` is in messages (None: unknown), `rate` in messages a second."""
@@ -171,6 +181,13 @@ class ConsumerInterval:
         """Return all histograms by the names of their columns."""
         return {"end_to_end_latency_seconds": self.latency, **self.by_leader.histograms()}
 
+    def error_events(self, at_ns: int, since_ns: int) -> list[Event]:
+        """Return one event for each kind of error that the client reported."""
+        return [
+            Event(RECEIVE_ERRORS_EVENT, at_ns, since_ns, {**_named(error), "errors": count})
+            for error, count in self._errors.most_common(MAX_ERROR_EVENTS)
+        ]
+
     def reason(self) -> str:
         """Return why this second says nothing about the cluster, or ""."""
         if self._is_behind or self._odd.reread:
@@ -179,3 +196,8 @@ class ConsumerInterval:
         pause = self._pause_ns / 1e9
         is_invalid = pause > INVALID_PAUSE_SECONDS and not pause < latency / 2
         return "consumer_pause" if is_invalid else ""
+
+
+def _named(error: ReceiveError) -> dict[str, str]:
+    """Return what an error names, by field."""
+    return {name: value for name, value in asdict(error).items() if value}

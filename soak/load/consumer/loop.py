@@ -139,6 +139,7 @@ class ConsumerLoop:
             self._context.phase_file.poll()
         self._interval.note_pause(away_ns)  # it delayed the messages that arrived now
         self._interval.redelivered += batch.redelivered
+        self._interval.note_errors(batch.errors)
         self._keep(batch)
         if self._uncounted_messages >= BATCH_MESSAGES or self._received_ns >= self._count_ns:
             self._count()
@@ -188,6 +189,8 @@ class ConsumerLoop:
         self._finish_writing()
         lag, spans = self._consumer.lag(self._tracker.positions), self._tracker.take_spans()
         done, cpu = self._interval, (self._cpu.ratio(), self._cpu_wait.ratio())
+        at_ns = self._clock.wall_ns()
+        events = [*events, *done.error_events(at_ns, max(0, at_ns - SECOND_NS))]
         self._writing = self._pieces(k, done, lag, cpu, spans, events)
         self._interval = done.following(lag, self._rate(k))
 

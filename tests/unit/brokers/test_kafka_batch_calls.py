@@ -175,6 +175,22 @@ def test_log_lines_of_the_client_are_logged(
     assert [one for one in waited_for if one in caplog.text] == waited_for
 
 
+@pytest.mark.parametrize("has_batches", [True, False])
+def test_a_refused_connection_is_an_error_of_a_batch(*, has_batches: bool) -> None:
+    """The client reports it to a callback, which it calls from within `receive`."""
+    clock = SystemClock()
+    consumer = unreachable(has_batches=has_batches).consumer(
+        Topics(("t",), 1), "audit", {0: EARLIEST}
+    )
+    deadline_ns = clock.mono_ns() + LIMIT_NS
+    found: set[tuple[str, str]] = set()
+    while clock.mono_ns() < deadline_ns and (NOBODY, "_TRANSPORT") not in found:
+        found |= {(error.broker, error.code) for error in consumer.receive(10, 0.01).errors}
+    consumer.close()
+
+    assert (NOBODY, "_TRANSPORT") in found
+
+
 def test_a_producer_that_refreshes_tokens_uses_the_public_api() -> None:
     """A callback of the binding refreshes them, which events would replace."""
     common = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}

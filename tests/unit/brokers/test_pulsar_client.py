@@ -17,7 +17,7 @@ from soak.brokers.pulsar.partition_log import PartitionLog, log_of
 from soak.brokers.pulsar.producer import SendReports, partition_of
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, SettingError
-from soak.core.ports import FAILED_OFFSET, UNKNOWN_OFFSET
+from soak.core.ports import FAILED_OFFSET, UNKNOWN_OFFSET, ReceiveError
 from tests.support.fakes import FakeClock
 
 PLACES = st.tuples(
@@ -237,6 +237,34 @@ def test_up_to_ten_lines_a_second_of_the_client_are_logged(
     said = [record.getMessage() for record in caplog.records]
     assert said[0] == "client_log line=line 0"
     assert said[10:] == ["client_lines_skipped count=13", "client_log line=the next"]
+
+
+def test_error_lines_of_the_client_are_counted_with_what_they_name() -> None:
+    """It has no callback for errors: a consumer's are known from its lines alone."""
+    lines = ClientLogPipe(FakeClock())
+    place = "[persistent://public/default/soak-t-partition-3, audit-0, 0]"
+    refused = "Failed to establish connection to 0.0.0.0:0: Connection refused"
+    closed = "Connection closed with ConnectError"
+    for text in (
+        f"ERROR [140] ClientConnection:485 | [<none> -> pulsar://b1:6650] {refused}",
+        f"ERROR [141] ClientConnection:485 | [<none> -> pulsar://b1:6650] {refused}",
+        f"ERROR [140] ClientConnection:1288 | [10.0.0.9:4711 -> 10.0.0.2:6650] {closed} (refCnt: 2)",
+        f"ERROR [140] ConsumerImpl:312 | {place} Failed to create consumer: AuthorizationError",
+        "WARN  [140] ClientConnection:42 | [<none> -> pulsar://b1:6650] Forcing connection to close",
+        "no line of the client's form",
+    ):
+        lines.log_line(text if text.startswith("no") else f"2026-01-01 00:00:00.000 {text}")
+
+    assert lines.take_errors() == {
+        ReceiveError(refused, broker="b1:6650"): 2,
+        ReceiveError(closed, "ConnectError", "10.0.0.2:6650"): 1,
+        ReceiveError(
+            "Failed to create consumer: AuthorizationError",
+            "AuthorizationError",
+            partition="soak-t-3",
+        ): 1,
+    }
+    assert lines.take_errors() == {}
 
 
 def test_reports_distinguish_acknowledged_duplicate_and_failed_messages() -> None:

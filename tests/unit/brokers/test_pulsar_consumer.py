@@ -11,7 +11,7 @@ import pytest
 
 from soak.brokers.pulsar.consumer import SHALLOW, PulsarConsumer
 from soak.brokers.pulsar.partition_log import LogWatcher
-from soak.core.ports import Topics
+from soak.core.ports import ReceiveError, Topics
 from soak.core.units import SECOND_NS
 from tests.support.fakes import FakeClock
 
@@ -148,3 +148,14 @@ def test_many_waiting_messages_are_received_in_batches_until_few_remain() -> Non
 
     assert sizes == [SHALLOW, 2 * SHALLOW, 1]
     assert client.batches == 2  # the second found nothing
+
+
+def test_errors_of_the_client_come_with_the_next_batch() -> None:
+    clock, error = FakeClock(), ReceiveError("Connection refused", broker="b1:6650")
+    client, topics = cast("Any", Client(clock, [])), Topics(("t",), 1)
+    noted = [{error: 3}, {}]
+    played = PulsarConsumer(
+        client, client, topics, {0: 0}, cast("LogWatcher", None), clock, lambda: noted.pop(0)
+    )
+
+    assert [played.receive(10, 0.1).errors for _ in range(2)] == [{error: 3}, {}]

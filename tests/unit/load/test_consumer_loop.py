@@ -13,7 +13,7 @@ from soak.core.model import Record
 from soak.core.plan import text as plan_text
 from soak.core.plan.load import Consumers
 from soak.core.plan.phases import Decision, Phase, decision_line
-from soak.core.ports import EARLIEST, Batch
+from soak.core.ports import EARLIEST, Batch, ReceiveError
 from soak.core.units import SECOND_NS
 from soak.load.consumer.sequence_tracker import restore_tracker
 from soak.runtime.context import Context
@@ -124,6 +124,33 @@ def test_a_message_counts_in_the_second_of_its_arrival(tmp_path: Path) -> None:
     loop.finish()
 
     assert [values["received_messages"] for _, values in records_of(context)] == [3, 2]
+
+
+def test_errors_of_the_client_are_events_of_their_second(tmp_path: Path) -> None:
+    """Of each kind one event, with how often it came; of more than five kinds the most frequent."""
+    clock = FakeClock()
+    context = context_at(tmp_path, clock)
+    refused = ReceiveError("Connection refused", "_TRANSPORT", broker="b1:9092")
+    denied = ReceiveError("Topic authorization failed", partition="soak-x-1")
+    rare = {ReceiveError(f"kind {at}"): 1 for at in range(5)}
+    edge_ns = context.grid.start_of(1)
+    batches = [
+        dataclasses.replace(batch_of(clock, [(0, 0)]), errors={refused: 20, denied: 2}),
+        dataclasses.replace(batch_of(clock, [(1, 1)]), errors={refused: 3, **rare}),
+        dataclasses.replace(batch_of(clock), at_mono_ns=edge_ns + 300_000, errors={denied: 7}),
+    ]
+    loop = consumer_loop(context, FakeConsumer(batches, {0: (0, 2)}), clock, partitions=[0])
+    for _ in range(3):
+        loop.tick()
+    loop.finish()
+
+    first, second = (list(record.events) for record, _ in records_of(context))
+    assert [event.kind for event in first] == ["receive_errors"] * 5
+    assert [dict(event.fields) for event in first[:2]] == [
+        {"reason": refused.reason, "code": "_TRANSPORT", "broker": "b1:9092", "errors": 23},
+        {"reason": denied.reason, "partition": "soak-x-1", "errors": 2},
+    ]
+    assert [event.fields["errors"] for event in second if event.kind == "receive_errors"] == [7]
 
 
 def test_time_between_two_receives_counts_as_a_pause(tmp_path: Path) -> None:

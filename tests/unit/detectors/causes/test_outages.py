@@ -249,3 +249,69 @@ def test_messages_that_are_refused_for_lack_of_a_right_are_no_broker_s_fault() -
 )
 def test_other_failures_are_no_lack_of_rights(events: tuple[TimedEvent, ...]) -> None:
     assert "access_denied" not in [one.cause for one in attribute(STEP, around(events=events))]
+
+
+def unread(reason: str, *ks: int, errors: int = 10, **place: str) -> tuple[TimedEvent, ...]:
+    return told("receive_errors", *ks, reason=reason, errors=errors, **place)
+
+
+def test_consumers_that_are_refused_for_lack_of_a_right_are_no_broker_s_fault() -> None:
+    """Of the errors of consumers alone: the producers kept their right."""
+    text = "Fetch from broker 1 failed: Broker: Topic authorization failed"
+    denied = unread(text, *range(ONSET, ONSET + 20), partition="soak-t-1")
+    lost = unread("b1:9092/1: Disconnected", ONSET, errors=1)
+    (found, *_) = attribute(STEP, around(events=(*denied, *lost)))
+
+    assert found.cause == "access_denied"
+    assert (
+        "Of 201 errors of consumers from the onset on, 200 were refused: " in found.evidence[0].text
+    )
+
+
+def test_refusals_on_both_sides_are_one_cause_with_two_signs() -> None:
+    reason = "Broker: Topic authorization failed"
+    (found, *_) = attribute(STEP, around(events=(*failing(reason, ONSET), *unread(reason, ONSET))))
+
+    assert found.cause == "access_denied"
+    assert [one.text.split(" from ")[0] for one in found.evidence[:2]] == [
+        "Of 100 messages that failed",
+        "Of 10 errors of consumers",
+    ]
+
+
+REFUSED = "b2:9092/2: Connect to {} failed: Connection refused"
+
+
+def test_a_broker_that_refuses_a_consumer_is_down_though_no_probe_asks_it() -> None:
+    """Neither round trips nor pages are watched; the consumer's client names the broker."""
+    refusals = unread(REFUSED.format("ipv4#10.0.0.2:9092"), ONSET + 1, broker="b2:9092")
+    found = first(around(*stopped(30, 9_000.0), events=refusals))
+
+    assert (found.cause, found.suspect) == ("broker_down", "b2:9092")
+    assert "Connections to b2:9092 were refused" in " ".join(one.text for one in found.evidence)
+
+
+def test_the_other_address_of_localhost_says_nothing_when_it_refuses() -> None:
+    """Its client tries ::1 as well, where a broker that listens on 127.0.0.1 alone refuses."""
+    other = unread(REFUSED.format("ipv6#[::1]:9092"), ONSET + 1, broker="b2:9092")
+    texts = [
+        evidence.text
+        for one in attribute(OUTAGE, around(*stopped(30, 9_000.0), events=other))
+        for evidence in one.evidence
+    ]
+
+    assert not any("were refused" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "b2:9092/2: Connect to ipv4#10.0.0.2:9092 failed: No route to host",
+        "b2:9092/2: Failed to resolve 'b2:9092': Name or service not known",
+        "Resolve error: asio.netdb:1 : Host not found (authoritative)",
+    ],
+)
+def test_consumers_without_a_way_to_a_broker_are_a_matter_of_the_network(reason: str) -> None:
+    found = attribute(STEP, around(events=unread(reason, ONSET + 1, broker="b2:9092")))
+
+    assert (found[0].cause, found[0].suspect) == ("network", "b2:9092")
