@@ -3,8 +3,9 @@
 librdkafka 2.16 does not pause between the connections of an admin request: while one waits for a leader that
 is down, two of its threads connect a thousand times a second, whatever `reconnect.backoff.ms` says, and no
 answer of another leader is passed on. So each leader is asked by a request of its own. A request to a leader
-that refuses connections ends with its client, and that leader is not asked again before it accepts one, or
-another broker leads.
+that refuses connections, or ends them at once as a balancer without a backend does, ends with its client, and
+that leader is not asked again before it keeps one open, or another broker leads. While none does, nothing is
+requested: a few leaders and bootstrap servers are looked at in turn, and a new client asks once one is back.
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ from soak.core.units import SECOND_NS
 LOG = logging.getLogger("soak.probes.retention_kafka")
 
 LOOK_SECONDS = 0.2  # a leader that takes longer is looked at, and again after as long
+ENDED_SECONDS = 0.05  # a broker waits for the first request for much longer
+MAX_LOOKS = 4  # at leaders and bootstrap servers, while none of them is up
 GRACE_SECONDS = 1.0  # for the answers of others, before the client is given up
 CONNECT_SECONDS = 1.0
 LIST_PERIOD_NS = 5 * SECOND_NS  # while a leader is down: another one will be elected
 _NOT_ANSWERING = "its leader does not answer"
+_NOBODY = "no broker of the cluster answers: nothing can be measured"
 
 Answers = dict[Partition, Future[ListOffsetsResultInfo]]
 
@@ -48,14 +52,26 @@ class Leader(NamedTuple):
 
 
 def is_unreachable(leader: Leader) -> bool:
-    """Return whether a broker refuses a connection, or its host is not there; one that is slow is there."""
+    """Return whether a broker refuses a connection or ends it, or has no host; one that is slow is there."""
     try:
-        with socket.create_connection((leader.host, leader.port), CONNECT_SECONDS):
-            return False
+        with socket.create_connection((leader.host, leader.port), CONNECT_SECONDS) as connection:
+            connection.settimeout(ENDED_SECONDS)
+            return not connection.recv(1)
     except TimeoutError:
         return False
     except OSError:
         return True
+
+
+def servers_of(text: str) -> tuple[Leader, ...]:
+    """Return the servers of `bootstrap.servers`; none where one of them cannot be read."""
+    found = []
+    for one in filter(None, (part.strip() for part in text.split(","))):
+        host, _, port = one.rpartition("://")[2].rpartition(":")
+        if not (host and port.isdigit()):
+            return ()
+        found.append(Leader(-1, host.strip("[]"), int(port)))
+    return tuple(found)
 
 
 class KafkaOffsets:
@@ -81,6 +97,8 @@ class KafkaOffsets:
         self._topics: Sequence[str] = ()
         self._leaders: dict[Partition, Leader] = {}
         self._down: set[Leader] = set()
+        self._bootstrap = servers_of(settings.get("bootstrap.servers", ""))
+        self._looked = 0  # at how many of those that are asked in turn
         self._next_list_ns = 0
         self._admin = self._connect(self._settings)
 
@@ -93,6 +111,8 @@ class KafkaOffsets:
             ProbeError: the cluster does not answer, or has none of the topics.
         """
         self._topics = topics
+        if self._are_all_down:
+            raise ProbeError(_NOBODY)
         listed = self._list()
         found: list[Partition] = []
         errors: list[ProbeError] = []
@@ -114,7 +134,9 @@ class KafkaOffsets:
         Raises:
             ProbeError: none is answered.
         """
-        if self._down:
+        if self._are_all_down:
+            self._await_return(failed)
+        elif self._down:
             self._look_again(failed)
         groups: dict[Leader | None, list[Partition]] = {}
         for partition in partitions:
@@ -124,8 +146,28 @@ class KafkaOffsets:
             for leader, group in groups.items()
         }
         self._await(asked)
+        self._note_failed(asked)
         of = {partition: one for answers in asked.values() for partition, one in answers.items()}
         return offsets_of({partition: of[partition] for partition in partitions}, failed)
+
+    @property
+    def _are_all_down(self) -> bool:
+        return bool(self._down) and self._down.issuperset(self._leaders.values())
+
+    def _await_return(self, failed: Callable[[ProbeError], None]) -> None:
+        """Look at some of the servers; once one is back, ask with a new client, which connects at once.
+
+        Raises:
+            ProbeError: none of them is back.
+        """
+        places = [*sorted(set(self._leaders.values())), *self._bootstrap]
+        turn = [*places, *places][self._looked : self._looked + min(MAX_LOOKS, len(places))]
+        self._looked = (self._looked + len(turn)) % len(places)
+        if all(self._is_down(one) for one in turn):
+            raise ProbeError(_NOBODY)
+        self._admin = self._connect(self._settings)
+        self._list()
+        self._look_again(failed)
 
     def _list(self) -> Mapping[str, Any]:
         """Ask for all topics, and note who leads the partitions of ours."""
@@ -189,6 +231,15 @@ class KafkaOffsets:
                 self._admin = self._connect(self._settings)
                 return
 
+    def _note_failed(self, asked: Mapping[Leader | None, Answers]) -> None:
+        """Note the leaders that are down of those whose requests failed at once: it is the client's choice."""
+        failed = [one for one, answers in asked.items() if one is not None and _are_failed(answers)]
+        looked_at = sorted(set(failed) - self._down)[:MAX_LOOKS]
+        down = {one for one in looked_at if self._is_down(one)}
+        if down:
+            self._down |= down
+            self._admin = self._connect(self._settings)
+
 
 def _admin_client(settings: dict[str, str]) -> AdminClient:
     try:
@@ -207,6 +258,10 @@ def _unanswered(partitions: Iterable[Partition]) -> Answers:
 
 def _are_done(answers: Answers) -> bool:
     return all(future.done() for future in answers.values())
+
+
+def _are_failed(answers: Answers) -> bool:
+    return all(one.done() and one.exception() is not None for one in answers.values())
 
 
 def _futures_of(groups: Mapping[Leader | None, Answers]) -> list[Future[ListOffsetsResultInfo]]:

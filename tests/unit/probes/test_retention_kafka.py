@@ -405,6 +405,26 @@ def test_a_lasting_failure_is_reported_once_a_minute() -> None:
     assert said == ["retention_failed"] * 2
 
 
+def test_a_dead_cluster_costs_no_time_and_is_one_event_a_minute() -> None:
+    """Where folders are local their sizes go on; each reading has the age of the last answer."""
+    watch = Watch(partitions=3)
+    watch.poll()
+    watch.cluster.error = ProbeError("no broker of the cluster answers")
+    readings = []
+    for _ in range(90):
+        with pytest.raises(ProbeError, match="no broker of the cluster"):
+            watch.poll()
+        watch.probe.loop.buffer.failed(watch.cluster.error)
+        readings.append(watch.probe.loop.buffer.take(watch.clock.mono_ns()))
+        watch.clock.advance(1)
+
+    said = [event.kind for reading in readings for event in reading.events]
+    assert said == ["retention_failed"] * 2
+    assert all("retention_held_bytes" in values(reading) for reading in readings)
+    watch.cluster.error = None
+    assert "retention_deletions" in values(watch.poll())
+
+
 def test_known_partitions_are_polled_if_they_cannot_be_listed() -> None:
     """The list is not requested again each second."""
     watch = Watch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -10,13 +11,21 @@ from typing import Any
 import pytest
 
 from probes.retention_kafka.log_starts import Partition
-from probes.retention_kafka.offsets import KafkaOffsets, Leader, is_unreachable
+from probes.retention_kafka.offsets import (
+    MAX_LOOKS,
+    KafkaOffsets,
+    Leader,
+    is_unreachable,
+    servers_of,
+)
 from soak.core.errors import ProbeError
 from tests.support.fakes import FakeClock
 
 TOPIC = "t"
 PARTITIONS: list[Partition] = [(TOPIC, at) for at in range(3)]
 POLLS = 40
+BROKERS = 6
+BOOTSTRAP = -1
 
 
 class TickingClock(FakeClock):
@@ -35,18 +44,22 @@ class Cluster:
         self.leaders = {0: 0, 1: 1, 2: 2}
         self.down: set[int] = set()
         self.slow: set[int] = set()
+        self.failing: set[int] = set()
         self.clients = self.lists = self.looks = 0
         self.asked: list[set[int]] = []  # the partitions of each request
         self.errors: list[str] = []
 
-    def offsets(self) -> KafkaOffsets:
-        made = KafkaOffsets({}, 0.01, clock=self.clock, connect=self._client, is_down=self._is_down)
-        assert made.partitions([TOPIC], self._failed) == PARTITIONS
+    def offsets(self, bootstrap_servers: str = "") -> KafkaOffsets:
+        settings = {"bootstrap.servers": bootstrap_servers}
+        made = KafkaOffsets(
+            settings, 0.01, clock=self.clock, connect=self._client, is_down=self._is_down
+        )
+        assert len(made.partitions([TOPIC], self._failed)) == len(self.leaders)
         return made
 
     def poll(self, offsets: KafkaOffsets) -> dict[Partition, int]:
         self.clock.advance(1)
-        return offsets.earliest(PARTITIONS, self._failed)
+        return offsets.earliest([(TOPIC, at) for at in self.leaders], self._failed)
 
     def _failed(self, error: ProbeError) -> None:
         self.errors.append(str(error))
@@ -62,7 +75,7 @@ class Cluster:
     def _list(self, timeout: float) -> Any:
         del timeout
         self.lists += 1
-        brokers = {at: SimpleNamespace(host=f"b{at}", port=9092) for at in range(3)}
+        brokers = {at: SimpleNamespace(host=f"b{at}", port=9092) for at in range(BROKERS)}
         partitions = {at: SimpleNamespace(leader=leader) for at, leader in self.leaders.items()}
         topic = SimpleNamespace(error=None, partitions=partitions)
         return SimpleNamespace(brokers=brokers, topics={TOPIC: topic})
@@ -71,7 +84,10 @@ class Cluster:
         del request_timeout
         self.asked.append({one.partition for one in wanted})
         futures: dict[Any, Future[Any]] = {one: Future() for one in wanted}
-        if all(self.leaders[one.partition] not in self.down | self.slow for one in wanted):
+        if any(self.leaders[one.partition] in self.failing for one in wanted):
+            for future in futures.values():
+                future.set_exception(ValueError("no leaders found"))
+        elif all(self.leaders[one.partition] not in self.down | self.slow for one in wanted):
             for one, future in futures.items():
                 future.set_result(SimpleNamespace(offset=23 + one.partition))
         return futures
@@ -121,6 +137,30 @@ def test_the_next_leader_is_asked_once_the_cluster_has_elected_it() -> None:
     assert cluster.asked[-2:] == [{0}, {1, 2}]
 
 
+def test_a_leader_whose_request_fails_at_once_is_looked_at_too() -> None:
+    """The client may know that its leader is away; then it is not asked again either."""
+    cluster = Cluster()
+    offsets = cluster.offsets()
+    cluster.down = cluster.failing = {1}
+
+    found = [cluster.poll(offsets) for _ in range(POLLS)]
+
+    assert found == [OTHERS] * POLLS
+    assert cluster.asked.count({1}) == 1
+
+
+def test_a_leader_that_refuses_a_request_and_is_up_is_asked_again() -> None:
+    """As for lack of a right."""
+    cluster = Cluster()
+    offsets = cluster.offsets()
+    cluster.failing = {1}
+    first = cluster.poll(offsets)
+    cluster.failing = set()
+
+    assert (first, cluster.poll(offsets)) == (OTHERS, ALL)
+    assert cluster.clients == 1
+
+
 def test_a_leader_that_is_up_again_is_asked_again() -> None:
     cluster = Cluster()
     offsets = cluster.offsets()
@@ -136,11 +176,74 @@ def test_when_every_leader_is_down_nobody_is_asked_at_all() -> None:
     cluster = Cluster()
     offsets = cluster.offsets()
     cluster.down = {0, 1, 2}
+    with pytest.raises(ProbeError, match="its leader does not answer"):
+        cluster.poll(offsets)
     for _ in range(POLLS):
-        with pytest.raises(ProbeError, match="its leader does not answer"):
+        with pytest.raises(ProbeError, match="no broker of the cluster answers"):
             cluster.poll(offsets)
+        with pytest.raises(ProbeError, match="no broker of the cluster answers"):
+            offsets.partitions([TOPIC], lambda _: None)
 
     assert (len(cluster.asked), cluster.lists) == (3, 1)
+
+
+def test_a_dead_cluster_of_any_size_is_looked_at_a_few_times_a_second() -> None:
+    cluster = Cluster()
+    cluster.leaders = {at: at for at in range(BROKERS)}
+    offsets = cluster.offsets()
+    cluster.down = set(range(BROKERS))
+    for _ in range(POLLS):
+        with pytest.raises(ProbeError):
+            cluster.poll(offsets)
+
+    first = BROKERS  # each once, when it does not answer
+    assert cluster.looks == first + (POLLS - 1) * MAX_LOOKS
+    assert cluster.clients == 2
+
+
+@pytest.mark.parametrize("back", [{0, 1, 2}, {1}], ids=["all", "one"])
+def test_a_cluster_that_is_back_is_measured_in_the_same_second(back: set[int]) -> None:
+    """A new client asks: the old one waits up to ten seconds before it connects again."""
+    cluster = Cluster()
+    offsets = cluster.offsets()
+    cluster.down = {0, 1, 2}
+    for _ in range(POLLS):
+        with pytest.raises(ProbeError):
+            cluster.poll(offsets)
+    cluster.down -= back
+
+    assert cluster.poll(offsets) == {one: ALL[one] for one in PARTITIONS if one[1] in back}
+    assert cluster.clients == 3
+
+
+def test_a_cluster_that_is_back_at_other_addresses_is_found_through_its_bootstrap_servers() -> None:
+    """As brokers in containers: a name that stays, behind which addresses change."""
+    cluster = Cluster()
+    offsets = cluster.offsets("PLAINTEXT://bootstrap:9092")
+    cluster.down = {0, 1, 2, BOOTSTRAP}
+    for _ in range(POLLS):
+        with pytest.raises(ProbeError):
+            cluster.poll(offsets)
+    cluster.leaders = {0: 3, 1: 4, 2: 5}
+    cluster.down = {0, 1, 2}
+
+    assert cluster.poll(offsets) == ALL
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("b1:9092, b2:9093", [("b1", 9092), ("b2", 9093)]),
+        ("SASL_SSL://b1:9092", [("b1", 9092)]),
+        ("[2001:db8::1]:9092", [("2001:db8::1", 9092)]),
+        ("", []),
+        ("b1:9092,b2", []),
+    ],
+)
+def test_bootstrap_servers_are_read_as_the_client_reads_them(
+    text: str, expected: list[tuple[str, int]]
+) -> None:
+    assert [(one.host, one.port) for one in servers_of(text)] == expected
 
 
 def test_a_leader_that_is_only_slow_is_waited_for() -> None:
@@ -163,3 +266,18 @@ def test_a_port_without_a_listener_is_unreachable_and_one_that_never_answers_is_
     closed = is_unreachable(Leader(1, "127.0.0.1", port))
 
     assert (listening, closed) == (False, True)
+
+
+def test_a_balancer_that_ends_each_connection_has_no_broker_behind_it() -> None:
+    """The client would connect to it a thousand times a second."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def end_each() -> None:
+            server.accept()[0].close()
+
+        ending = threading.Thread(target=end_each)
+        ending.start()
+        found = is_unreachable(Leader(1, "127.0.0.1", server.getsockname()[1]))
+        ending.join()
+
+    assert found
