@@ -6,7 +6,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from spark.offsets import Offset, newest
 _JVM_LOCK = "jvm.lock"
 _PATIENCE_NS = 20 * SECOND_NS
 _PAUSE_NS = SECOND_NS // 10
-STUCK_NS = 600 * SECOND_NS
-"""No batch is so long at work: a query that has committed nothing since then does not come back."""
+LOOK_NS = 10 * SECOND_NS
+"""How often a query that commits nothing is asked whether there is anything for it to take in."""
 
 
 def await_predecessor(folder: Path, clock: Clock, patience_ns: int = _PATIENCE_NS) -> None:
@@ -85,23 +85,21 @@ def is_all_read(checkpoint: Path, journal: Path) -> bool:
 
 @dataclass(slots=True)
 class Headway:
-    """Whether a query still comes on; ask about once a second."""
+    """Whether a query makes progress; ask about once a second. The watchdog limits how long it makes none."""
 
     checkpoint: Path
     journal: Path
     clock: Clock
     _offset: Offset | None = None
-    _since_ns: int = field(init=False)  # when it was last seen to come on, or to have read it all
+    _look_ns: int = 0  # when to look whether all is read
 
-    def __post_init__(self) -> None:
-        self._since_ns = self.clock.mono_ns()
-
-    def is_stuck(self) -> bool:
-        """True while nothing was committed for `STUCK_NS` although there is something to take in."""
+    def has_progressed(self) -> bool:
+        """True when something was committed since the last call, or nothing is left to take in."""
         offset, now_ns = committed(self.checkpoint), self.clock.mono_ns()
-        is_quiet = offset == self._offset and now_ns - self._since_ns > STUCK_NS
-        if is_quiet and not is_all_read(self.checkpoint, self.journal):
+        if offset != self._offset:
+            self._offset = offset
             return True
-        if is_quiet or offset != self._offset:
-            self._offset, self._since_ns = offset, now_ns
-        return False
+        if now_ns < self._look_ns:
+            return False
+        self._look_ns = now_ns + LOOK_NS
+        return is_all_read(self.checkpoint, self.journal)

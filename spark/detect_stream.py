@@ -81,11 +81,13 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
     with file_lock(folder.spark / "lock", "the detector's checkpoint"):
         manager.ready()  # what is recorded from now on is taken in, however long Spark takes to start
         await_predecessor(folder.spark, clock)
+        manager.alive()  # each step of the start is progress, and so is each batch that is committed
         forget_other(folder)
         temporary = folder.spark / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
         log = folder.logs / "spark.log"
         session = build_session("soak detect-stream", temporary=temporary, cores=1, log=log)
+        manager.alive()
         try:
             with held(session, folder.spark):
                 page = MetricsPage(
@@ -111,9 +113,10 @@ class _Stream:
         headway = Headway(self.folder.checkpoint, self.folder.journal, self.clock)
         attribution = Attribution(self.folder, self.known.id, self.plan, self.clock)
         query = self._started(session, attribution)
+        self.manager.alive()
         try:
             while not stop.is_set() and not self._is_over():
-                if not headway.is_stuck():
+                if headway.has_progressed():
                     self.manager.alive()
                 if query.awaitTermination(_POLL_SECONDS):
                     break

@@ -232,7 +232,7 @@ class KafkaOffsets:
                 return
 
     def _note_failed(self, asked: Mapping[Leader | None, Answers]) -> None:
-        """Note the leaders that are down of those whose requests failed at once: it is the client's choice."""
+        """Note the leaders that are down among those whose requests the client failed at once."""
         failed = [one for one, answers in asked.items() if one is not None and _are_failed(answers)]
         looked_at = sorted(set(failed) - self._down)[:MAX_LOOKS]
         down = {one for one in looked_at if self._is_down(one)}

@@ -52,6 +52,7 @@ class Heartbeat:
     grace_ns: int  # it is not silent before this has passed without a change
     is_reported: bool  # it is missing, and the sinks were notified
     limit_ns: int = MISSING_AFTER_NS  # how long a daemon that was active may be silent
+    start_limit_ns: int = START_LIMIT_NS  # and one that starts
     silent_ns: int = 0
     silent_since_ns: int = 0
     silent_until_ns: int = 0
@@ -87,7 +88,7 @@ class Heartbeat:
     def _current_limit_ns(self) -> int:
         if self.is_reported:
             return MISSING_AFTER_NS
-        return self.limit_ns if self.was_active else START_LIMIT_NS
+        return self.limit_ns if self.was_active else self.start_limit_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,8 @@ class HeartbeatMonitor:
         grace_ns = _REMOTE_GRACE_NS if is_remote(name, host_name()) else _GRACE_NS
         if name == DETECT:
             grace_ns = max(_BATCH_GRACE_NS, 3 * self.plan.detection.trigger)
+        # The detector's ten minutes are the same for a batch and a start: its grace is a part of them.
+        start_limit_ns = START_LIMIT_NS - (grace_ns if name == DETECT else 0)
         is_reported = any(name in one.daemons for one in self._open_notices())
         return Heartbeat(
             activity,
@@ -227,6 +230,7 @@ class HeartbeatMonitor:
             is_reported=is_reported,
             # a consumer that restarts late in a run has a long journal to read
             limit_ns=START_LIMIT_NS if name.startswith("consume.") else MISSING_AFTER_NS,
+            start_limit_ns=max(MISSING_AFTER_NS, start_limit_ns),
             was_active=name == CONDUCT,  # it needs no time to start
             silent_ns=MISSING_AFTER_NS if is_reported else 0,
             silent_until_ns=now_ns,

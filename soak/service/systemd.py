@@ -20,7 +20,10 @@ LOG = logging.getLogger(__name__)
 SEND_TIMEOUT_SECONDS = 10.0
 """How long a message that is sent once may wait: the kernel queues few datagrams, on some machines ten."""
 START_LIMIT_NS = 600 * SECOND_NS
-"""How long a daemon may take to be ready: a consumer may have to read days of a journal first."""
+"""How long a daemon may start, and the detector work, without a sign of progress.
+
+A consumer may have to read days of a journal first; on a busy host Spark takes minutes to start.
+"""
 AUTOGROUP_PATH = Path("/proc/self/autogroup")
 _AUTOGROUP_ATTEMPTS, _AUTOGROUP_PERIOD_NS = (
     20,

@@ -23,7 +23,7 @@ from soak.core.retry import Backoff, RestartPolicy, Restarts
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.service import children
-from soak.service.systemd import ChildWatchdog
+from soak.service.systemd import START_LIMIT_NS, ChildWatchdog
 from soak.store.plan_home import is_service_run
 from soak.store.run_folder import RunFolder
 
@@ -73,7 +73,7 @@ def roles_of(plan: Plan) -> tuple[Role, ...]:
             Role(name, (name,), niceness=10, wait_seconds=5, silence_ns=60 * SECOND_NS)
             for name in plan.over_hosts
         ),
-        Role("detect-stream", ("detect-stream",), niceness=10, silence_ns=180 * SECOND_NS),
+        Role("detect-stream", ("detect-stream",), niceness=10, silence_ns=START_LIMIT_NS),
         Role("alert", ("alert",), niceness=10, wait_seconds=5, silence_ns=180 * SECOND_NS),
     )
 

@@ -325,7 +325,7 @@ def test_a_service_that_never_recorded_is_missing(world: World) -> None:
     world.go_on(620)
 
     assert by_hand == []
-    assert world.reported() == [(f"produce.1@{host_name()}", False)]
+    assert world.reported() == [(f"produce.1@{host_name()}", False), (DETECT, False)]
 
 
 def test_a_detector_without_batches_is_missing(world: World) -> None:

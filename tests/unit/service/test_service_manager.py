@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from soak.core.plan import text as plan_text
 from soak.core.units import SECOND_NS
 from soak.service import children, systemd
 from soak.service.systemd import (
@@ -26,6 +27,7 @@ from soak.service.systemd import (
     watchdog_limit_ns,
     with_priority,
 )
+from soak.supervisor.run import roles_of
 from tests.support.fakes import FakeClock
 
 
@@ -143,6 +145,26 @@ def test_each_child_has_its_own_limit(watch: ChildWatchdog) -> None:
 
     assert watch.hanging({os.getpid(): 180 * SECOND_NS}) == []
     assert watch.hanging(OWN) == [os.getpid()]
+
+
+def test_a_detector_that_starts_slowly_is_awaited_while_it_makes_progress(
+    watch: ChildWatchdog,
+) -> None:
+    """Half an hour on a busy host, a step of its start every ten minutes; then one that never ends."""
+    plan = plan_text.load("name: p\nbroker: {kafka: {}}\n", "p").plan
+    (limit_ns,) = (role.silence_ns for role in roles_of(plan) if role.name == "detect-stream")
+    own, limits = notifier(watch.environment({}, limit_ns)), {os.getpid(): limit_ns}
+    own.ready()
+    watch.receive()
+    seen = []
+    for _ in range(3):
+        advance(watch, START_LIMIT_NS / SECOND_NS - 1)
+        seen.append(watch.hanging(limits))
+        own.alive()
+        watch.receive()
+    advance(watch, START_LIMIT_NS / SECOND_NS + 1)
+
+    assert (seen, watch.hanging(limits)) == ([[], [], []], [os.getpid()])
 
 
 def test_a_child_that_starts_or_stops_may_be_silent(watch: ChildWatchdog) -> None:
