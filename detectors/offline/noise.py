@@ -187,7 +187,8 @@ class Noise:
         contrast = (sums[at + after] - sums[at]) / after - (sums[at] - sums[at - before]) / before
         expected = (variance[at + after] - variance[at]) / after**2
         expected += (variance[at] - variance[at - before]) / before**2
-        return np.asarray(np.abs(contrast) / np.sqrt(expected))
+        with np.errstate(divide="ignore", invalid="ignore"):  # equal values have no noise
+            return np.asarray(np.abs(contrast) / np.sqrt(expected))
 
 
 def _lengths(m: int, longer: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 
 from soak.core import json_text
@@ -18,8 +19,12 @@ _TIMESTAMPS = (
     "date",
     "timeMillis",
     "timestampMs",
+    "instant",
     "__REALTIME_TIMESTAMP",
 )
+_LIKE_TIMESTAMPS = re.compile(r"time|stamp|^@t$", re.IGNORECASE)
+"""Names of other fields, whose text is one if it begins with a date."""
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _FIRST_MILLISECOND = 1e11  # a smaller number counts seconds
 _LAYERS = 3  # Docker wraps what a program has written as JSON
 _MAX_LINE = 2**16  # characters; deeper nesting than the parser allows does not fit
@@ -50,6 +55,9 @@ def timestamp(line: str) -> str:
                 return f"{value:.6f}" if value < _FIRST_MILLISECOND else f"{value:.0f}"
             if isinstance(value, int) and not isinstance(value, bool):
                 return str(value)
+        for key, value in body.items():
+            if isinstance(value, str) and _LIKE_TIMESTAMPS.search(key) and _DATE.match(value):
+                return value
     return ""
 
 

@@ -1,13 +1,13 @@
 """Reads the timestamp of a log line, of whatever program, as wall clock of this host.
 
-Known are dates in the order of ISO 8601 and those with the name of the month (log4j, syslog, asctime,
-java.util.logging), klog, times without a date, seconds to nanoseconds since 1970, uptimes of a JVM, and all
-of these in the usual fields of a JSON object.
+Known are dates in the order of ISO 8601, those with the name of the month (log4j, syslog, asctime,
+java.util.logging), those of three short numbers in the order of any country, klog, times without a date,
+seconds to nanoseconds since 1970, uptimes of a JVM, and all of these in the usual fields of a JSON object.
 
 A timestamp without a time zone is taken to be in this host's; a log whose fresh lines are off by whole
 quarters of an hour was written in another one. What a timestamp leaves out, the year or the date, is chosen
-so that it is nearest to now. A timestamp that counts from the start of a JVM is placed by the line that was
-read soonest after it was written.
+so that it is nearest to now, and so is the order of three short numbers. A timestamp that counts from the
+start of a JVM is placed by the line that was read soonest after it was written.
 """
 
 from __future__ import annotations
@@ -27,20 +27,34 @@ _SAME_NS = 2 * SECOND_NS  # between two timestamps of one line
 
 _TIME = r"(?P<hour>\d\d?):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,:](?P<fraction>\d{1,9}))?"
 _ZONE = r"(?P<zone>Z|[+-]\d\d(?::?\d\d)?| [+-]\d{4}| ?UTC| ?GMT)?"
+_BETWEEN = "(?:T|[ _-]|,? at |, )"  # date and time
+_HALF = "(?P<half>[ \u202f][AP]M)?"  # newer JDKs write a narrow blank
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = f"(?P<month>{'|'.join(_MONTHS)})[a-z]*"
-_CALENDARS = tuple(
-    re.compile(text, re.ASCII | re.IGNORECASE)
-    for text in (
-        r"(?<!\d)(?P<year>\d{4})(?P<_>[-/.]?)(?P<month>\d\d)(?P=_)(?P<day>\d\d)[T _]"
-        + _TIME
-        + _ZONE,
-        r"(?<!\d)(?P<day>\d\d?)[ /-]" + _MONTH + r"[ /-](?P<year>\d{4})[ :T]" + _TIME + _ZONE,
-        r"\b"
-        + _MONTH
-        + r" +(?P<day>\d\d?)(?:,? (?P<year>\d{4}),?)? "
-        + _TIME
-        + r"(?P<half> [AP]M)?",
+_CALENDARS, _RARE_CALENDARS = (
+    tuple(re.compile(text, re.ASCII | re.IGNORECASE) for text in texts)
+    for texts in (
+        (
+            r"(?<!\d)(?P<year>\d{4})(?P<_>[-/.]?)(?P<month>\d\d)(?P=_)(?P<day>\d\d)"
+            + _BETWEEN
+            + _TIME
+            + _ZONE,
+            r"(?<!\d)(?P<day>\d\d?)[ /-]"
+            + _MONTH
+            + r"[ /-](?P<year>\d{4}|\d\d)[ :T]"
+            + _TIME
+            + _ZONE,
+            r"\b" + _MONTH + r" +(?P<day>\d\d?)(?:,? (?P<year>\d{4}),?)? " + _TIME + _HALF,
+        ),
+        (
+            r"(?<!\d)(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)T"  # the basic form of ISO 8601
+            r"(?P<hour>\d\d)(?P<minute>\d\d)(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?" + _ZONE,
+            r"(?<![\d.])(?P<one>\d\d?)(?P<_>[-/.])(?P<two>\d\d?)(?P=_)(?P<three>\d{4}|\d\d)"
+            + _BETWEEN
+            + _TIME
+            + _HALF
+            + _ZONE,
+        ),
     )
 )
 _AT_FIRST = tuple(
@@ -64,6 +78,7 @@ _CONTINUED = re.compile(
     r"\s|$|at |Caused by|Suppressed|\.\.\. \d+ more|(?:[\w$]+\.)+[\w$]*(?:Exception|Error)\b",
     re.ASCII,
 )
+_CENTURY = 100
 _FIRST_YEAR, _LAST_YEAR = 1678, 2261  # 64 bits hold the nanoseconds of these years
 
 
@@ -101,6 +116,8 @@ class TimestampReader:
                 return epoch_ns
         at_first = [match for one in _AT_FIRST if (match := one.match(head))]
         anywhere = [match for one in _CALENDARS for match in one.finditer(head)]
+        if not (at_first or anywhere):
+            anywhere = [match for one in _RARE_CALENDARS for match in one.finditer(head)]
         found = [
             (match, at_ns)
             for match in at_first or sorted(anywhere, key=lambda match: match.start())
@@ -169,13 +186,25 @@ def _calendar_ns(parts: Mapping[str, str | None], now_ns: int) -> int | None:
 
 def _dates(parts: Mapping[str, str | None], now: datetime) -> list[tuple[int, int, int]]:
     """Return the dates that are possible: one, or those around now for what is left out."""
+    if parts.get("one"):
+        return _orders(*(int(parts[name] or 0) for name in ("one", "two", "three")))
     month, day, year = parts.get("month"), parts.get("day"), parts.get("year")
     if not month or not day:
         days = (now + timedelta(days=away) for away in (-1, 0, 1))
         return [(one.year, one.month, one.day) for one in days]
     number = int(month) if month.isdigit() else 1 + _MONTHS.index(month[:3].lower())
-    years = [int(year)] if year else [now.year - 1, now.year, now.year + 1]
+    years = [_whole_year(int(year))] if year else [now.year - 1, now.year, now.year + 1]
     return [(one, number, int(day)) for one in years if _FIRST_YEAR <= one <= _LAST_YEAR]
+
+
+def _orders(one: int, two: int, three: int) -> list[tuple[int, int, int]]:
+    """Return what three numbers may mean: year, month, day; day, month, year; month, day, year."""
+    found = [(_whole_year(three), two, one), (_whole_year(three), one, two)]
+    return [(_whole_year(one), two, three), *found] if three < _CENTURY else found
+
+
+def _whole_year(year: int) -> int:
+    return year + 2000 if year < _CENTURY else year
 
 
 def _moment(

@@ -1,14 +1,16 @@
 """Reads the wanted series of a metrics page: Prometheus' text formats 0.0.4 and 1.0.0, and OpenMetrics 1.0.
 
-Timestamps (milliseconds, or seconds as OpenMetrics has them) and exemplars behind a value are allowed and
-ignored; names of metrics and labels may be quoted, in UTF-8. A page has thousands of lines and is read every
-second: one regular expression finds the wanted ones, and the name and labels of a line are parsed once and
-cached. That is why this is no library: prometheus-client's reader takes ten times as long for a page of
-wanted lines, and accepts a number with a hole in it. Tests compare the two.
+Timestamps (milliseconds, or seconds as OpenMetrics has them), start times (`st@`, OpenMetrics 2.0) and
+exemplars behind a value are allowed and ignored, as are blanks before a line; names of metrics and labels
+may be quoted, in UTF-8. A page has thousands of lines and is read every second: one regular expression finds
+the wanted ones, and the name and labels of a line are parsed once and cached. That is why this is no library:
+prometheus-client's reader takes ten times as long for a page of wanted lines, and accepts a number with a
+hole in it. Tests compare the two.
 """
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import sys
@@ -44,13 +46,15 @@ _EXEMPLAR = rb"#[ \t]*+%s%s%s(?:%s%s)?" % (
     _TIME,
 )
 _VALUE = re.compile(
-    rb"(%s)(?:%s%s)?(?:%s%s)?[ \t\r]*" % (_NUMBER_TEXT, _BLANK, _TIME, _BLANK, _EXEMPLAR)
+    rb"(%s)(?:%s%s)?(?:%sst@%s)?(?:%s%s)?[ \t\r]*"
+    % (_NUMBER_TEXT, _BLANK, _TIME, _BLANK, _TIME, _BLANK, _EXEMPLAR)
 )
 _QUOTED_START = rb'\{[ \t]*+"(?:[^"\\\n]|\\.)*+"[ \t]*+[,}]'
 # Starts neither a sample nor a comment.
 _STRAY = re.compile(rb"\n(?!%s)[^#a-zA-Z_:\r\n \t]" % _QUOTED_START)
 # If a number was cut in two, its end is the next line.
 _FOLLOWED = rb"(?=(\n(?:#[ \r\n]|[a-zA-Z_:][^ \t\n]*+[ \t]|%s|[\r\n]|\Z))?)" % _QUOTED_START
+_INDENTED = re.compile(rb"\n[ \t]++")
 _ESCAPED = re.compile(r"\\(.)")
 _UNESCAPED = {"n": "\n", '"': '"', "\\": "\\"}
 
@@ -90,7 +94,9 @@ class ExpositionParser:
         """
         if not text.endswith(b"\n"):
             raise ProbeError(f"the page was cut after {len(text)} bytes")
-        text = b"\n" + text
+        text = b"\n" + text.removeprefix(codecs.BOM_UTF8)
+        if b"\n " in text or b"\n\t" in text:
+            text = _INDENTED.sub(b"\n", text)
         stray = _STRAY.search(text)
         if stray is not None:
             line = text.count(b"\n", 0, stray.end())

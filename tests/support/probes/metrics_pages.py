@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 import string
 from collections.abc import Iterable, Sequence
@@ -83,7 +84,8 @@ def slow_page(text: bytes, names: Iterable[str]) -> tuple[Series, set[str]]:
     """Read a page character by character, by the definition of the format: series, and damaged names."""
     series: Series = {}
     damaged: set[str] = set()
-    lines = text.decode("utf-8", errors="surrogateescape").split("\n")
+    whole = text.removeprefix(codecs.BOM_UTF8).decode("utf-8", errors="surrogateescape")
+    lines = [line.lstrip(" \t") for line in whole.split("\n")]
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         name = _taken(line, string.ascii_letters + string.digits + "_:")
         inside = line[1:].lstrip(" \t") if line.startswith("{") else ""
@@ -141,6 +143,8 @@ def _sample(name: str, text: str) -> tuple[Labels, float]:
     text, mark, exemplar = text.replace("\t", " ").replace("\r", " ").partition(" #")
     words = text.split(" ")
     words = [word for word in words if word]
+    if len(words) > 1 and words[-1].startswith("st@") and _is_time(words[-1][3:]):
+        words.pop()
     if len(words) not in (1, 2) or (len(words) == 2 and not _is_time(words[1])):
         raise ValueError(text)
     if mark:

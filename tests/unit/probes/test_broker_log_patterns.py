@@ -147,6 +147,32 @@ def test_generations_of_zgc_are_matched() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        # without decorations: -Xlog:gc::none
+        ("GC(0) Pause Young (Normal) (G1 Evacuation Pause) 24M->3M(256M) 3.123ms", 0.003123),
+        ("[12.3s][info][gc] GC(0) Pause Init Mark (unload classes) 0.123ms", 0.000123),
+        (
+            "[12.3s][info][gc] GC(1) Pause Degenerated GC (Mark) 1024M->100M(2048M) 830,12ms",
+            0.83012,
+        ),
+        ("[12.3s][77][88][info][gc] GC(3) O: Pause Relocate Start 0.012ms", 1.2e-5),
+        (
+            "12.345: [GC (CMS Initial Mark) [1 CMS-initial-mark: 1K(2K)] 2K(3K), 0.0012 secs]",
+            0.0012,
+        ),
+        ("12,345: [GC remark 12,346: [Finalize Marking, 0,0001 secs], 0,0123 secs]", 0.0123),
+        ("12.345: [GC cleanup 10M->9M(20M), 0.0012 secs]", 0.0012),
+    ],
+)
+def test_a_pause_of_any_collector_is_read(line: str, seconds: float) -> None:
+    """G1, Shenandoah, generational ZGC, and what JDK 8 writes of CMS and G1."""
+    ((kind, fields),) = found_in(line)
+
+    assert (kind, fields["pause_seconds"]) == ("gc_pause", pytest.approx(seconds))
+
+
+@pytest.mark.parametrize(
     ("log", "seconds"),
     [
         ("gc-comma-21", [0.00319, 0.880722, 0.000123, 0.0075]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import random
 
 import pytest
@@ -95,6 +96,9 @@ def test_labels_are_read_with_spaces_escapes_and_a_comma_at_the_end() -> None:
         "a 1 # 1",
         "a 1 # {} x",
         'a 1 # {x="1"}',
+        "a 1 st@",
+        "a 1 st@1739889630.000 1739889638.000",
+        "a {count:21,sum:324.7,schema:1}",  # a native histogram is no number
         "a 1 123456789",  # shorter than a time stamp in seconds
         "a 1 12345678901.5",
         'a{"b"} 1',
@@ -120,6 +124,8 @@ def test_a_line_that_cannot_be_read_makes_its_metric_damaged(line: str) -> None:
         " 1.739889638123e9",
         " 1.739889638e+09",
         " # {} 1",
+        " st@1739889630.000",  # of OpenMetrics 2.0: when the counter began
+        ' 1739889638.000 st@1739889630.000 # {trace_id="ab12"} 1.0 1739889638.000',
         ' # {trace_id="ab12"} 1.0',
         ' # {trace_id="ab 1 } 2",span="\\""} 1.0 1739889638.000',
         ' 1739889638.000 # {trace_id="ab12"} 1.0 1739889638.000',
@@ -139,6 +145,23 @@ def test_a_value_stands_before_any_timestamp_or_exemplar(end: str) -> None:
     assert [page.series["a_total"][(("x", "1"),)] for page in found] == [1000.0, 2500.0]
     assert [page.series["b"][()] for page in found] == [1000.0, 2500.0]
     assert found[0].damaged == frozenset()
+
+
+@pytest.mark.parametrize("before", [" ", "\t", "  \t ", "\n \n"])
+def test_blanks_before_a_line_do_not_belong_to_it(before: str) -> None:
+    """As templates and scripts of people write their pages."""
+    text = f'{before}# HELP a x\n{before}a{{x="1"}} 17\n{before}{{"b.c"}} 23\n{before}d 1\n'
+
+    found = ExpositionParser(["a", "b.c"]).parse(text.encode())
+
+    assert found.series == {"a": {(("x", "1"),): 17.0}, "b.c": {(): 23.0}}
+    assert found.damaged == frozenset()
+
+
+def test_a_byte_order_mark_is_no_part_of_a_page() -> None:
+    found = ExpositionParser(["a"]).parse(codecs.BOM_UTF8 + b"a 17\n")
+
+    assert found.series == {"a": {(): 17.0}}
 
 
 def test_quoted_names_of_metrics_and_labels_are_read() -> None:
