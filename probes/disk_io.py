@@ -45,6 +45,7 @@ IO_NOW = 8
 
 _HEAD = 3  # major, minor, name
 _FORMATS = (11, 15, 17)
+_BELOW_ZERO = 2**31  # of a number of requests
 
 _MILLISECONDS = 1000.0
 _SECTORS = 1 / SECTOR_BYTES
@@ -145,7 +146,12 @@ def _parse_line(raw: str, words: list[str]) -> DiskstatsLine:
     known = len(values) if len(values) in _FORMATS else _FORMATS[0]
     if len(values) > _FORMATS[-1]:
         known = _FORMATS[-1]
-    return DiskstatsLine(words[2], {at: int(value) for at, value in enumerate(values[:known])})
+    fields = {at: int(value) for at, value in enumerate(values[:known])}
+    # Some kernels count requests in flight below zero, and print that with or without its sign.
+    kept = {at: value for at, value in fields.items() if value >= 0}
+    if kept.get(IO_NOW, 0) >= _BELOW_ZERO:
+        del kept[IO_NOW]
+    return DiskstatsLine(words[2], kept)
 
 
 def kept_counters(line: DiskstatsLine) -> DiskstatsLine:
@@ -173,7 +179,8 @@ def kept_counters(line: DiskstatsLine) -> DiskstatsLine:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit()
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)

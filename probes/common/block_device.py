@@ -216,8 +216,7 @@ def _behind_virtual(path: str, paths: SystemPaths, layers: int) -> set[DeviceNum
 
 def _sources(mount: Mount, paths: SystemPaths) -> set[DeviceNumber]:
     """Return the devices that a mount names: btrfs names one of its own, bcachefs all with colons."""
-    names = mount.source.split(":") if mount.source.startswith("/") else []
-    numbers = [paths.numbers(name).device for name in names if name.startswith("/")]
+    numbers = _named(mount.source, paths) if mount.source.startswith("/") else []
     found = {(os.major(number), os.minor(number)) for number in numbers if os.major(number)}
     if mount.kind == "btrfs":
         for volume in (paths.sys / "fs/btrfs").glob("*/devices"):
@@ -228,6 +227,17 @@ def _sources(mount: Mount, paths: SystemPaths) -> set[DeviceNumber]:
             if not members.isdisjoint(found):
                 return members
     return found
+
+
+def _named(source: str, paths: SystemPaths) -> list[int]:
+    """Return the devices of one name, which may have colons (/dev/disk/by-path), or of several."""
+    try:
+        return [paths.numbers(source).device]
+    except OSError:
+        names = source.split(":")
+        if len(names) == 1:
+            raise
+    return [paths.numbers(name).device for name in names if name.startswith("/")]
 
 
 def _drives_below(number: DeviceNumber, paths: SystemPaths, layers: int) -> set[DeviceNumber]:

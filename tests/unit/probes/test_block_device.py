@@ -93,6 +93,7 @@ def test_drives_are_the_devices_at_the_bottom(
         ("btrfs", "/dev/sdc", [(8, 32)]),
         ("bcachefs", "/dev/sdb:/dev/sdc", [(8, 16), (8, 32)]),
         ("ext4", "/dev/sda", [(8, 0)]),
+        ("btrfs", "/dev/disk/by-path/pci-0000:00:17.0-ata-3", [(8, 32)]),  # one name with colons
     ],
 )
 def test_a_filesystem_that_spreads_over_drives_by_itself_has_them_all(
@@ -102,13 +103,19 @@ def test_a_filesystem_that_spreads_over_drives_by_itself_has_them_all(
     (tmp_path / "self").mkdir()
     (tmp_path / "self/mountinfo").write_text(f"29 1 0:34 / / rw shared:1 - {kind} {source} rw\n")
     named = {f"/dev/sd{letter}": os.makedev(8, 16 * at) for at, letter in enumerate("abc")}
+    named["/dev/disk/by-path/pci-0000:00:17.0-ata-3"] = named["/dev/sdc"]
+
+    def numbers(path: str) -> PathNumbers:
+        if path.startswith("/dev/") and path not in named:
+            raise FileNotFoundError(2, "No such file or directory")
+        return PathNumbers(os.makedev(0, 34), named.get(path, 0))
 
     found = block_device.find_devices(
         "/data",
         SystemPaths(
             tmp_path,
             sys_tree(tmp_path / "sys", "btrfs-raid1"),
-            lambda path: PathNumbers(os.makedev(0, 34), named.get(path, 0)),
+            numbers,
         ),
     )
 

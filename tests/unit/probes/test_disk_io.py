@@ -423,6 +423,46 @@ def test_a_device_without_a_line_is_not_available() -> None:
         disk_io.find_line(TEXT, (9, 127))
 
 
+@pytest.mark.parametrize("in_flight", ["-1", "4294967295", "18446744073709551615"])
+def test_requests_in_flight_below_zero_are_missing(tmp_path: Path, in_flight: str) -> None:
+    """Some kernels count a request's end twice, and print what is left with or without its sign."""
+    machine = Machine(tmp_path, "linux-6.18")
+    texts = [
+        f"   8       2 sda2 100 0 800 50 {writes} 0 80000 {ms} {in_flight} {ms} {ms} 0 0 0 0 0 0\n"
+        "   8       0 sda 100 0 800 50 1000 0 80000 500 0 500 550 0 0 0 0 0 0\n"
+        for writes, ms in ((1000, 500), (1100, 600))
+    ]
+
+    found = second_of(machine, (texts[0], texts[1]))
+
+    assert found['disk_write_await_seconds{device="sda2"}'] == 0.001
+    assert 'node_disk_io_now{device="sda2"}' not in found
+
+
+@pytest.mark.parametrize(
+    ("name", "counters"),
+    [
+        ("zram0", "5000 0 40000 {reads} 9000 0 72000 {writes} 0 0 0"),  # no busy time
+        ("drbd0", "5000 0 40000 0 {count} 0 72000 0 0 0 0"),
+        ("bcache0", "0 0 0 0 {count} 0 72000 0 0 0 0"),
+    ],
+)
+def test_drivers_that_keep_no_times_have_none(tmp_path: Path, name: str, counters: str) -> None:
+    """Of what is not counted there is no zero, as of a drive that answers at once."""
+    machine = Machine(tmp_path, "linux-6.18")
+    texts = [
+        f"   8       2 {name} {counters.format(count=9000 + more, reads=0, writes=0)} 0 0 0 0 0 0\n"
+        f"   8       0 sda 100 0 800 50 1000 0 80000 500 0 500 550 0 0 0 0 0 0\n"
+        for more in (0, 100)
+    ]
+
+    found = second_of(machine, (texts[0], texts[1]))
+
+    kept = [one for one in found if f'"{name}"' in one]
+    assert f'node_disk_writes_completed{{device="{name}"}}' in kept
+    assert not any("await" in one or "time" in one or "queue" in one for one in kept)
+
+
 def test_newer_kernels_may_add_fields_at_the_end() -> None:
     """They are ignored."""
     longer = TEXT.replace(" 7421 458\n", " 7421 458 23 42\n")
