@@ -117,9 +117,10 @@ def _regression(page: Page) -> Iterator[str]:
     if not counting:
         return
     found, more = counting[0], len(counting) - 1
-    what = wording.what_text(found)
+    what, at = wording.what_text(found), page.moment(found.onset_k)
     if found.kind == "step":
         what = f"{wording.title(found.series)} stepped {wording.change_text(found)}"
-    yield f"{what} at {page.moment(found.onset_k)}, cause {found.cause}"
+    when = f", from {at} on" if found.kind == "outage" else f" at {at}"
+    yield f"{what}{when}, cause {found.cause}"
     if more:
         yield f"{wording.counted(more, 'more finding')} below"

@@ -128,7 +128,7 @@ def compose_end(run: Run, summary: Mapping[str, Any], report: str, queued_wall_n
     document = Document(
         verdict.capitalize(),
         _TONES.get(verdict, "neutral"),
-        summary["headline"],
+        f"Run ended, {found}",
         [
             Paragraphs([f"The run has ended. {summary['headline']}"]),
             Facts(facts, copied=("report",)),
@@ -156,7 +156,11 @@ def _listed(lines: Sequence[str]) -> Points:
 def _summary_line(finding: Mapping[str, Any]) -> str:
     state = "open at the end" if finding["state"] == "confirmed" else "resolved"
     seen = ", only in the offline analysis" if finding["found"] == "offline" else ""
-    return f"{finding['at']}, cause {finding['cause']}, {state}{seen}: {finding['what']}"
+    cause, suspect = wording.cause_text(finding["cause"]), finding.get("suspect")
+    where = f" ({suspect})" if suspect else ""
+    known = "cause unknown" if cause == "unknown" else f"{cause}{where}"
+    at = finding["at"].replace("T", " ")
+    return f"{at}, {known}, {state}{seen}: {finding['what']}"
 
 
 def _objective_text(one: Mapping[str, Any]) -> str:

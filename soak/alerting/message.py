@@ -240,7 +240,10 @@ def _opening(context: MessageContext) -> list[str]:
         return ["Withdrawn: data recorded since clears the cluster. It was a false alarm."]
     lines: list[str] = []
     if context.is_corrected:
-        lines = [f"Cause corrected: {context.cause}, from later data."]
+        cause, was = (
+            wording.cause_text(one) for one in (context.finding.cause, context.previous_cause)
+        )
+        lines = [f"Cause corrected by newer records: {cause}, not {was}."]
     elif context.is_reopened:
         lines = ["The finding was resolved and is open again."]
     if (

@@ -276,7 +276,7 @@ def test_a_long_name_keeps_its_end() -> None:
 
 
 CORRECTED = """\
-Cause corrected: retention_cliff (was noisy_neighbour), from later data.
+Cause corrected by newer records: retention cliff, not noisy neighbour.
 
 """
 

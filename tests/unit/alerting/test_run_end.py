@@ -25,6 +25,7 @@ def incident(found: str) -> dict[str, object]:
         "found": found,
         "at": "2026-11-27T03:12:41Z",
         "cause": "drive_gc",
+        "suspect": "b2:9092",
         "state": "gone",
         "what": "publish latency p99 stepped from 4 ms to 60 ms",
     }
@@ -68,7 +69,9 @@ def test_it_lists_what_only_the_offline_analysis_found_and_is_sent_once(tmp_path
     (message,) = world.sink.messages
     assert message.subject == "[soakd] run ended: regressed, 2 incidents - synthetic"
     assert "incidents 2, 1 of them only in the offline analysis of the whole run" in message.text
-    assert "resolved, only in the offline\n    analysis: " in message.text
+    assert "  - 2026-11-27 03:12:41Z, drive GC (b2:9092), resolved, only in the offline" in (
+        message.text
+    )
     assert "lost      0 messages" in message.text
     assert "objective kept, budget 10.8 minutes left: p99.9 end-to-end" in message.text
     assert "covered   99.99% of 36 h" in message.text
