@@ -1,30 +1,48 @@
-"""`make bench-probes`: what all probes cost at 1 Hz, beside a node_exporter that is scraped at 1 Hz.
+"""`make bench-probes`: what probes cost, each reading and the whole daemon at 1 Hz, beside the usual ways.
 
-Side by side in one run: same machine, same seconds, in turn. Writes `build/bench/probes.json`.
+Parts: `readings`, each probe's work in a loop beside the plain way to do it; `trouble`, the daemon while
+pages answer late and while every target refuses, beside pages that answer; `same` and `all`, the daemon
+beside a node_exporter that is scraped at 1 Hz. Side by side in one run: same machine, same seconds, in turn.
+Writes `build/bench/probes.json`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import shutil
 import sys
 import tempfile
+import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import psutil
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
+from probes import disk_io, fsync, pressure
+from probes.broker_log import patterns
+from probes.broker_log.probe import BrokerLog
+from probes.broker_log.probe import Config as LogConfig
+from probes.common.exposition import ExpositionParser
+from probes.prometheus import name_map
+from probes.smart.tools import parse_smartctl
 from soak.core.clock import SystemClock
 from soak.core.errors import SoakError
 from soak.core.units import SECOND_NS
+from soak.lab.broker_setup import free_ports
 from soak.lab.brokers import kafka
 from soak.runtime.grid import host_name
 from soak.service import children
@@ -41,7 +59,8 @@ from tests.bench.figures import (
     table,
     write,
 )
-from tests.support.pages import pages
+from tests.support.pages import pages, serving
+from tests.support.paths import RECORDED
 from tests.support.probes.metrics_pages import recorded
 from tests.support.probes.node_exporter import NODE_EXPORTER, WITHOUT, node_exporter
 
@@ -66,6 +85,39 @@ SPECS_ALL = (
     stolen("all probes"),
 )
 
+FLUSH_PERIOD_SECONDS = 0.2  # the default of the probe
+LATE_SECONDS = 0.8
+TARGETS = 3
+MAPS = ["pulsar", "jvm"]
+
+SPECS_READINGS = (
+    Spec("page", "a page of 2,000 lines, beside prometheus_client: CPU, ms", Goal(ratio_most=0.2)),
+    Spec(
+        "log",
+        "1,000 lines of a broker's log, beside a loop of regexes: CPU, ms",
+        Goal(ratio_most=1),
+    ),
+    Spec("gc", "1,000 lines of a JVM's log, beside the same loop: CPU, ms", Goal(ours_most=50.0)),
+    Spec("smart", "a drive's report, beside json.loads alone: CPU, ms", Goal(ours_most=1.0)),
+    Spec("disk_io", "disk_io, beside psutil.disk_io_counters: CPU, ms", Goal(ours_most=1.0)),
+    Spec(
+        "pressure", "pressure, beside reading and splitting the files: CPU, ms", Goal(ours_most=1.0)
+    ),
+    Spec(
+        "fsync",
+        "fsync at 5 Hz, beside a loop of write and fsync: CPU, cores",
+        Goal(ours_most=0.005),
+    ),
+    stolen("readings"),
+)
+SPECS_TROUBLE = (
+    Spec(
+        "late", "pages that come 0.8 s late, beside prompt ones: CPU, cores", Goal(ours_most=0.05)
+    ),
+    Spec("refused", "every target refuses, beside prompt pages: CPU, cores", Goal(ours_most=0.05)),
+    stolen("trouble"),
+)
+
 Raw = dict[str, Any]
 
 
@@ -77,10 +129,16 @@ class Bench:
     seconds: int
 
     def ours(self, probes: Mapping[str, Raw], number: int) -> Measures:
-        """Run the probe daemon as on a broker's host."""
+        """Run the probe daemon as on a broker's host, each probe with something to read."""
+        used, run_dir = self.daemon(probes, f"{len(probes)}-{number}")
+        _check_complete(run_dir, probes)
+        return used
+
+    def daemon(self, probes: Mapping[str, Raw], name: str) -> tuple[Measures, Path]:
+        """Run the probe daemon, whatever its probes find; return what it used, and its run folder."""
         plan = self.folder / "plan.yaml"
         plan.write_text(json.dumps({"name": "bench", "probes": probes}))  # JSON is YAML
-        run_dir = self.folder / f"run-{len(probes)}-{number}"
+        run_dir = self.folder / f"run-{name}"
         argv = [
             sys.executable,
             "-m",
@@ -90,7 +148,7 @@ class Bench:
             "--run-dir",
             str(run_dir),
         ]
-        log_path = self.folder / f"probe-{len(probes)}-{number}.log"
+        log_path = self.folder / f"probe-{name}.log"
         process = children.spawn(argv, log_path=log_path)
         try:
             used = _used(process.pid, self.seconds, lambda: None)
@@ -98,8 +156,7 @@ class Bench:
             raise SoakError(f"soak probe ended:\n{children.log_tail(log_path)}") from error
         finally:
             children.stop(process, 5.0)
-        _check_complete(run_dir, probes)
-        return used
+        return used, run_dir
 
     def peer(self, collectors: Sequence[str]) -> Measures:
         """Run node_exporter, with these collectors alone if any are named, scraped once a second."""
@@ -188,9 +245,7 @@ def _sources(folder: Path) -> Iterator[dict[str, Raw]]:
                 "pressure": {},
                 "clock": {},
                 "broker_log": {"log": str(broker.log_path)},
-                "prometheus": {
-                    "targets": {"broker": {"url": f"{url}/metrics", "maps": ["pulsar", "jvm"]}}
-                },
+                "prometheus": {"targets": {"broker": {"url": f"{url}/metrics", "maps": MAPS}}},
                 "retention_kafka": {
                     "bootstrap_servers": broker.bootstrap_servers,
                     "topics": ["bench"],
@@ -199,6 +254,209 @@ def _sources(folder: Path) -> Iterator[dict[str, Raw]]:
             }
     finally:
         broker.stop()
+
+
+def readings(bench: Bench, rounds: int) -> list[Figure]:
+    """Each probe's own work, and a plain way to do it, in this process: warm, unlike at 1 Hz."""
+    with ExitStack() as stack:
+        ours, peer = _own_work(bench.folder, stack), _plain_work(bench.folder)
+
+        def measure(
+            side: Mapping[str, Callable[[], object]], flush: Callable[[int], float]
+        ) -> Measures:
+            found = {name: _cpu_ms(work, bench.seconds / 20) for name, work in side.items()}
+            return {**found, "fsync": flush(bench.seconds)}
+
+        pairs = side_by_side(
+            rounds,
+            lambda _: measure(ours, lambda seconds: _probe_flushes(bench.folder, seconds)),
+            lambda _: measure(peer, lambda seconds: _plain_flushes(bench.folder, seconds)),
+        )
+    return figures(SPECS_READINGS, pairs)
+
+
+def _cpu_ms(work: Callable[[], object], seconds: float) -> float:
+    """Return the CPU time of one call, of as many as take so much of it."""
+    work()  # imports, first looks
+    begin, calls = time.process_time(), 0
+    while (spent := time.process_time() - begin) < seconds:
+        work()
+        calls += 1
+    return spent * 1e3 / calls
+
+
+def _own_work(folder: Path, stack: ExitStack) -> dict[str, Callable[[], object]]:
+    clock, page = SystemClock(), _page().encode()
+    parser = ExpositionParser({name for entry in name_map.load(MAPS) for name in entry.names()})
+    device = disk_io.build(disk_io.Config(directory=str(folder)), clock)
+    waits = pressure.build(pressure.Config(), clock)
+    report = (RECORDED / "smart/smartctl-7.3-nvme.json").read_text()
+    followers = {name: _Follower(folder / f"{name}.log") for name in ("log", "gc")}
+    for close in (device.close, waits.close, *(one.close for one in followers.values())):
+        stack.callback(close)
+    return {
+        "page": lambda: parser.parse(page),
+        "log": lambda: followers["log"].follow(_broker_lines()),
+        "gc": lambda: followers["gc"].follow(_gc_lines()),
+        "smart": lambda: parse_smartctl(json.loads(report)),
+        "disk_io": device.read,
+        "pressure": waits.read,
+    }
+
+
+class _Follower:
+    """The probe `broker_log` on one file, without its thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.touch()
+        self._probe = BrokerLog(LogConfig(log=str(path)), SystemClock())
+        self._probe.poll()
+
+    def follow(self, lines: bytes) -> None:
+        with self._path.open("ab") as file:
+            file.write(lines)
+        self._probe.poll()
+        self._probe.taken(0)
+        os.truncate(self._path, 0)
+        self._probe.poll()
+
+    def close(self) -> None:
+        self._probe.close_logs()
+
+
+def _broker_lines() -> bytes:
+    """Return 1,000 lines, of which one in ten may be an event."""
+    recorded_lines = (RECORDED / "logs/kafka-4.3.1.log").read_bytes().splitlines(keepends=True)
+    usual = b"[2026-09-22 00:53:20,250] INFO [GroupCoordinator id=1] Preparing to rebalance group g-%d\n"
+    return b"".join(
+        usual % at if at % 10 else recorded_lines[at // 10 % len(recorded_lines)]
+        for at in range(1000)
+    )
+
+
+def _gc_lines() -> bytes:
+    lines = (RECORDED / "logs/gc-g1-21.log").read_bytes().splitlines(keepends=True)
+    return b"".join(lines[at % len(lines)] for at in range(1000))
+
+
+def _plain_work(folder: Path) -> dict[str, Callable[[], object]]:
+    """Return what a first script would do: the same numbers, without care for odd input."""
+    page, names = _page(), {name for entry in name_map.load(MAPS) for name in entry.names()}
+    report = (RECORDED / "smart/smartctl-7.3-nvme.json").read_text()
+    expressions = [re.compile(one.expression) for one in patterns.load(LogConfig().patterns)]
+    files = [folder / "plain-log", folder / "plain-gc"]
+    return {
+        "page": lambda: [
+            (sample.name, sample.labels, sample.value)
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+            if sample.name in names
+        ],
+        "log": lambda: _plain_events(files[0], _broker_lines(), expressions),
+        "gc": lambda: _plain_events(files[1], _gc_lines(), expressions),
+        "smart": lambda: json.loads(report),
+        "disk_io": lambda: psutil.disk_io_counters(perdisk=True),
+        "pressure": lambda: [
+            [word.partition("=")[2] for word in path.read_text().split()]
+            for path in Path("/proc/pressure").glob("*")
+        ],
+    }
+
+
+def _plain_events(path: Path, lines: bytes, expressions: Sequence[re.Pattern[str]]) -> list[object]:
+    path.write_bytes(lines)
+    found: list[object] = []
+    with path.open() as file:
+        for line in file:
+            for expression in expressions:
+                if match := expression.search(line):
+                    stamp = re.search(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d", line)
+                    at = datetime.fromisoformat(stamp[0]) if stamp else None
+                    found.append((at, match.groupdict()))
+    return found
+
+
+def _probe_flushes(folder: Path, seconds: int) -> float:
+    """Return the cores that the probe takes at its own schedule, read once a second."""
+    clock = SystemClock()
+    probe = fsync.build(fsync.Config(directory=str(folder)), clock)
+    begin, begin_ns = time.process_time(), clock.mono_ns()
+    for second in range(1, seconds + 1):
+        probe.read()
+        clock.sleep_until(begin_ns + second * SECOND_NS)
+    probe.close()
+    return (time.process_time() - begin) / seconds
+
+
+def _plain_flushes(folder: Path, seconds: int) -> float:
+    clock, begin = SystemClock(), time.process_time()
+    begin_ns = clock.mono_ns()
+    with (folder / "plain-fsync").open("wb", buffering=0) as file:
+        for number in range(1, round(seconds / FLUSH_PERIOD_SECONDS) + 1):
+            file.write(bytes(4096))
+            os.fsync(file.fileno())
+            clock.sleep_until(begin_ns + round(number * FLUSH_PERIOD_SECONDS * SECOND_NS))
+    return (time.process_time() - begin) / seconds
+
+
+def trouble(bench: Bench, rounds: int) -> list[Figure]:
+    """The daemon while its pages come late and while all that it asks refuses, beside prompt pages."""
+    with pages({"/metrics": _page()}) as prompt, serving(_late_page()) as late:
+        sides = {
+            "prompt": {"prometheus": _targets(f"{prompt}/metrics")},
+            "late": {"prometheus": _targets(f"{late}/metrics")},
+            "refused": _refused(),
+        }
+
+        def cores(side: str, number: int) -> float:
+            return bench.daemon(sides[side], f"{side}-{number}")[0]["cores"]
+
+        def prompt_pages(number: int) -> Measures:
+            return dict.fromkeys(("late", "refused"), cores("prompt", number))
+
+        pairs = side_by_side(
+            rounds,
+            lambda number: {side: cores(side, number) for side in ("late", "refused")},
+            prompt_pages,
+        )
+    return figures(SPECS_TROUBLE, pairs)
+
+
+def _targets(*urls: str) -> Raw:
+    """Return the section of `prometheus` with these pages, the last one as often as it takes."""
+    several = [*urls, *urls[-1:] * (TARGETS - len(urls))]
+    return {"targets": {f"b{at}": {"url": url, "maps": MAPS} for at, url in enumerate(several)}}
+
+
+def _refused() -> dict[str, Raw]:
+    """Return sections of all that asks a cluster, at ports without a listener."""
+    ports = free_ports(TARGETS)
+    servers = ",".join(f"127.0.0.1:{port}" for port in ports)
+    return {
+        "prometheus": _targets(*(f"http://127.0.0.1:{port}/metrics" for port in ports)),
+        "retention_kafka": {"bootstrap_servers": servers, "topics": ["t"], "directory": None},
+        "round_trip": {"bootstrap_servers": servers},
+    }
+
+
+def _late_page() -> type[BaseHTTPRequestHandler]:
+    body, wait = _page().encode(), threading.Event()
+
+    class Late(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            wait.wait(LATE_SECONDS)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
+            """Say nothing."""
+
+    return Late
 
 
 def _page() -> str:
@@ -211,7 +469,8 @@ def _page() -> str:
     )
 
 
-PARTS = {"same": same_metrics, "all": all_probes}
+PARTS = {"readings": readings, "trouble": trouble, "same": same_metrics, "all": all_probes}
+WITH_PEER = ("same", "all")  # these need a node_exporter
 
 
 def main() -> None:
@@ -222,15 +481,16 @@ def main() -> None:
     parser.add_argument("--part", action="append", choices=PARTS, help="only this; may come again")
     arguments = parser.parse_args()
     console = Console(width=max(Console().width, TABLE_WIDTH))
+    parts = arguments.part or list(PARTS)
     if NODE_EXPORTER is None:
-        console.print(f"skipped: {WITHOUT}")
-        return
+        console.print(f"without {', '.join(WITH_PEER)}: {WITHOUT}")
+        parts = [name for name in parts if name not in WITH_PEER]
     rounds, seconds = (1, 5) if arguments.quick else (arguments.rounds, arguments.seconds)
     exit_on_sigterm()
     work = Path(tempfile.mkdtemp(prefix="soakd-bench-"))
     found: list[Figure] = []
     try:
-        for name in arguments.part or PARTS:
+        for name in parts:
             part = PARTS[name](Bench(work, seconds), rounds)
             found += part
             console.print(table(f"{name}, {rounds} rounds", part))
