@@ -7,7 +7,8 @@ Source:   ApiVersions requests, which a broker answers from memory, over `connec
           of the same instant: a broker that stalls delays all connections, a lost packet only one.
 Overhead: 40 requests of 30 bytes a second and server; 0.5 % of a core here, about as much at the broker.
 Caveats:  Only Kafka's protocol in plain text: before a login a broker answers one such request. A request
-          without an answer has no value in its second; after `timeout` its connection is opened again.
+          without an answer has no value in its second; after `timeout` its connection is opened again. A
+          server that refuses is tried ever more rarely, once a second in the end.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Reading
 from soak.core.plan.config import STRICT, Settings
 from soak.core.ports import Clock
+from soak.core.retry import Backoff, Retry
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
 _KEPT_INSTANTS = 1024  # an answer later than that is not compared with the first of its instant
@@ -109,7 +111,7 @@ class RoundTrip:
         self._worker.check()
         with self._lock:
             taken = {server: one.take() for server, one in self._answers.items()}
-            trouble, self._failure = self._failure, ""
+            trouble = self._failure  # until any server answers
         samples = [
             (Column(metric, (("target", server),), "seconds"), value)
             for server, both in taken.items()
@@ -142,15 +144,19 @@ class RoundTrip:
 
     async def _ask_repeatedly(self, server: str) -> None:
         """Send requests over one connection after another, until cancelled."""
+        period_ns = self._config.period
+        tries = Retry(Backoff(period_ns, max(period_ns, SECOND_NS)))
         while True:
             try:
-                await self._ask(server)
+                await self._ask(server, tries)
             except (OSError, EOFError, ValueError, OverflowError) as error:
                 with self._lock:
                     self._failure = f"cannot reach {server}: {str(error) or 'no answer in time'}"
+                wait_ns = tries.note_failure(self._clock.mono_ns()) - period_ns
+                await asyncio.sleep(wait_ns / SECOND_NS)
                 await self._next_instant()
 
-    async def _ask(self, server: str) -> None:
+    async def _ask(self, server: str, tries: Retry) -> None:
         """Send a request at each instant at which the previous one has been answered.
 
         Raises:
@@ -172,8 +178,10 @@ class RoundTrip:
                         raise ValueError("the answer is not in Kafka's protocol")
                     await reader.readexactly(size)
                 seconds = (self._clock.mono_ns() - begin_ns) / SECOND_NS
+                tries.note_success()
                 with self._lock:
                     self._answers[server].add(instant, seconds)
+                    self._failure = ""
         finally:
             writer.close()
 

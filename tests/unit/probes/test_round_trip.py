@@ -113,6 +113,28 @@ def test_a_missing_server_is_a_failure() -> None:
         probe.close()
 
 
+@pytest.mark.long
+def test_a_server_that_ends_each_connection_is_tried_ever_more_rarely() -> None:
+    """Four connections, six tries each: after 0.1, 0.2, 0.4, 0.8 and 1 s, and not ten times a second."""
+    clock = SystemClock()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(LIMIT_SECONDS)
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        probe = RoundTrip(Config(bootstrap_servers=address), clock)
+        try:
+            begin_ns = clock.mono_ns()
+            probe.read()
+            for _ in range(24):
+                server.accept()[0].close()
+            seconds = (clock.mono_ns() - begin_ns) / SECOND_NS
+            with pytest.raises(ProbeError, match="cannot reach"):
+                probe.read()
+        finally:
+            probe.close()
+
+    assert seconds > 1.5
+
+
 @pytest.mark.parametrize(
     ("server", "place"),
     [
