@@ -55,7 +55,8 @@ class PlanForecast:
     def lines(self) -> list[str]:
         if self.found is None:
             return [forecast.no_forecast_line("; ".join(self.obstacles))]
-        return forecast.forecast_lines(self.found, self.drive)
+        notes = [f"  note: {note}" for note in self.limits.notes]
+        return [*forecast.forecast_lines(self.found, self.drive), *notes]
 
     @property
     def warnings(self) -> list[str]:

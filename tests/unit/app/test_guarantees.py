@@ -208,6 +208,15 @@ def test_a_check_foretells_what_a_lab_will_do_before_it_is_started(
     assert expected in said
 
 
+@pytest.mark.parametrize(("policy", "named"), [("''", "empty"), ("compact", "compact")])
+def test_a_topic_that_keeps_everything_says_why(tmp_path: Path, policy: str, named: str) -> None:
+    text = KAFKA.replace("settings: {", f"settings: {{cleanup.policy: {policy}, ")
+    said = checked(tmp_path, f"{LOAD}{text}")
+
+    assert "no data is deleted, because no limit of the topic is reached" in said
+    assert f"  note: cleanup.policy is {named}: nothing is deleted" in said
+
+
 def test_a_run_that_will_not_see_it_is_warned_of(tmp_path: Path) -> None:
     text = KAFKA.replace("20000", "200000")
     said = checked(tmp_path, f"{LOAD}{text}")
