@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -54,6 +54,7 @@ _LOWEST, _HIGHEST = np.uint64(4096), np.uint64(2**48)  # bounds of any process's
 _HEAD = np.dtype((np.void, header.SIZE))
 
 _QUEUE_FULL = KafkaError._QUEUE_FULL  # noqa: SLF001  # its public name
+_FATAL = KafkaError._FATAL  # noqa: SLF001  # as above
 _MAX_EVENTS = 100  # a call of `serve`
 _MAX_UNREAD_REPORTS = 1000  # until they are read, their messages fill the client's queue
 _NUMBERED = 1024  # rows at a time
@@ -67,10 +68,17 @@ _COLLECT_NS = SECOND_NS // 5
 _LEVELS = {4: logging.WARNING, 5: logging.INFO, 6: logging.INFO, 7: logging.DEBUG}
 """By level of syslog; all below 4 are errors."""
 
+_ERROR_CALLBACK = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
+)
+"""`error_cb` of the library: client, code, reason, opaque."""
+
 _POINTER, _INT, _SIZE, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_char_p
 _CALLS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "version": (_INT, ()),
     "opaque": (_POINTER, (_POINTER,)),
+    "conf": (_POINTER, (_POINTER,)),
+    "conf_set_error_cb": (None, (_POINTER, _POINTER)),
     "name": (_TEXT, (_POINTER,)),
     "err2str": (_TEXT, (_INT,)),
     "topic_new": (_POINTER, (_POINTER, _TEXT, _POINTER)),
@@ -493,7 +501,8 @@ class BatchFetch:
     """Fetches through batched calls: numpy copies the heads of all messages at once.
 
     Messages go to a queue of ours. All other events stay with the binding, whose callbacks may only run
-    inside its own calls.
+    inside its own calls: one for errors would end the process when the queue of a partition holds an error,
+    so a callback of ours replaces it.
     """
 
     def __init__(
@@ -503,14 +512,24 @@ class BatchFetch:
         topics: Topics,
         partitions: Iterable[int],
         clock: Clock,
+        note_error: Callable[[KafkaError], None],
     ) -> None:
-        """Fetch from these partitions, which the caller assigns afterwards."""
+        """Fetch from these partitions, which the caller assigns afterwards.
+
+        `note_error` gets what the client reports apart from messages; it replaces the client's `error_cb`.
+        """
         self._library = library
         self._client = client
         self._is_one_topic = len(topics.names) == 1
         self._clock = clock
         self._addresses = np.zeros(0, dtype=np.uint64)
         quick, handle = library.quick, library.handle_of(client)
+        self._note_error = note_error
+        self._callback = _ERROR_CALLBACK(
+            self._on_error
+        )  # must live as long as the library may call it
+        self._settings = quick.rd_kafka_conf(handle)
+        quick.rd_kafka_conf_set_error_cb(self._settings, ctypes.cast(self._callback, _POINTER))
         self._queue = quick.rd_kafka_queue_new(handle)
         self._sources: list[int] = []
         for topic, partition in map(topics.split, partitions):
@@ -564,6 +583,11 @@ class BatchFetch:
             quick.rd_kafka_queue_forward(source, None)
             quick.rd_kafka_queue_destroy(source)
         quick.rd_kafka_queue_destroy(self._queue)
+        quick.rd_kafka_conf_set_error_cb(self._settings, None)
+
+    def _on_error(self, _client: int, code: int, reason: bytes, _opaque: int) -> None:
+        text, is_fatal = (reason or b"").decode(errors="replace"), code == _FATAL
+        self._note_error(KafkaError(code, text, is_fatal))
 
     def _read(self, addresses: NDArray[np.uint64], arrived_ns: NDArray[np.int64]) -> Fetched:
         """Copy head, partition and offset of these messages."""

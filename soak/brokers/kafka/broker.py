@@ -290,7 +290,7 @@ class KafkaBroker:
         fetch = (
             MessageFetch(client, topics)
             if self._library is None
-            else BatchFetch(self._library, client, topics, positions, clock)
+            else BatchFetch(self._library, client, topics, positions, clock, errors.note)
         )
         return KafkaConsumer(
             client, topics, positions, clock, self._timeout_seconds, fetch, throttle, errors

@@ -14,6 +14,7 @@ import pytest
 
 from soak.brokers import kafka
 from soak.brokers.kafka.batch_calls import (
+    BatchFetch,
     BatchProducer,
     check_versions,
     copy_structs,
@@ -142,6 +143,30 @@ def test_acknowledged_messages_make_room_before_their_reports_are_taken(*, is_ma
     assert sent == 100
     assert sorted(acks.token.tolist()) == list(range(100))
     assert FAILED_OFFSET not in acks.offset.tolist()
+
+
+def test_an_error_of_a_partition_is_noted_and_the_others_are_read() -> None:
+    """Partition 9 does not exist; the binding's own callback would end the process."""
+    settings = {"bootstrap.servers": NOBODY, "test.mock.num.brokers": "1", "log_level": "0"}
+    producer = confluent_kafka.Producer(settings)
+    producer.produce("t", b"x" * 64, partition=0)
+    producer.flush(LIMIT_NS / 1e9)
+    (server,) = producer.list_topics(timeout=LIMIT_NS / 1e9).brokers.values()
+    group = {"group.id": "g", "log_level": "0", "bootstrap.servers": f"{server.host}:{server.port}"}
+    client = confluent_kafka.Consumer(group)
+    clock = SystemClock()
+    noted: list[confluent_kafka.KafkaError] = []
+    fetch = BatchFetch(load_library(), client, Topics(("t",), 16), [0, 9], clock, noted.append)
+    client.assign([confluent_kafka.TopicPartition("t", at, 0) for at in (0, 9)])
+    read, deadline_ns = 0, clock.mono_ns() + LIMIT_NS
+    while not (read and noted) and clock.mono_ns() < deadline_ns:
+        read += fetch.take(100, 0.1).partition.size
+    fetch.close()
+    client.close()
+
+    assert read == 1
+    assert {error.name() for error in noted} == {"_UNKNOWN_PARTITION"}
+    assert "t [9]" in noted[0].str()
 
 
 @pytest.mark.parametrize("has_batches", [True, False])
