@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import orjson
+
 from soak.core.errors import JournalError
 from soak.core.model import Column, Event, Record, Span
 
@@ -71,15 +73,11 @@ def decode(raw: bytes) -> Line:
     try:
         if int(crc, 16) != zlib.crc32(body):
             raise DamagedLineError("crc does not match")
-        found = json.loads(body, parse_constant=_refuse_constant)
-        if _ESCAPE in body:
-            json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is not text
-        return _parse(found)
+        return _parse(orjson.loads(body))  # refuses NaN, infinity and half a surrogate pair
     except _NOT_A_LINE as error:
         raise DamagedLineError(str(error)) from error
 
 
-_ESCAPE = b"\\u"
 _LARGEST = 2**63 - 1
 _NOT_A_LINE = (
     ValueError,
@@ -88,13 +86,8 @@ _NOT_A_LINE = (
     IndexError,
     AttributeError,
     OverflowError,
-    RecursionError,
 )
 """The errors that foreign JSON with a valid checksum raises in this parser."""
-
-
-def _refuse_constant(word: str) -> float:
-    raise ValueError(f"{word} is not a number of a record")
 
 
 def _line_json(line: Line) -> dict[str, object]:
@@ -164,9 +157,8 @@ def _parse_columns(body: dict[str, object]) -> Columns:
 
 def _parse_record(raw: dict[str, object]) -> Record:
     body: dict[str, dict[str, object]] = raw  # type: ignore[assignment]  # shapes raise below
-    values = tuple(math.nan if value is None else float(value) for value in raw["v"])  # type: ignore[attr-defined]  # as above
-    if any(map(math.isinf, values)):
-        raise ValueError("a value is infinite")
+    # a product with a float, which no text has, and JSON has no infinity
+    values = tuple([math.nan if value is None else value * 1.0 for value in raw["v"]])  # type: ignore[attr-defined]  # as above
     return Record(
         k=_integer(raw["k"]),
         epoch=_integer(raw["inc"]),
@@ -210,7 +202,7 @@ def _integer(value: object) -> int:
     Raises:
         OverflowError: it is larger.
     """
-    number: int = int(value)  # type: ignore[call-overload]  # ValueError
+    number: int = value if type(value) is int else int(value)  # type: ignore[call-overload]  # ValueError
     if abs(number) > _LARGEST:
         raise OverflowError(f"{number:.3g} is too large for a record")
     return number
@@ -218,6 +210,8 @@ def _integer(value: object) -> int:
 
 def _parse_spans(streams: dict[str, object]) -> dict[str, tuple[Span, ...]]:
     return {
-        stream: tuple((_integer(a), _integer(b), _integer(c), _integer(d)) for a, b, c, d in spans)  # type: ignore[attr-defined]  # ValueError
+        stream: tuple(
+            [(_integer(a), _integer(b), _integer(c), _integer(d)) for a, b, c, d in spans]
+        )  # type: ignore[attr-defined]  # ValueError
         for stream, spans in streams.items()
     }
