@@ -73,7 +73,7 @@ def unscaled(value: float, *, logarithmic: bool) -> float:
     """Return a value on the scale of its series in the unit of the series; the floor stands for zero."""
     if not logarithmic:
         return float(value)
-    return float(10.0**value) if value > _FLOOR else 0.0
+    return 0.0 if value <= _FLOOR else float(10.0**value)  # NaN stays NaN
 
 
 def smallest_rises(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -208,12 +209,17 @@ def _values(
     records: list[tuple[Record, tuple[Column, ...]]],
 ) -> tuple[tuple[Column, ...], NDArray[np.int64], NDArray[np.float64]]:
     """Return all columns, the records' seconds, ascending, and the values: (columns, records)."""
-    columns = tuple(dict.fromkeys(column for _, row in records for column in row))
+    spans = [list(part) for _, part in groupby(records, key=lambda item: id(item[1]))]
+    columns = tuple(dict.fromkeys(column for part in spans for column in part[0][1]))
     place = {column: at for at, column in enumerate(columns)}
     k = np.array([record.k for record, _ in records], dtype=np.int64)
     values = np.full((len(columns), len(records)), np.nan)
-    for at, (record, row) in enumerate(records):
-        values[[place[column] for column in row], at] = record.values
+    first = 0
+    for part in spans:  # of records with one list of columns
+        rows = [place[column] for column in part[0][1]]
+        last = first + len(part)
+        values[rows, first:last] = np.array([record.values for record, _ in part]).T
+        first = last
     order = np.argsort(k, kind="stable")
     return columns, k[order], values[:, order]
 
@@ -225,16 +231,28 @@ def _buckets(
     starts = np.flatnonzero(np.diff(k, prepend=-1))
     if starts.size == k.size:
         return k, values
-    reduced = np.full((len(columns), starts.size), np.nan)
-    groups = np.split(np.arange(k.size), starts[1:])
+    bucket = np.cumsum(np.diff(k, prepend=-1) != 0) - 1
+    within = np.arange(k.size) - starts[bucket]
+    reduced = np.empty((len(columns), starts.size))
     for line, column in enumerate(columns):
-        reduce_ = reduction(column)
-        for at, group in enumerate(groups):
-            measured = values[line, group]
-            measured = measured[~np.isnan(measured)]
-            if measured.size:
-                reduced[line, at] = reduce_(measured)
+        seconds = np.full((starts.size, int(within.max()) + 1), np.nan)
+        seconds[bucket, within] = values[line]
+        reduced[line] = _reduced(seconds, reduction(column))
     return k[starts], reduced
+
+
+def _reduced(
+    seconds: NDArray[np.float64], reduce_: Callable[[NDArray[np.float64]], np.float64]
+) -> NDArray[np.float64]:
+    """Reduce each row of (buckets, seconds) without what is NaN in it; NaN where nothing is left."""
+    counts = np.count_nonzero(~np.isnan(seconds), axis=1)
+    found = np.full(counts.size, np.nan)
+    is_whole = counts == seconds.shape[1]
+    if is_whole.any():
+        found[is_whole] = reduce_(seconds[is_whole], axis=1)  # type: ignore[call-arg]  # numpy's have it
+    for row in np.flatnonzero(~is_whole & (counts > 0)):
+        found[row] = reduce_(seconds[row][~np.isnan(seconds[row])])
+    return found
 
 
 def reduction(column: Column) -> Callable[[NDArray[np.float64]], np.float64]:

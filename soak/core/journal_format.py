@@ -209,9 +209,11 @@ def _integer(value: object) -> int:
 
 
 def _parse_spans(streams: dict[str, object]) -> dict[str, tuple[Span, ...]]:
-    return {
-        stream: tuple(
-            [(_integer(a), _integer(b), _integer(c), _integer(d)) for a, b, c, d in spans]
-        )  # type: ignore[attr-defined]  # ValueError
-        for stream, spans in streams.items()
-    }
+    return {stream: tuple(map(_parse_span, spans)) for stream, spans in streams.items()}  # type: ignore[call-overload]  # TypeError
+
+
+def _parse_span(found: Sequence[object]) -> Span:
+    a, b, c, d = found
+    if type(a) is type(b) is type(c) is type(d) is int and max(a, b, c, d) <= _LARGEST:
+        return a, b, c, d
+    return _integer(a), _integer(b), _integer(c), _integer(d)

@@ -1,14 +1,13 @@
 """Writes the folder of a run of many hours and many series in seconds: with known steps, deletions and gaps.
 
-Sources in order: producers and consumers by turns, then hosts with probes. Latencies are AR(1) on the log, one
-tenth slower for each step of the run that has begun; histograms and message spans are those of a steady load.
+Producers and consumers come by turns, then hosts with probes. Latencies are AR(1) noise on the log;
+histograms and message spans are those of a steady load.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +34,7 @@ _QUANTILES = ("0.5", "0.99", "0.999", "max")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongShape:
-    """`series`: columns of all sources together; `steps`: (first second, seconds, factor) of all latencies."""
+    """`series`: columns of all sources; `steps`: (first second, seconds, factor) of all latencies."""
 
     seconds: int = 36 * 3600
     series: int = 60
@@ -61,8 +60,16 @@ def write_long_run(path: Path, shape: LongShape) -> RunFolder:
     rng = np.random.default_rng(shape.seed)
     slow = _slowness(shape, rng)
     for at in range(clients):
-        for source, family in ((f"produce.{at}@load", "publish"), (f"consume.{at}@load", "end_to_end")):
-            _write(folder, source, shape, _client(source, family, shape, slow, rng, is_small=shape.series < 100))
+        for source, family in (
+            (f"produce.{at}@load", "publish"),
+            (f"consume.{at}@load", "end_to_end"),
+        ):
+            _write(
+                folder,
+                source,
+                shape,
+                _client(source, family, shape, slow, rng, is_small=shape.series < 100),
+            )
     for at, columns in enumerate(probes):
         _write(folder, f"probe@broker{at}", shape, _probe(at, columns, shape, rng))
     return folder
@@ -104,21 +111,39 @@ def _noise(seconds: int, sd: float, rng: np.random.Generator) -> NDArray[np.floa
 class _Source:
     columns: tuple[Column, ...]
     values: NDArray[np.float64]  # (seconds, columns)
-    extra: tuple[dict[str, object], ...] = ({},)  # by second, repeated
+    histograms: tuple[dict[str, str], ...] = ({},)  # by second, repeated
     instance: str = ""
     events: tuple[tuple[int, Event], ...] = ()
 
 
 def _client(
-    source: str, family: str, shape: LongShape, slow: NDArray[np.float64], rng: np.random.Generator, *, is_small: bool
+    source: str,
+    family: str,
+    shape: LongShape,
+    slow: NDArray[np.float64],
+    rng: np.random.Generator,
+    *,
+    is_small: bool,
 ) -> _Source:
     n, metric = shape.seconds, f"{family}_latency_seconds"
     own = slow * np.exp(_noise(n, 0.05, rng))
     columns = [Column(metric, (("quantile", name),), "seconds") for name in _QUANTILES]
     values = [own * base for base in (0.002, 0.008, 0.02, 0.05)]
-    names = ("sent_messages", "acked_messages", "failed_messages", "missed_messages", "queue_full_messages")
+    names = (
+        "sent_messages",
+        "acked_messages",
+        "failed_messages",
+        "missed_messages",
+        "queue_full_messages",
+    )
     if family != "publish":
-        names = ("received_messages", "duplicated_messages", "reordered_messages", "reread_messages", "lag_messages")
+        names = (
+            "received_messages",
+            "duplicated_messages",
+            "reordered_messages",
+            "reread_messages",
+            "lag_messages",
+        )
     counts = (shape.rate, shape.rate if family == "publish" else 0, 0, 0, 0)
     columns += [Column(name, (), "messages") for name in names]
     values += [np.full(n, float(count)) for count in counts]
@@ -126,28 +151,38 @@ def _client(
     values.append(0.2 + 0.02 * rng.random(n))
     for broker in range(3):
         leader = ("leader", str(broker))
-        columns += [Column(metric, (leader, ("quantile", name)), "seconds") for name in ("0.5", "0.99", "max")]
+        columns += [
+            Column(metric, (leader, ("quantile", name)), "seconds")
+            for name in ("0.5", "0.99", "max")
+        ]
         values += [own * base for base in (0.002, 0.008, 0.05)]
     columns.append(Column("callback_delay_seconds", (), "seconds"))
     values.append(0.01 * np.exp(_noise(n, 0.2, rng)))
     if not is_small:
         above = f"{family}_latency_above_messages"
-        columns += [Column(above, (("threshold", f"{at:g}"),), "messages") for at in THRESHOLDS_SECONDS]
+        columns += [
+            Column(above, (("threshold", f"{at:g}"),), "messages") for at in THRESHOLDS_SECONDS
+        ]
         values += [np.floor(shape.rate * np.exp(-at / (0.003 * own))) for at in THRESHOLDS_SECONDS]
     texts = []
     for _ in range(16):
         histogram = Histogram()
         histogram.record_ns((rng.lognormal(np.log(0.002), 0.5, shape.rate) * 1e9).astype(np.int64))
-        texts.append({"histograms": {metric: histogram.encode()}})
-    return _Source(tuple(columns), np.column_stack(values), tuple(texts), source.replace("consume", "produce"))
+        texts.append({metric: histogram.encode()})
+    return _Source(
+        tuple(columns), np.column_stack(values), tuple(texts), source.replace("consume", "produce")
+    )
 
 
 def _probe(at: int, count: int, shape: LongShape, rng: np.random.Generator) -> _Source:
     n, host = shape.seconds, f"broker{at}"
     metrics = (
-        ("fsync_latency_seconds", "seconds", 0.002), ("disk_write_await_seconds", "seconds", 0.001),
-        ("node_disk_io_time_seconds", "seconds", 0.1), ("host_cpu_ratio", "ratio", 0.4),
-        ("node_disk_written_bytes", "bytes", 2e6), ("host_network_bytes", "bytes", 3e6),
+        ("fsync_latency_seconds", "seconds", 0.002),
+        ("disk_write_await_seconds", "seconds", 0.001),
+        ("node_disk_io_time_seconds", "seconds", 0.1),
+        ("host_cpu_ratio", "ratio", 0.4),
+        ("node_disk_written_bytes", "bytes", 2e6),
+        ("host_network_bytes", "bytes", 3e6),
     )
     columns = [Column("host_cpu_count", (), "processors")]
     columns += [
@@ -155,8 +190,11 @@ def _probe(at: int, count: int, shape: LongShape, rng: np.random.Generator) -> _
         for i, (metric, unit, _) in zip(range(count - 1), list(metrics) * count, strict=False)
     ]
     values = [np.full(n, 4.0)]
-    values += [base * np.exp(_noise(n, 0.1, rng)) for _, (_, _, base) in zip(range(count - 1), list(metrics) * count, strict=False)]
-    events = ()
+    values += [
+        base * np.exp(_noise(n, 0.1, rng))
+        for _, (_, _, base) in zip(range(count - 1), list(metrics) * count, strict=False)
+    ]
+    events: tuple[tuple[int, Event], ...] = ()
     if at == 0 and shape.deletions:
         seconds = np.linspace(n // 2, n - 60, shape.deletions).astype(int)
         events = tuple((int(k), _deletion(int(k), i)) for i, k in enumerate(seconds))
@@ -165,7 +203,13 @@ def _probe(at: int, count: int, shape: LongShape, rng: np.random.Generator) -> _
 
 def _deletion(k: int, number: int) -> Event:
     end_ns = START_WALL_NS + (k + 1) * SECOND_NS
-    fields = {"topic": "soak-long-1", "partition": number % _PARTITIONS, "from_offset": number, "to_offset": number + 1, "bytes": 2**20}
+    fields: dict[str, str | int | float] = {
+        "topic": "soak-long-1",
+        "partition": number % _PARTITIONS,
+        "from_offset": number,
+        "to_offset": number + 1,
+        "bytes": 2**20,
+    }
     return Event("retention_deletion", end_ns - SECOND_NS // 2, end_ns - SECOND_NS, fields)
 
 
@@ -190,32 +234,38 @@ def _write(folder: RunFolder, source: str, shape: LongShape, found: _Source) -> 
         (target / segment_name(number)).write_bytes(b"".join(lines))
 
 
-def _record(source: str, columns_id: str, k: int, found: _Source, shape: LongShape, events: tuple[Event, ...]) -> Record:
-    other = dict(found.extra[k % len(found.extra)])
-    share, is_sent = shape.rate // _PARTITIONS, k < shape.seconds - _DRAIN_SECONDS
-    if source.startswith(("produce", "consume")) and is_sent:
-        spans = dict(_spans(found.instance, k * share, share))
-        other["acknowledged" if source.startswith("produce") else "received"] = spans
-        if source.startswith("produce"):
-            other["sent_next"] = {name: (k + 1) * share for name in spans}
-    return Record(  # type: ignore[arg-type]  # the fields of a record
-        k=k, epoch=1, at_ns=START_WALL_NS + (k + 1) * SECOND_NS, length_ns=SECOND_NS, columns_id=columns_id,
-        values=tuple(found.values[k].tolist()), events=events, validity={"reason": ""}, **other,
+def _record(
+    source: str,
+    columns_id: str,
+    k: int,
+    found: _Source,
+    shape: LongShape,
+    events: tuple[Event, ...],
+) -> Record:
+    record = Record(
+        k=k,
+        epoch=1,
+        at_ns=START_WALL_NS + (k + 1) * SECOND_NS,
+        length_ns=SECOND_NS,
+        columns_id=columns_id,
+        values=tuple(found.values[k].tolist()),
+        histograms=found.histograms[k % len(found.histograms)],
+        events=events,
+        validity={"reason": ""},
     )
+    share, is_sent = shape.rate // _PARTITIONS, k < shape.seconds - _DRAIN_SECONDS
+    if not is_sent or not found.instance:
+        return record
+    spans = dict(_spans(found.instance, k * share, share))
+    if source.startswith("consume"):
+        return replace(record, received=spans)
+    return replace(record, acknowledged=spans, sent_next=dict.fromkeys(spans, (k + 1) * share))
 
 
-def _spans(source: str, first: int, count: int) -> Iterator[tuple[str, tuple[tuple[int, int, int, int], ...]]]:
+def _spans(
+    source: str, first: int, count: int
+) -> Iterator[tuple[str, tuple[tuple[int, int, int, int], ...]]]:
     last = first + count - 1
     for partition in range(_PARTITIONS):
         name = stream_name(instance_of(RUN, source), 1, partition)
         yield name, ((first, last, first, last),)
-
-
-if __name__ == "__main__":
-    import sys
-
-    hours, series = float(sys.argv[2]), int(sys.argv[3])
-    seconds = round(hours * 3600)
-    steps = tuple((seconds * i // 6, seconds // 20, 3.0) for i in range(1, 6))
-    made = LongShape(seconds=seconds, series=series, deletions=10_000, steps=steps, gap=range(seconds // 3, seconds // 3 + 90))
-    print(json.dumps({"folder": str(write_long_run(Path(sys.argv[1]), made).path)}))
