@@ -119,7 +119,7 @@ test-damage: $(STAMP) ## a thousand damaged plans, journals, databases and OMB f
 	@$(BIN)/pytest -m damage --durations=3 -s
 
 .PHONY: bench
-bench: bench-load bench-probes bench-detect ## measure against the brokers' own tools, side by side: tables of ratios
+bench: bench-load bench-probes bench-detect bench-spark ## measure against the brokers' own tools, side by side: tables of ratios
 
 .PHONY: bench-load
 bench-load: $(STAMP) ## the same, of the load alone; ARGS=--quick tries it, ARGS=--help has more
@@ -132,6 +132,10 @@ bench-probes: $(STAMP) ## what all probes cost beside a node_exporter (Debian's)
 .PHONY: bench-detect
 bench-detect: $(STAMP) ## how good the detectors are, beside other methods: accuracy, false alarms, delays, cost; hours, ARGS=--quick: minutes
 	@$(BIN)/python -m tests.bench.detect $(ARGS)
+
+.PHONY: bench-spark
+bench-spark: $(STAMP) ## what the report of 36 hours costs: time, CPU, memory; minutes, ARGS=--quick: two hours
+	@$(BIN)/python -m tests.bench.pipeline $(ARGS)
 
 .PHONY: bench-trials
 bench-trials: $(STAMP) ## judge today's detector by the trials that were recorded; ARGS="--use tuning", ARGS=--help has more

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,49 +25,18 @@ from soak.core.units import SECOND_NS
 from soak.store.audit import audit_run, is_loss_known
 from soak.store.journal.reader import segments, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
-from spark.digest import RoughSeconds, Scope, digest, reduction
-from spark.schema import columns_of, columns_text
+from spark.digest import RoughSeconds, Scope, reduction
+from spark.digest_cache import SCHEMA, Row, cached_row, digest_row
+from spark.schema import columns_of
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Row = Mapping[str, Any]
-"""One row of `SCHEMA`."""
-
 FULL_RATE_SECONDS = 2 * 3600
 """Up to this length every second is kept; longer runs are shown in buckets of ten seconds."""
 COARSE_STEP = 10
 
 SILENT_SECONDS = 60
 """A run that calls itself running and wrote nothing for so long was killed."""
-
-SCHEMA = (
-    "error string, source string, seconds array<bigint>, columns string, k array<bigint>, "
-    "values array<array<double>>, untrusted string, silent array<bigint>, "
-    "standing array<bigint>, short array<array<bigint>>, rough_columns string, "
-    "rough_k array<bigint>, rough binary, minutes string, events string, damage string, incs array<int>"
-)
-
-ARROW_SCHEMA = pa.schema(
-    [
-        ("error", pa.string()),
-        ("source", pa.string()),
-        ("seconds", pa.list_(pa.int64())),
-        ("columns", pa.string()),
-        ("k", pa.list_(pa.int64())),
-        ("values", pa.list_(pa.list_(pa.float64()))),
-        ("untrusted", pa.string()),
-        ("silent", pa.list_(pa.int64())),
-        ("standing", pa.list_(pa.int64())),
-        ("short", pa.list_(pa.list_(pa.int64()))),
-        ("rough_columns", pa.string()),
-        ("rough_k", pa.list_(pa.int64())),
-        ("rough", pa.binary()),
-        ("minutes", pa.string()),
-        ("events", pa.string()),
-        ("damage", pa.string()),
-        ("incs", pa.list_(pa.int32())),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +170,7 @@ def digest_frame(
             sys.path.insert(0, root)
         for batch in batches:
             for path in batch.column("path").to_pylist():
-                yield digest_row(Path(path), step, scope)
+                yield cached_row(Path(path), step, scope)
 
     cores = session.sparkContext.defaultParallelism
     return names.repartition(min(len(paths), 4 * cores)).mapInArrow(read, SCHEMA)
@@ -211,36 +179,6 @@ def digest_frame(
 def digest_rows(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
     """Return one row a journal file, read in this process."""
     return [digest_row(path, step, scope).to_pylist()[0] for path in paths]
-
-
-def digest_row(path: Path, step: int, scope: Scope) -> pa.RecordBatch:
-    """Return the digest of one journal file in the form of `SCHEMA`."""
-    try:
-        found = digest(path, step, scope)
-    except JournalError as error:  # in a worker it would end as Spark's traceback
-        return pa.RecordBatch.from_pylist([{"error": f"{path}: {error}"}], schema=ARROW_SCHEMA)
-    row = {
-        "error": None,
-        "source": found.source,
-        "seconds": found.seconds.tolist(),
-        "columns": columns_text(found.columns),
-        "k": found.k.tolist(),
-        "values": found.values.tolist(),
-        "untrusted": json.dumps(found.invalid),
-        "silent": found.load.silent.tolist(),
-        "standing": found.load.standing.tolist(),
-        "short": found.load.short.tolist(),
-        "rough_columns": columns_text(found.rough.columns),
-        "rough_k": found.rough.k.tolist(),
-        "rough": found.rough.values.tobytes(),
-        "minutes": json.dumps(
-            {number: [astuple(one) for one in counts] for number, counts in found.minutes.items()}
-        ),
-        "events": json.dumps(found.event_seconds),
-        "damage": json.dumps([[k, f"{path.name}:{at}", why] for k, at, why in found.damage]),
-        "incs": list(found.epochs),
-    }
-    return pa.RecordBatch.from_pylist([row], schema=ARROW_SCHEMA)
 
 
 def _timeline(

@@ -1,0 +1,94 @@
+"""Digests of journal files are kept in the run folder, and made anew when what made them differs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from soak.core.plan.phases import Phases
+from soak.store.run_folder import RunFolder, read_phases
+from spark.digest import Scope
+from spark.digest_cache import cached_row, digest_row
+from tests.support.spark.long_run import LongShape, write_long_run
+
+HOUR = 3600
+SOURCE = "produce.0@load"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return write_long_run(
+        tmp_path_factory.mktemp("long") / "run", LongShape(seconds=HOUR + 60, series=60)
+    )
+
+
+def first(folder: RunFolder) -> Path:
+    return folder.journal / SOURCE / "000000.jsonl"
+
+
+def kept(folder: RunFolder) -> Path:
+    return folder.path / "digests" / SOURCE / "000000.parquet"
+
+
+def scope_of(folder: RunFolder) -> Scope:
+    return Scope((), read_phases(folder.phases))
+
+
+def test_a_kept_row_is_that_of_the_file(run: RunFolder) -> None:
+    scope = scope_of(run)
+    made, again = cached_row(first(run), 10, scope), cached_row(first(run), 10, scope)
+
+    assert kept(run).exists()
+    assert made.equals(digest_row(first(run), 10, scope))
+    assert again.equals(made)
+
+
+def test_the_newest_file_of_a_source_is_not_kept(run: RunFolder) -> None:
+    newest = run.journal / SOURCE / "000001.jsonl"
+
+    assert cached_row(newest, 10, scope_of(run)).equals(digest_row(newest, 10, scope_of(run)))
+    assert not (run.path / "digests" / SOURCE / "000001.parquet").exists()
+
+
+@pytest.mark.parametrize("what", ["step", "phases", "file", "damage"])
+def test_a_row_is_made_anew_when_what_made_it_differs(run: RunFolder, what: str) -> None:
+    """Another step, other phases of its seconds, one byte of the journal, or parquet that is none."""
+    scope, step, whole = scope_of(run), 10, first(run).read_bytes()
+    cached_row(first(run), step, scope)
+    if what == "step":
+        step = 1
+    elif what == "phases":
+        scope = replace(scope, phases=Phases(scope.phases.decisions[:1]))
+    elif what == "file":
+        first(run).write_bytes(whole[:-40] + b"#" + whole[-39:])
+    else:
+        kept(run).write_bytes(b"no parquet")
+    found = cached_row(first(run), step, scope)
+    expected = digest_row(first(run), step, scope)
+    metadata = pq.read_schema(kept(run)).metadata
+    first(run).write_bytes(whole)
+
+    assert found.equals(expected)
+    assert metadata[b"soak_seconds"]
+
+
+def test_phases_of_later_seconds_change_nothing(run: RunFolder) -> None:
+    """What a run decided since concerns seconds that the file does not have."""
+    scope = scope_of(run)
+    cached_row(first(run), 10, scope)
+    before = kept(run).stat().st_mtime_ns
+    cached_row(first(run), 10, replace(scope, phases=Phases(scope.phases.decisions[:2])))
+
+    assert kept(run).stat().st_mtime_ns == before
+
+
+def test_a_folder_that_cannot_be_written_gives_the_row_all_the_same(run: RunFolder) -> None:
+    scope, source = scope_of(run), "probe@broker0"
+    path = run.journal / source / "000000.jsonl"
+    (run.path / "digests").mkdir(exist_ok=True)
+    (run.path / "digests" / source).write_text("a file where the folder would be")
+
+    assert cached_row(path, 10, scope).equals(digest_row(path, 10, scope))
