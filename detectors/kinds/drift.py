@@ -241,15 +241,21 @@ def _minutes(series: Series, config: Config) -> list[Block]:
     y = config.scaled(series.values)
     minute = series.k // MINUTE
     edges = np.flatnonzero(np.diff(minute)) + 1
-    parts = np.split(y, edges)
-    least = (
-        float(np.median([part.size for part in parts])) / 2.0
-    )  # a series may have one row in ten seconds
-    return [
-        (int(minute[first]), float(np.median(part)))
-        for first, part in zip([0, *edges], parts, strict=True)
-        if part.size >= least
-    ]
+    starts = np.concatenate([[0], edges])
+    sizes = np.diff(np.append(starts, y.size))
+    least = float(np.median(sizes)) / 2.0  # a series may have one row in ten seconds
+    levels = zip(minute[starts].tolist(), _medians(y, starts).tolist(), sizes, strict=True)
+    return [(place, level) for place, level, size in levels if size >= least]
+
+
+def _medians(y: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the median of each part of `y`; `starts`: where they begin, ascending from 0."""
+    sizes = np.diff(np.append(starts, y.size))
+    ordered = y[np.lexsort((y, np.repeat(np.arange(starts.size), sizes)))]
+    middles: NDArray[np.float64] = (
+        ordered[starts + (sizes - 1) // 2] + ordered[starts + sizes // 2]
+    ) / 2.0
+    return middles
 
 
 def _looked(minutes: Sequence[Block], length: int, config: Config) -> Iterator[_Seen]:
@@ -262,9 +268,9 @@ def _looked(minutes: Sequence[Block], length: int, config: Config) -> Iterator[_
         if high - low < _LEAST_FILLED * length:
             continue
         block = places[low:high] // each
-        edges = np.flatnonzero(np.diff(block)) + 1
-        y = np.array([float(np.median(part)) for part in np.split(levels[low:high], edges)])
-        trend = _told_trend(block[[0, *edges]], y, len(_WHOLE), config)
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(block)) + 1])
+        y = _medians(levels[low:high], starts)
+        trend = _told_trend(block[starts], y, len(_WHOLE), config)
         if trend is not None:
             yield _Seen(trend, first * MINUTE, length * MINUTE)
 

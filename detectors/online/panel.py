@@ -264,11 +264,12 @@ def _learn_anew(source: str, one: _Source, k: int) -> list[Change]:
 def _close(one: _Source, k: int) -> list[Change]:
     """Return the open changes that are gone."""
     changes = []
-    for name, opened in list(one.state.opened.items()):
-        i = one.steps.places[name]
-        level = None if name in one.state.candidates else one.steps.level(i, _GONE_ROWS)
+    names = [name for name in one.state.opened if name not in one.state.candidates]
+    places = [one.steps.places[name] for name in names]
+    for name, i, level in zip(names, places, one.steps.levels(places, _GONE_ROWS), strict=True):
         if level is None:
             continue
+        opened = one.state.opened[name]
         is_step = partial(one.steps.is_step, i)
         gone = [change for change in opened if is_back(change, level, is_step)]
         changes += [replace(change, state="gone", resolved_k=k) for change in gone]

@@ -14,6 +14,8 @@ Assumes: the noise changes more slowly than the level. A slow drift is followed,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -132,18 +134,23 @@ class Steps:
         arrays.peak[:] = arrays.below[:] = 0
         window.add_up(self._sums, arrays, self._noise.unit, self.state.used, slice(None))
 
-    def level(self, i: int, rows: int) -> float | None:
-        """Return the median of the newest rows of series `i` in its own unit.
+    def levels(self, places: Sequence[int], rows: int) -> list[float | None]:
+        """Return the median of the newest rows of these series, each in its own unit.
 
         None where they have fewer than half of the values that so many rows have otherwise.
         """
-        known = self.state.arrays.y[: self.state.used, i]
-        newest = known[-rows:]
-        newest, usual = newest[np.isfinite(newest)], np.mean(np.isfinite(known))
-        if newest.size < _LEAST_PART or 2 * newest.size < min(rows, known.size) * usual:
-            return None
-        logarithmic = bool(self.is_log[i])
-        return minimum_effect.unscaled(float(np.median(newest)), logarithmic=logarithmic)
+        known = self.state.arrays.y[: self.state.used, places]
+        newest, usual = np.sort(known[-rows:], axis=0), np.isfinite(known).mean(axis=0)  # NaN last
+        counts = np.isfinite(newest).sum(axis=0)
+        at, low, high = np.arange(len(places)), np.maximum(counts - 1, 0) // 2, counts // 2
+        middles = (newest[low, at] + newest[np.minimum(high, len(newest) - 1), at]) / 2
+        is_known = (counts >= _LEAST_PART) & (2 * counts >= min(rows, len(known)) * usual)
+        return [
+            minimum_effect.unscaled(float(middles[i]), logarithmic=bool(self.is_log[place]))
+            if is_known[i]
+            else None
+            for i, place in enumerate(places)
+        ]
 
     def _shift(self) -> None:
         state, arrays = self.state, self.state.arrays
