@@ -11,8 +11,9 @@ import pytest
 
 from spark import report
 from spark.digest import Scope
+from spark.digest_cache import Row, digest_row
 from spark.summary import EXIT_CODE
-from spark.timeline import Row, Timeline, assemble, digest_row, read_timeline
+from spark.timeline import Timeline, assemble, read_timeline
 from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
 
 if TYPE_CHECKING:

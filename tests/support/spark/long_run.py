@@ -26,7 +26,6 @@ from soak.store.run_folder import Run, RunFolder, write_run
 from tests.support.spark.synthetic_run import START_WALL_NS
 
 RUN = "long-1"
-_SEGMENT_SECONDS = 3600
 _DRAIN_SECONDS = 20
 _PARTITIONS = 6
 _QUANTILES = ("0.5", "0.99", "0.999", "max")
@@ -43,11 +42,12 @@ class LongShape:
     deletions: int = 0  # events, over the second half
     steps: tuple[tuple[int, int, float], ...] = ()
     gap: range = range(0)  # of the first probe
+    segment_seconds: int = 3600
     seed: int = 1
 
 
 def write_long_run(path: Path, shape: LongShape) -> RunFolder:
-    """Write plan, phases and journals in segments of an hour; return the folder."""
+    """Write plan, phases and journals; return the folder."""
     folder = RunFolder(path)
     path.mkdir(parents=True)
     clients, probes = _sources(shape.series)
@@ -221,8 +221,8 @@ def _write(folder: RunFolder, source: str, shape: LongShape, found: _Source) -> 
     for k, event in found.events:
         events.setdefault(k, []).append(event)
     gap = shape.gap if source == "probe@broker0" else range(0)
-    for number, first in enumerate(range(0, shape.seconds, _SEGMENT_SECONDS)):
-        last = min(first + _SEGMENT_SECONDS, shape.seconds)
+    for number, first in enumerate(range(0, shape.seconds, shape.segment_seconds)):
+        last = min(first + shape.segment_seconds, shape.seconds)
         lines = [encode(named)]
         lines += [
             encode(_record(source, named.id, k, found, shape, tuple(events.get(k, ()))))

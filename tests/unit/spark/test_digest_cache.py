@@ -14,14 +14,14 @@ from spark.digest import Scope
 from spark.digest_cache import cached_row, digest_row
 from tests.support.spark.long_run import LongShape, write_long_run
 
-HOUR = 3600
 SOURCE = "produce.0@load"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return write_long_run(
-        tmp_path_factory.mktemp("long") / "run", LongShape(seconds=HOUR + 60, series=60)
+        tmp_path_factory.mktemp("long") / "run",
+        LongShape(seconds=660, series=60, segment_seconds=600),
     )
 
 
