@@ -22,6 +22,8 @@ from soak.core.audit import AUDIT_EVENTS
 from soak.core.model import Column, Record
 from soak.core.plan.objectives import Objective
 from soak.core.plan.phases import Phases
+from soak.store.audit import is_audited, pack_part
+from soak.store.journal.merged import SegmentRecord, read_segment
 from soak.store.journal.reader import SourceReader, complete_size, segments
 
 # --- Of one journal file, the seconds in which the load did not come through: few, so all are kept.
@@ -128,22 +130,20 @@ class Digest:
     event_seconds: Mapping[str, tuple[int, ...]]  # by kind; the bodies are read where they count
     damage: tuple[tuple[int, int, str], ...]  # k of the nearest record, offset, reason
     epochs: tuple[int, ...]
+    audit: bytes  # what the audit needs of the file; empty where it reads none
 
 
 def digest(path: Path, step: int, scope: Scope | None = None) -> Digest:
     """Read one journal file; damage is kept, each (epoch, k) counts once."""
     reader = SourceReader(path.parent)
-    seen: set[tuple[int, int]] = set()
-    records: list[tuple[Record, tuple[Column, ...]]] = []
+    found: list[SegmentRecord] = []
     damage_k: list[int] = []
     end = complete_size(path)
-    for record, row in reader.read(path, 0, end):
+    for one in read_segment(path, reader):
         while len(damage_k) < len(reader.damage):
-            damage_k.append(records[-1][0].k + 1 if records else record.k)
-        if (record.epoch, record.k) in seen:
-            continue
-        seen.add((record.epoch, record.k))
-        records.append((_slim(record), row))
+            damage_k.append(found[-1].record.k + 1 if found else one.record.k)
+        found.append(one)
+    records = [(one.record, one.columns) for one in found]
     seconds = np.unique(np.array([record.k for record, _ in records], dtype=np.int64))
     columns, every_k, by_second = _values(records)
     k, values = _buckets(columns, every_k, by_second, step)
@@ -171,6 +171,7 @@ def digest(path: Path, step: int, scope: Scope | None = None) -> Digest:
         event_seconds=_event_seconds([record for record, _ in records]),
         damage=tuple(damage),
         epochs=tuple(sorted({record.epoch for record, _ in records})),
+        audit=pack_part(found, reader.ended_epoch) if is_audited(path.parent.name) else b"",
     )
 
 
@@ -189,20 +190,6 @@ def _event_seconds(records: list[Record]) -> dict[str, tuple[int, ...]]:
             if event.kind not in AUDIT_EVENTS:
                 found[event.kind].add(record.k)
     return {kind: tuple(sorted(seconds)) for kind, seconds in found.items()}
-
-
-def _slim(record: Record) -> Record:
-    """Return the record without what only the audit and the heat map read."""
-    return Record(
-        record.k,
-        record.epoch,
-        record.at_ns,
-        record.length_ns,
-        record.columns_id,
-        record.values,
-        events=record.events,
-        validity=record.validity,
-    )
 
 
 def _values(

@@ -32,7 +32,8 @@ SCHEMA = (
     "error string, source string, seconds array<bigint>, columns string, k array<bigint>, "
     "values array<array<double>>, untrusted string, silent array<bigint>, "
     "standing array<bigint>, short array<array<bigint>>, rough_columns string, "
-    "rough_k array<bigint>, rough binary, minutes string, events string, damage string, incs array<int>"
+    "rough_k array<bigint>, rough binary, minutes string, events string, damage string, incs array<int>, "
+    "file string, audit binary"
 )
 
 ARROW_SCHEMA = pa.schema(
@@ -54,6 +55,8 @@ ARROW_SCHEMA = pa.schema(
         ("events", pa.string()),
         ("damage", pa.string()),
         ("incs", pa.list_(pa.int32())),
+        ("file", pa.string()),
+        ("audit", pa.binary()),
     ]
 )
 
@@ -107,6 +110,8 @@ def digest_row(path: Path, step: int, scope: Scope) -> pa.RecordBatch:
         "events": json.dumps(found.event_seconds),
         "damage": json.dumps([[k, f"{path.name}:{at}", why] for k, at, why in found.damage]),
         "incs": list(found.epochs),
+        "file": path.name,
+        "audit": found.audit,
     }
     return pa.RecordBatch.from_pylist([row], schema=ARROW_SCHEMA)
 
@@ -123,7 +128,7 @@ def _key(path: Path, step: int, scope: Scope) -> bytes:
 
 def _read(kept: Path, key: bytes, scope: Scope) -> pa.RecordBatch | None:
     try:
-        table = pq.read_table(kept)
+        table = pq.read_table(kept, page_checksum_verification=True)
     except (OSError, pa.ArrowException):
         return None  # not kept yet, or damaged
     noted = table.schema.metadata or {}
@@ -143,7 +148,7 @@ def _keep(kept: Path, row: pa.RecordBatch, key: bytes, scope: Scope) -> None:
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         table = pa.Table.from_batches([row]).replace_schema_metadata(noted)
-        pq.write_table(table, draft, compression="zstd")
+        pq.write_table(table, draft, compression="zstd", write_page_checksum=True)
         draft.replace(kept)
     except OSError as error:
         _LOG.warning("digest_not_kept path=%s error=%s", kept, error)

@@ -22,7 +22,7 @@ from soak.core.plan.phases import Phases, drain_k
 from soak.core.plan.plan import Plan
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
-from soak.store.audit import audit_run, is_loss_known
+from soak.store.audit import audit_run, is_loss_known, part_reader
 from soak.store.journal.reader import segments, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
 from spark.digest import RoughSeconds, Scope, reduction
@@ -201,7 +201,11 @@ def _timeline(
     rough: dict[str, list[RoughSeconds]] = defaultdict(list)
     events: dict[str, list[int]] = defaultdict(list)
     damage: list[tuple[str, int, str, str]] = []
-    audit, is_known = audit_run(folder, run, plan), is_loss_known(plan)
+    of_audit = {
+        folder.journal / row["source"] / row["file"]: row["audit"] for row in rows if row["audit"]
+    }
+    audit = audit_run(folder, run, plan, part_reader(of_audit))
+    is_known = is_loss_known(plan)
     for row in rows:
         source = row["source"]
         seconds[source].append(np.array(row["seconds"], dtype=np.int64))

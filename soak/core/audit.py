@@ -102,7 +102,7 @@ WrittenSpans = tuple[int, Sequence[Span]]
 class ProducerStream:
     """The sequence numbers of one producer instance, epoch and partition."""
 
-    __slots__ = ("acknowledged", "deliveries", "failed", "recent", "sent_next")
+    __slots__ = ("_newest_begin_ns", "acknowledged", "deliveries", "failed", "recent", "sent_next")
 
     def __init__(self, subscriptions: int) -> None:
         self.acknowledged = IntervalSet()
@@ -111,6 +111,7 @@ class ProducerStream:
         self.recent: list[
             WrittenSpans
         ] = []  # may be newer than a final position that comes after them
+        self._newest_begin_ns = 0  # of a record
         self.deliveries = [StreamDelivery() for _ in range(subscriptions)]
 
     @property
@@ -119,9 +120,10 @@ class ProducerStream:
         own = len(self.acknowledged) + len(self.failed)
         return own + sum(delivery.cost for delivery in self.deliveries)
 
-    def note_written(self, at_ns: int, spans: Sequence[Span]) -> None:
+    def note_written(self, at_ns: int, length_ns: int, spans: Sequence[Span]) -> None:
         """Keep what a record acknowledged for as long as an older final position may come."""
-        oldest_ns = max([at_ns, *(seen_ns for seen_ns, _ in self.recent)]) - RECENT_NS
+        self._newest_begin_ns = max(self._newest_begin_ns, at_ns - length_ns)
+        oldest_ns = self._newest_begin_ns - RECENT_NS
         self.recent.append((at_ns, spans))
         self.recent = [one for one in self.recent if one[0] >= oldest_ns]
 
@@ -275,6 +277,9 @@ _READING = {
     "reread_messages": "reread",
 }
 
+COUNTED_METRICS = frozenset({*_SENDING, *_READING})
+"""The columns that the audit adds up; it reads no others."""
+
 MAX_COLUMNS = 256
 """Maximum number of column lists whose counts are remembered; each journal file has its own list."""
 
@@ -318,7 +323,7 @@ class Audit:
             stream = self._stream(name)
             for span in spans:
                 stream.acknowledge(span)
-            stream.note_written(record.at_ns, spans)
+            stream.note_written(record.at_ns, record.length_ns, spans)
             for subscription_ in self._subscriptions if self._has_end else ():
                 self._note_written((subscription_, _partition(name)), record.at_ns, spans)
         self._receive(record, subscription)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from soak.core.journal_format import End
 from soak.core.model import Column, Record
 from soak.core.streams import IntervalSet
 from soak.core.units import SECOND_NS
@@ -14,7 +16,7 @@ from soak.store.journal.reader import SourceReader, complete_size, segments
 
 GAP_NS = SECOND_NS // 2
 """Smaller differences of a wall clock are slewing, and no recorder reports them."""
-_CLOCK_EVENTS = {"clock_step", "suspend"}
+CLOCK_EVENTS = frozenset({"clock_step", "suspend"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,49 @@ class MergedRecord:
     is_after_gap: bool
 
 
+class SegmentRecord(NamedTuple):
+    """A record of one file, its columns, and whether a line between it and the one before was damaged."""
+
+    record: Record
+    columns: tuple[Column, ...]
+    is_after_damage: bool
+
+
+def read_segment(path: Path, reader: SourceReader) -> Iterator[SegmentRecord]:
+    """Yield the records of one file in the order written, each (epoch, interval) once."""
+    seen: dict[int, IntervalSet] = {}
+    damaged = len(reader.damage)
+    for record, columns in reader.read(path, 0, complete_size(path)):
+        if not seen.setdefault(record.epoch, IntervalSet()).add(record.k, record.k):
+            yield SegmentRecord(record, columns, len(reader.damage) > damaged)
+            damaged = len(reader.damage)
+
+
+def read_whole_segment(path: Path) -> Iterator[SegmentRecord | End]:
+    """Yield the records of one file, then its last end, if it has one.
+
+    Raises:
+        JournalError: the file was written by a newer version.
+    """
+    reader = SourceReader(path.parent)
+    yield from read_segment(path, reader)
+    if reader.ended_epoch >= 0:
+        yield End(reader.ended_epoch)
+
+
 class MergedReader:
     """Reads several sources; `ended` has each (source, epoch) read so far that was closed on purpose."""
 
-    def __init__(self, journal: Path, sources: Sequence[str]) -> None:
+    def __init__(
+        self,
+        journal: Path,
+        sources: Sequence[str],
+        read: Callable[[Path], Iterator[SegmentRecord | End]] = read_whole_segment,
+    ) -> None:
+        """`read` gives the records of one file: those that its caller needs, or what it needs of them."""
         self._journal = journal
         self._sources = sources
+        self._read = read
         self.ended: set[tuple[str, int]] = set()
 
     def read(self) -> Iterator[MergedRecord]:
@@ -46,19 +85,21 @@ class MergedReader:
         return heapq.merge(*map(self._source, self._sources), key=lambda found: found.record.k)
 
     def _source(self, name: str) -> Iterator[MergedRecord]:
-        folder = self._journal / name
         seen: dict[int, IntervalSet] = {}
         before: Record | None = None
-        for path in segments(folder):
-            reader, damaged = SourceReader(folder), 0
-            for record, columns in reader.read(path, 0, complete_size(path)):
+        for path in segments(self._journal / name):
+            is_damaged = False  # before the next record that is new
+            for found in self._read(path):
+                if isinstance(found, End):
+                    self.ended.add((name, found.epoch))
+                    continue
+                record = found.record
+                is_damaged = is_damaged or found.is_after_damage
                 if seen.setdefault(record.epoch, IntervalSet()).add(record.k, record.k):
                     continue
-                is_after_gap = len(reader.damage) > damaged or _is_gap(before, record)
-                damaged, before = len(reader.damage), record
-                yield MergedRecord(name, record, columns, is_after_gap)
-            if reader.ended_epoch >= 0:
-                self.ended.add((name, reader.ended_epoch))
+                is_after_gap = is_damaged or _is_gap(before, record)
+                is_damaged, before = False, record
+                yield MergedRecord(name, record, found.columns, is_after_gap)
 
 
 def _is_gap(before: Record | None, record: Record) -> bool:
@@ -75,5 +116,5 @@ def _is_gap(before: Record | None, record: Record) -> bool:
 
 def _clock_moved_seconds(record: Record) -> float:
     """Return by how much the wall clock was set or ran on in a suspend, within this record."""
-    moved = (event.fields.get("seconds") for event in record.events if event.kind in _CLOCK_EVENTS)
+    moved = (event.fields.get("seconds") for event in record.events if event.kind in CLOCK_EVENTS)
     return sum(seconds for seconds in moved if isinstance(seconds, int | float))

@@ -59,6 +59,7 @@ class World:
         self.ends = [0] * partitions
         self.starts = [0] * partitions
         self.records: list[tuple[Record, tuple[Column, ...], int]] = []
+        self.writers: list[str] = []  # of the records, in their order
         self.acked: dict[Message, int] = {}  # all of these as recorded
         self.failed: set[Message] = set()
         self.sent: dict[str, int] = {}
@@ -209,6 +210,7 @@ class World:
         self.failed.update(producer.failed)
         self.sent.update(producer.following)
         following = dict(producer.following)
+        self.writers.append(f"produce.{producer.instance}@h")
         self._append(acknowledged=acknowledged, sent_next=following, events=events)
         producer.acks, producer.failed = [], []
 
@@ -222,6 +224,7 @@ class World:
             self.received[reader.subscription].add(message)
             self.highest[place] = max(self.highest[place], offset + 1)
         self.duplicated += reader.duplicated
+        self.writers.append(f"consume.{self.readers.index(reader)}@h")
         self._append(
             reader.subscription,
             {"duplicated_messages": reader.duplicated},

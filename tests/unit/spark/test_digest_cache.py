@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from soak.core.plan.phases import Phases
-from soak.store.run_folder import RunFolder, read_phases
+from soak.store.audit import audit_run
+from soak.store.run_folder import RunFolder, read_phases, read_plan, read_run
 from spark.digest import Scope
-from spark.digest_cache import cached_row, digest_row
+from spark.digest_cache import Row, cached_row, digest_row
+from spark.timeline import assemble
 from tests.support.spark.long_run import LongShape, write_long_run
 
 SOURCE = "produce.0@load"
@@ -85,10 +88,22 @@ def test_phases_of_later_seconds_change_nothing(run: RunFolder) -> None:
     assert kept(run).stat().st_mtime_ns == before
 
 
-def test_a_folder_that_cannot_be_written_gives_the_row_all_the_same(run: RunFolder) -> None:
-    scope, source = scope_of(run), "probe@broker0"
-    path = run.journal / source / "000000.jsonl"
-    (run.path / "digests").mkdir(exist_ok=True)
-    (run.path / "digests" / source).write_text("a file where the folder would be")
+def test_the_audit_of_kept_rows_is_that_of_the_journals(run: RunFolder) -> None:
+    def kept_rows(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
+        return [cached_row(path, step, scope).to_pylist()[0] for path in paths]
 
-    assert cached_row(path, 10, scope).equals(digest_row(path, 10, scope))
+    kept_rows([first(run)], 10, scope_of(run))
+    audit = audit_run(run, read_run(run), read_plan(run)).verdict()
+
+    assert audit["acked"] == audit["received"] == 640 * 996
+    assert assemble(run, kept_rows).audit == audit
+
+
+def test_a_folder_that_cannot_be_written_gives_the_row_all_the_same(tmp_path: Path) -> None:
+    folder = write_long_run(
+        tmp_path / "run", LongShape(seconds=400, series=60, segment_seconds=200)
+    )
+    (folder.path / "digests").write_text("a file where the folder would be")
+    scope = scope_of(folder)
+
+    assert cached_row(first(folder), 10, scope).equals(digest_row(first(folder), 10, scope))
