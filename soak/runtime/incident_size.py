@@ -19,6 +19,7 @@ from soak.core.histogram import THRESHOLDS_SECONDS
 from soak.core.model import Column, Finding
 from soak.core.series import SeriesId, parse_series
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History, SourceSeconds
+from soak.store.journal.reader import sources
 
 AROUND_SECONDS = 60
 """The levels before and after are medians of so many seconds on either side."""
@@ -102,10 +103,13 @@ def incident_size(
     limit = _limit(finding.before, effect)
     rows: dict[str, list[tuple[NDArray[np.int64], Floats]]] = {one: [] for one in _QUANTILES}
     slow: list[int] = []
+    alike = [one for one in sources(history.journal) if _kind_of(one) == _kind_of(name.source)]
     for first, last in _spans(
         max(0, finding.onset_k - AROUND_SECONDS), last_k + AROUND_SECONDS, MAX_WINDOW_SECONDS
     ):
-        for source, seconds in history.window(first, last, with_counts=True).sources.items():
+        for source, seconds in history.window(
+            first, last, with_counts=True, of=alike
+        ).sources.items():
             slow += _slow(seconds, name, limit, finding.onset_k, last_k)
             if source == name.source:
                 for quantile, found in rows.items():
@@ -128,6 +132,10 @@ def incident_size(
         return None
     slow_messages = sum(slow) if slow else None
     return IncidentSize(levels, limit, slow_messages, max(0, last_k - finding.onset_k))
+
+
+def _kind_of(source: str) -> str:
+    return source.partition(".")[0]
 
 
 def _spans(first: int, last: int, most: int) -> Iterator[tuple[int, int]]:

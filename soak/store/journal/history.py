@@ -7,7 +7,7 @@ an interval begins.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -96,8 +96,12 @@ class History:
         found = last_record(self.journal, source)
         return None if found is None else found[0].k
 
-    def window(self, k0: int, k1: int, *, with_counts: bool = False) -> Window:
-        """Return the intervals k0 <= k < k1, with the counts above each threshold where asked for.
+    def window(
+        self, k0: int, k1: int, *, with_counts: bool = False, of: Sequence[str] | None = None
+    ) -> Window:
+        """Return the intervals k0 <= k < k1 of all sources, or of those named.
+
+        They have the counts above each threshold where asked for.
 
         Raises:
             ValueError: the window is longer than `MAX_WINDOW_SECONDS`.
@@ -106,7 +110,7 @@ class History:
             raise ValueError(f"a window of {k1 - k0} s; at most {MAX_WINDOW_SECONDS}")
         found: dict[str, SourceSeconds] = {}
         events: list[tuple[int, str, Event]] = []
-        for source in sources(self.journal):
+        for source in sources(self.journal) if of is None else of:
             taken = dict(self._records(source, k0, k1))
             if taken:
                 ordered = [taken[k] for k in sorted(taken)]
@@ -264,9 +268,10 @@ def _interval_positions(
 def _last_k(path: Path, end: int, size: int) -> int | None:
     while True:
         begin = max(0, end - size)
-        found = list(_interval_positions(path, begin, end, is_line_start=begin == 0))
-        if found or begin == 0:
-            return found[-1][1] if found else None
+        found = reversed(list(lines(path, begin, end)))  # the first may be incomplete, so no record
+        last = next((k for raw in found if (k := _k_of(raw)) is not None), None)
+        if last is not None or begin == 0:
+            return last
         size *= 4
 
 
