@@ -113,7 +113,9 @@ def judge(folder: RunFolder, injected: Sequence[Injected]) -> Trial:
     first, last = _judged_seconds(folder)
     quiet = quiet_stretches(windows, first, last)
     false = sum(
-        one.is_about_cluster and any(low <= one.onset_k < high for low, high in quiet)
+        one.is_about_cluster
+        and any(low <= one.onset_k < high for low, high in quiet)
+        and not any(_is_within(one, *window) for window in windows)
         for one in findings
     )
     failures = tuple(f"{one.trouble.kind}: {one.failure}" for one in injected if one.failure)
@@ -142,9 +144,7 @@ def _outcome(
     sent: Mapping[str, int],
     start_wall_ns: int,
 ) -> Outcome:
-    own = [
-        found for found in findings if begin - EARLY_SECONDS <= found.onset_k <= end + LATE_SECONDS
-    ]
+    own = [found for found in findings if _is_within(found, begin, end)]
     first = min(own, key=lambda found: found.raised_k, default=None)
     ratio, doubled = effect(around, int(begin), math.ceil(end))
     known = Outcome(
@@ -169,6 +169,11 @@ def _outcome(
         else (sent_ns - start_wall_ns) / SECOND_NS - begin,
     }
     return Outcome(**body)
+
+
+def _is_within(finding: Finding, begin: float, end: float) -> bool:
+    """True when an incident began in a trouble's window, give or take some seconds."""
+    return begin - EARLY_SECONDS <= finding.onset_k <= end + LATE_SECONDS
 
 
 def effect(around: Window, begin_k: int, end_k: int) -> tuple[float, int]:

@@ -198,6 +198,18 @@ def test_a_trouble_has_its_true_size_and_the_incident_that_began_in_it(tmp_path:
     assert trial_of(folder.path) == trial
 
 
+def test_an_incident_dated_just_before_its_trouble_is_no_false_one(tmp_path: Path) -> None:
+    """The stretch between 310 and 600 s is quiet, and ends with a trouble."""
+    shape = Shape(seconds=700, deletions_k=None, fault_k=600, lifted_k=640)
+    folder = trial_folder(tmp_path / "r", shape, (150, 250), (600, 640))
+    save(folder, "a", onset_k=597, raised_k=608)
+
+    trial = judged(folder)
+
+    assert trial.outcomes[1].onset_seconds == -3.0
+    assert (trial.quiet_stretches, trial.false_incidents) == (1, 0)
+
+
 def outcome(**other: object) -> Outcome:
     known: dict[str, object] = {
         "kind": "flood",
