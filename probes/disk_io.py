@@ -140,7 +140,7 @@ def find_line(text: str, device: DeviceNumber | str) -> DiskstatsLine:
 def _parse_line(raw: str, words: list[str]) -> DiskstatsLine:
     values = words[_HEAD:]
     is_whole = raw.endswith("\n") and len(values) >= _FORMATS[0]
-    if not (is_whole and all(_is_number(value) for value in values)):
+    if not (is_whole and all(_is_number(at, value) for at, value in enumerate(values))):
         raise ProbeError(f"cannot read this line of diskstats: {raw!r}")
     # Newer kernels append fields; lxcfs writes a number of fields that is no kernel's.
     known = len(values) if len(values) in _FORMATS else _FORMATS[0]
@@ -148,10 +148,9 @@ def _parse_line(raw: str, words: list[str]) -> DiskstatsLine:
         known = _FORMATS[-1]
     fields = {at: int(value) for at, value in enumerate(values[:known])}
     # Some kernels count requests in flight below zero, and print that with or without its sign.
-    kept = {at: value for at, value in fields.items() if value >= 0}
-    if kept.get(IO_NOW, 0) >= _BELOW_ZERO:
-        del kept[IO_NOW]
-    return DiskstatsLine(words[2], kept)
+    if not 0 <= fields[IO_NOW] < _BELOW_ZERO:
+        del fields[IO_NOW]
+    return DiskstatsLine(words[2], fields)
 
 
 def kept_counters(line: DiskstatsLine) -> DiskstatsLine:
@@ -178,8 +177,8 @@ def kept_counters(line: DiskstatsLine) -> DiskstatsLine:
     )
 
 
-def _is_number(text: str) -> bool:
-    digits = text.removeprefix("-")
+def _is_number(at: int, text: str) -> bool:
+    digits = text.removeprefix("-") if at == IO_NOW else text
     return digits.isascii() and digits.isdigit()
 
 

@@ -44,7 +44,10 @@ def numbers(text: str) -> dict[str, tuple[int, ...]]:
 def test_damaged_diskstats_give_an_error_or_the_fields_as_they_stand(
     kernel: str, count: int
 ) -> None:
-    """A line that was cut in a number has too few fields, or none of the numbers before it changed."""
+    """A line that was cut in a number has too few fields, or none of the numbers before it changed.
+
+    Of all fields only the requests in flight may have a sign; below zero they are left out.
+    """
     text = (RECORDED / kernel / "before" / "diskstats").read_text()
     truth = numbers(text)
     chance = random.Random(23)
@@ -58,7 +61,8 @@ def test_damaged_diskstats_give_an_error_or_the_fields_as_they_stand(
             except (ProbeError, NotAvailableError):
                 refused += 1
                 continue
-            assert tuple(line.fields.values()) == fields
+            whole = dict(enumerate(fields))
+            assert line.fields in (whole, {k: v for k, v in whole.items() if k != diskstats.IO_NOW})
 
     assert refused > count // 10
 
