@@ -211,7 +211,7 @@ def _check(many: Sequence[Quiet]) -> None:
 # Method:  stationary bootstrap (Politis and Romano 1994, doi:10.1080/01621459.1994.10476870). Blocks are
 # `BLOCK_ROWS` long and a geometric number more, and never reach over a step that was cut out.
 # Assumes: what happens slower than a block is not kept: it comes back as jumps between blocks, so a series
-# that wanders slowly looks worse than it is, never better.
+# whose level moves slowly looks worse than it is, never better.
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,8 +188,8 @@ def _row(found: SegmentRecord, counted: list[tuple[int, str]]) -> _Row:
 def part_reader(parts: Mapping[Path, bytes]) -> Callable[[Path], Iterator[SegmentRecord | End]]:
     """Return a reader of journal files for `audit_run`, which takes what `pack_part` made of them.
 
-    Of a producer it reads the file itself where a consumer reported its final position in the same time: what
-    was acknowledged before is then told from what came after, which one record cannot say.
+    Of a producer it reads the file itself where a consumer reported its final position in the same time: one
+    record for all would not say what was acknowledged before that position, and what after.
     """
     finals_ns = sorted(
         at_ns
