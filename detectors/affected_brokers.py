@@ -199,6 +199,11 @@ def _host(text: str) -> str:
     return _PORT.sub("", text).lower()
 
 
+def host_part(address: str) -> str:
+    """Return the host of an address; the names of the local one are one."""
+    return "localhost" if _is_local(address) else _host(address)
+
+
 def _is_one_host(one: str, other: str) -> bool:
     """True for `h` and `h`, or `h.example.com`."""
     return (

@@ -5,9 +5,9 @@ its detector found its rise to be over, or when a fall took it to within the min
 it had before the incident. A series that returns in several falls is back with the last one. What has no
 level of its own, such as spikes and tails, is over when its detector says so.
 
-A rise within a minute of the end of an incident belongs to it, so that latency which rises and falls once a
-minute is one incident and not ten. A fall without an incident is an improvement; a rise that ends one is no
-incident either.
+A rise within a minute of the return of latency belongs to the incident before it, so that latency which
+rises and falls once a minute is one incident and not ten. A fall without an incident is an improvement; a rise
+that ends one is no incident either.
 """
 
 from __future__ import annotations

@@ -84,8 +84,11 @@ class Shift:
 
     def has_risen_with(self, change: Change) -> bool:
         """True also anywhere in a wide interval of the onset: for what is a part of the latency itself."""
-        low, high = change.interval
-        return self.is_higher and (self.is_at_onset or low - LEAD <= self.onset_k <= high + LATE)
+        return self.is_higher and (self.is_at_onset or self.has_risen_within(*change.interval))
+
+    def has_risen_within(self, first: int, last: int) -> bool:
+        """True when it rose in these seconds, both included, or as close to them as to an onset."""
+        return self.is_higher and first - LEAD <= self.onset_k <= last + LATE
 
     def label(self, key: str) -> str:
         return parse_series(self.series).label(key)

@@ -32,6 +32,7 @@ WRITES, READS = "node_disk_writes_completed", "node_disk_reads_completed"
 FLUSHES = "node_disk_flush_requests"
 DISCARDS = "node_disk_discards_completed"
 _TIMES = (WRITE_TIME, BUSY, QUEUE, WEIGHTED, WAITING)
+_OWN_TIMES = (WRITE_AWAIT, READ_AWAIT, WRITE_TIME, BUSY)
 _AMOUNTS = (WRITTEN, READ, WRITES, READS, FLUSHES, DISCARDS)
 _AWAITS = {WRITE_AWAIT: (WRITE_TIME, WRITES), READ_AWAIT: ("node_disk_read_time_seconds", READS)}
 _TURNOVERS = ("disk_device_turnover_ratio", "disk_turnover_ratio")
@@ -73,13 +74,17 @@ class OwnWord:
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """What one drive's channels did, by metric; those that are not known are missing."""
+    """What one drive's channels did, by metric; those that are not known are missing.
+
+    `interval`: the seconds, both included, in which the step may have begun.
+    """
 
     place: Place
     shifts: Mapping[str, Shift] = field(default_factory=dict)
     flush: Shift | None = None  # of this drive, or of one below it, which goes by another name
     turnovers: float | None = None  # times its capacity that was written by the onset
     own_word: OwnWord = OwnWord()
+    interval: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
@@ -88,8 +93,16 @@ class Drive:
         return f"{device or '?'} on {target or host_of(source)}"
 
     def risen(self, metric: str, least_ratio: float = 1.0) -> Shift | None:
+        """Return what rose at the onset; the time of its own requests anywhere in the onset's interval.
+
+        That time is a part of the latency itself: stalls now and then are dated no better than to seconds.
+        """
         one = self.shifts.get(metric)
-        return one if one is not None and one.has_risen and one.ratio >= least_ratio else None
+        if one is None or one.ratio < least_ratio:
+            return None
+        is_part = metric in _OWN_TIMES and self.interval is not None
+        has_risen = one.has_risen or (is_part and one.has_risen_within(*self.interval))
+        return one if has_risen else None
 
     def most_risen(self, metrics: tuple[str, ...], least_ratio: float) -> Shift | None:
         found = [one for metric in metrics if (one := self.risen(metric, least_ratio))]
@@ -174,6 +187,7 @@ def drives_of(facts: Facts) -> list[Drive]:
             _flush_of(place, flushes),
             _turnovers(place, facts),
             _own_word(place, facts),
+            facts.change.interval,
         )
         for place, known in sorted(found.items())
     ]

@@ -21,7 +21,7 @@ from detectors import affected_brokers
 from detectors.causes import background, channel, drive_facts
 from detectors.causes.channel import Shift, risen
 from detectors.causes.drive_facts import Drive
-from detectors.causes.facts import Facts
+from detectors.causes.facts import MORE, Facts
 from detectors.causes.hypothesis import (
     BARELY,
     CLEAR,
@@ -29,6 +29,7 @@ from detectors.causes.hypothesis import (
     SLIGHT,
     Hypothesis,
     Sign,
+    absent,
     ruled_out,
     unmeasured,
 )
@@ -46,7 +47,7 @@ NEXT = {
 }
 
 _SLOWER = 1.5
-_TWICE = 2.0
+_MORE_LOAD = 1.5
 _LEAST_SHARE = 0.2
 _AS_MUCH = 0.5  # of the ratio, on logarithms, by which the suspect slowed
 
@@ -65,7 +66,8 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
             yield unmeasured(cause, "time of a write on the brokers' drives (probe disk_io)")
         elif all(map(_is_calm, facts.drives)):
             names = ", ".join(drive.name for drive in facts.drives)
-            yield ruled_out(cause, f"Writes did not become slower on any drive ({names}).")
+            text = f"Writes did not become slower on any drive ({names})."
+            yield absent(cause, text, facts.unwatched("time of a write", facts.drive_hosts))
     yield from _flushes_above(facts)
     yield from _full(facts)
 
@@ -84,10 +86,10 @@ def _is_calm(drive: Drive) -> bool:
 def _same_work(drive: Drive) -> Shift | None:
     """Return the bytes written to a drive where nothing that it had to do grew; None else.
 
-    Twice as many bytes are more work even where their noise hides it.
+    That many more bytes are more work even where their noise hides it.
     """
     written = drive.shifts.get(drive_facts.WRITTEN)
-    if written is None or drive.more_work or written.ratio >= _TWICE:
+    if written is None or drive.more_work or written.ratio >= MORE:
         return None
     return written
 
@@ -119,7 +121,11 @@ def _collecting(drive: Drive, facts: Facts) -> Hypothesis | None:
                 "A drive that fails, or one that a cloud throttles, looks the same from its host."
             )
             signs.append(Sign(0.0, Evidence(like)))
-    signs += [*_collection_signs(drive), *_peer_signs(slower, drive, facts)]
+    signs += [
+        *_collection_signs(drive),
+        *_peer_signs(slower, drive, facts),
+        *_load_signs(drive, facts),
+    ]
     return _of_drive("drive_gc", signs, drive, share)
 
 
@@ -192,6 +198,7 @@ def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
         Sign(-CLEAR if drive.is_worn else 0.0, _wear_text(drive)),
         *_slow_request_signs(drive),
         *_peer_signs(write, drive, facts),
+        *_load_signs(drive, facts),
     ]
     return _of_drive("slow_drive", signs, drive, share)
 
@@ -305,6 +312,31 @@ def _peer_signs(slower: Shift, drive: Drive, facts: Facts) -> list[Sign]:
     return []
 
 
+def _load_signs(drive: Drive, facts: Facts) -> list[Sign]:
+    """Return that another drive got more to do: then the load grew, and this one is slow for that too.
+
+    Much more for the other, and as much as counts beside what is written to this one.
+    """
+    own = drive.shifts[drive_facts.WRITTEN]
+    written = (
+        one.shifts.get(drive_facts.WRITTEN) for one in facts.drives if one.place != drive.place
+    )
+    grown = [
+        one
+        for one in written
+        if one
+        and one.delta > 0.0
+        and one.ratio >= _MORE_LOAD
+        and one.rise >= (MORE - 1.0) * own.before
+    ]
+    if not grown:
+        return []
+    most = max(grown, key=lambda one: one.rise)
+    name = wording.title_with_source(most.series)
+    text = f"Another drive got more to do at the same time: {name} went from {_from_to(most)}."
+    return [Sign(-CLEAR, Evidence(text, {"series": most.series, "ratio": most.ratio}))]
+
+
 def _from_to(one: Shift) -> str:
     return (
         f"{wording.amount_of(one.series, one.before)} to {wording.amount_of(one.series, one.after)}"
@@ -359,7 +391,8 @@ def _flushes_above(facts: Facts) -> Iterator[Hypothesis]:
         return
     if flush is None:
         if channel.are_calm(flushes) and facts.is_flush_innocent:
-            yield ruled_out("slow_fsync", "Flushes were measured and did not become slower.")
+            text = "Flushes were measured and did not become slower."
+            yield absent("slow_fsync", text, facts.unwatched("flushes", facts.drive_hosts))
         return
     if flush.share(facts.change) < _LEAST_FLUSH_SHARE:
         return

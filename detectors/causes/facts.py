@@ -48,6 +48,7 @@ BACKLOGS = (
     "pulsar_ml_NumberOfMessagesInBacklog",
 )
 _FLUSHES = ("fsync_latency_seconds", "bookie_journal_JOURNAL_SYNC_floor_seconds")
+_ROUND_TRIP = "broker_round_trip_seconds"
 _HOST_CPU = "host_cpu_ratio"
 _CPU = (_HOST_CPU, "vectorized_reactor_utilization_ratio", "node_cpu_seconds")
 _MOST_OURS = 0.5  # of what a host's CPU rose by
@@ -194,6 +195,23 @@ class Facts:
     def broker_hosts(self) -> set[str]:
         return affected_brokers.hosts(self.nearby)
 
+    @cached_property
+    def brokers(self) -> frozenset[str]:
+        """Return the brokers, by host and port, that clients or short questions name; empty if unknown."""
+        led = {parse_series(name).label("address") for name in self.named("leader_info")}
+        asked = {parse_series(name).label("target") for name in self.named(_ROUND_TRIP)}
+        return frozenset(max(led - {""}, asked - {""}, key=len))
+
+    def unwatched(self, what: str, watched: Collection[object], *, is_of_each: bool = False) -> str:
+        """Return `what` of how many brokers is not measured, "" where it is of all of them.
+
+        `watched`: where it is measured, by host; with `is_of_each`, by broker: a host may have several.
+        """
+        hosts = {affected_brokers.host_part(address) for address in self.brokers}
+        known = len(self.brokers if is_of_each else hosts)
+        left = known - len(watched)
+        return f"{what} of {left} of {known} brokers" if 0 < left < known else ""
+
     def is_of_broker(self, series: str) -> bool:
         """True when a channel is of a metrics target, or of a host on which a broker's files are watched."""
         return affected_brokers.is_host_of_one(series, self.nearby)
@@ -253,10 +271,18 @@ class Facts:
         return _is_known(self.flushes) and not is_hanging and not any(map(_is_guilty, self.flushes))
 
     @cached_property
+    def drive_hosts(self) -> frozenset[str]:
+        """Return where drives or flushes are measured, by page or host."""
+        places = {target or host_of(source) for source, target, _ in (d.place for d in self.drives)}
+        return frozenset(places | {self.source_host(one.series) for one in self.flushes})
+
+    @cached_property
     def is_drive_innocent(self) -> bool:
-        """True when a drive or its flushes were measured, and none slowed or got more to do."""
+        """True when drives or flushes of all brokers were measured, and none slowed or got more to do."""
         known = [drive for drive in self.drives if drive.is_known]
         if not known and not _is_known(self.flushes):
+            return False
+        if self.unwatched("drives", self.drive_hosts):
             return False
         is_guilty = any(drive.is_guilty for drive in known)
         return not is_guilty and not any(map(_is_guilty, self.flushes))
@@ -270,9 +296,17 @@ class Facts:
             if not (one.metric == _HOST_CPU and source_of(one.series) in self.busy_with_us)
         )
 
+    @cached_property
+    def cpu_hosts(self) -> frozenset[str]:
+        """Return where the CPU of a broker's host is measured, by page or host."""
+        found = [one for one in self.shifts(*_CPU) if self.is_of_broker(one.series)]
+        return frozenset(one.label("target") or self.source_host(one.series) for one in found)
+
     @property
     def is_cpu_innocent(self) -> bool:
-        return _is_known(self.shifts(*_CPU)) and not self.is_cpu_guilty
+        """True when the CPU of all brokers' hosts was measured, and none rose but by our own daemons."""
+        is_known = _is_known(self.shifts(*_CPU)) and not self.unwatched("CPU", self.cpu_hosts)
+        return is_known and not self.is_cpu_guilty
 
     @cached_property
     def busy_with_us(self) -> set[str]:

@@ -81,6 +81,17 @@ def ruled_out(cause: str, text: str, **numbers: float | str) -> Hypothesis:
     return Hypothesis(cause, (Sign(-DECISIVE, Evidence(text, dict(numbers))),), ruled_out=True)
 
 
+def absent(cause: str, text: str, missing: str, **numbers: float | str) -> Hypothesis:
+    """Return a hypothesis whose necessary sign is absent where it was measured.
+
+    It is ruled out, unless `missing` says where that sign is still to be measured.
+    """
+    if not missing:
+        return ruled_out(cause, text, **numbers)
+    signs = (Sign(-FAIR, Evidence(text, dict(numbers))),)
+    return Hypothesis(cause, signs, missing=(missing,))
+
+
 def unmeasured(cause: str, *what: str) -> Hypothesis:
     """Return a hypothesis of which nothing is known, with what would have to be measured."""
     return Hypothesis(cause, missing=what)

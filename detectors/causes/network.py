@@ -1,12 +1,13 @@
 """The way between client and broker, or between brokers: packets are late, lost or sent again.
 
-Method:  a channel of the network itself steps up at the onset: round trips, by a fifth of the step; answers
-         on one connection later than others to the same question at the same instant; packets sent
-         again, dropped or damaged. What only counts packets needs ten times as many of them. Else
-         packets and single late answers need latency to follow them second by second, or the brokers' drive
-         and CPU to be measured and calm; single late answers never count where CPU rose. Pages that answer
-         late count where the brokers' own time for a request is known and stayed. Consumers that find no way
-         to a broker, or no address of it, say so in their errors.
+Method:  a channel of the network itself steps up at the onset: round trips, by a fifth of the step, or by
+         a twentieth where nothing else rose, for a message waits for several; answers on one connection
+         later than others to the same question at the same instant; packets sent again, dropped or damaged.
+         What only counts packets needs ten times as many of them. Else packets and single late answers need
+         latency to follow them second by second, or the brokers' drives and CPU to be measured and calm;
+         single late answers never count where CPU rose. Pages that answer late count where the brokers' own
+         time for a request is known and stayed. Consumers that find no way to a broker, or no address of it,
+         say so in their errors.
 Assumes: nothing is concluded from the rest being innocent alone.
 """
 
@@ -39,6 +40,8 @@ _AT_BROKER = (
 )
 _MORE = 1.5
 _TOGETHER_SECONDS = 2
+_ONE_OF_MANY = 0.05
+"""Of the step: a message waits for its own trip, for those of its copies and of the requests before it."""
 _LEAST_PACKETS = 1.0
 _MANY_MORE, _MANY_PACKETS = 10.0, 5.0  # a second: no calm of anything else is asked for
 
@@ -53,7 +56,10 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
         return
     trips = facts.shifts_like(ROUND_TRIPS)
     counted = facts.shifts_like(background.PACKETS)
-    trip = _felt(risen(trips, _MORE), facts)
+    is_innocent = facts.is_drive_innocent and facts.is_cpu_innocent
+    trip = _felt(
+        risen(trips, _MORE), facts, _ONE_OF_MANY if is_innocent else background.LEAST_WAY_SHARE
+    )
     packets = risen((one for one in counted if one.after >= _LEAST_PACKETS), _MORE)
     lone = _felt(risen(facts.shifts(background.LONE_DELAY), _MORE), facts)
     if trip is not None:
@@ -61,7 +67,6 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
         return
     if facts.is_cpu_guilty:  # a host that waits for a processor answers late too
         lone = None
-    is_innocent = facts.is_drive_innocent and facts.is_cpu_innocent
     for late in (packets, lone):
         if late is not None and (found := _by_packets(late, facts, is_innocent=is_innocent)):
             yield found
@@ -99,9 +104,11 @@ def _without_a_way(facts: Facts) -> Hypothesis:
     return Hypothesis("network", (Sign(CLEAR, Evidence(text)),), names)
 
 
-def _felt(one: Shift | None, facts: Facts) -> Shift | None:
+def _felt(
+    one: Shift | None, facts: Facts, least_share: float = background.LEAST_WAY_SHARE
+) -> Shift | None:
     """Return a delay that is a part of the step; None where it is too small."""
-    if one is None or one.added(facts.change) < background.LEAST_WAY_SHARE:
+    if one is None or one.added(facts.change) < least_share:
         return None
     return one
 

@@ -30,7 +30,7 @@ from detectors.causes.hypothesis import (
     FAIR,
     Hypothesis,
     Sign,
-    ruled_out,
+    absent,
     unmeasured,
 )
 from detectors.causes.locking import Words, repeated
@@ -60,7 +60,8 @@ def _cpu(facts: Facts) -> Hypothesis:
     if not found:
         if not facts.shifts("host_cpu_ratio", "vectorized_reactor_utilization_ratio", _IDLE):
             return unmeasured("broker_cpu", "CPU of the brokers' hosts")
-        return ruled_out("broker_cpu", "The CPU of the brokers' hosts did not run short.")
+        text = "The CPU of the brokers' hosts did not run short."
+        return absent("broker_cpu", text, facts.unwatched("CPU", facts.cpu_hosts))
     has_two = len({one.metric for one in found}) > 1
     strengths = [CLEAR, FAIR if has_two else 0.0, *[0.0] * len(found)]
     signs = [Sign(s, one.evidence(facts.change)) for s, one in zip(strengths, found, strict=False)]
@@ -119,9 +120,19 @@ def _pausing(facts: Facts) -> Iterator[Hypothesis]:
     if page is not None:
         yield page
     elif pauses or facts.named(*_SUMS, _COLLECTIONS):
-        yield ruled_out("gc_pause", "No JVM began to pause longer, or more often, at the onset.")
+        text = "No JVM that is watched began to pause longer, or more often, at the onset."
+        yield absent("gc_pause", text, _unwatched(pauses, facts))
     else:
         yield unmeasured("gc_pause", "pauses of the brokers' JVMs (their GC logs)")
+
+
+def _unwatched(pauses: list[_Pause], facts: Facts) -> str:
+    """Return whose pauses nobody reports: each broker is a JVM of its own."""
+    named = [parse_series(name) for name in facts.named(*_SUMS, _COLLECTIONS)]
+    watched = {one.log for one in pauses} | {
+        (one.source, one.label("log") or one.label("target")) for one in named
+    }
+    return facts.unwatched("pauses of the JVM", watched, is_of_each=True)
 
 
 def _log(longest: dict[int, float], pauses: list[_Pause]) -> str:

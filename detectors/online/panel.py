@@ -138,7 +138,7 @@ class Panel:
         changes += self._raise(source, one, k)
         changes += self._settle(source, one, k)
         if one.state.opened and one.state.rows % _GONE_EVERY == 0:
-            changes += _close(one, k)
+            changes += _close(one)
         return changes
 
     def to_bytes(self) -> bytes:
@@ -261,9 +261,10 @@ def _learn_anew(source: str, one: _Source, k: int) -> list[Change]:
     return changes
 
 
-def _close(one: _Source, k: int) -> list[Change]:
-    """Return the open changes that are gone."""
+def _close(one: _Source) -> list[Change]:
+    """Return the open changes that are gone, since the newer half of the rows whose median is back."""
     changes = []
+    since_k = one.steps.second_of(_GONE_ROWS // 2 - 1)
     names = [name for name in one.state.opened if name not in one.state.candidates]
     places = [one.steps.places[name] for name in names]
     for name, i, level in zip(names, places, one.steps.levels(places, _GONE_ROWS), strict=True):
@@ -272,7 +273,10 @@ def _close(one: _Source, k: int) -> list[Change]:
         opened = one.state.opened[name]
         is_step = partial(one.steps.is_step, i)
         gone = [change for change in opened if is_back(change, level, is_step)]
-        changes += [replace(change, state="gone", resolved_k=k) for change in gone]
+        changes += [
+            replace(change, state="gone", resolved_k=max(change.onset_k + 1, since_k))
+            for change in gone
+        ]
         one.state.opened[name] = [change for change in opened if change not in gone]
         if not one.state.opened[name]:
             del one.state.opened[name]

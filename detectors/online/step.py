@@ -152,6 +152,10 @@ class Steps:
             for i, place in enumerate(places)
         ]
 
+    def second_of(self, rows: int) -> int:
+        """Return the second of the row that is so many rows before the newest, or of the oldest one kept."""
+        return int(self.state.k[max(0, self.state.used - 1 - rows)])
+
     def _shift(self) -> None:
         state, arrays = self.state, self.state.arrays
         noise.learn_outliers(arrays, self._noise.unit)

@@ -70,11 +70,11 @@ def resolve_plan(plan: Plan, lab: Lab | None, run: Run) -> Plan:
         plan = with_plugin_values(plan, "broker", lab.broker.addresses)
         folders = ",".join(map(str, lab.broker.data_directories))
         plan = with_plugin_values(plan, "probes", {"directory": folders})
-        plan = with_plugin_values(plan, "probes", {"log": str(lab.broker.log_path)})
-        pauses = lab.broker.log_path.with_name("gc.log")
-        plan = with_plugin_values(
-            plan, "probes", {"more_logs": (str(pauses),) if pauses.exists() else ()}
-        )
+        first = lab.broker.log_path
+        others = [node.log_path for node in lab.broker.nodes if node.log_path != first]
+        pauses = [path.with_name("gc.log") for path in (first, *others)]
+        more = tuple(str(path) for path in (*others, *pauses) if path.exists())
+        plan = with_plugin_values(plan, "probes", {"log": str(first), "more_logs": more})
         if lab.mailbox is not None:
             server = {"host": lab.mailbox.host, "port": lab.mailbox.port}
             plan = with_plugin_values(plan, "sinks", server)

@@ -143,7 +143,7 @@ class Change:
     ]  # withdrawn: a warning that was not confirmed
     confidence: float
     kind: Kind = "step"
-    resolved_k: int | None = None  # interval in which it was over, or found to be over
+    resolved_k: int | None = None  # interval from which on it was over, or found to be over
     period_seconds: float | None = None  # of spikes: distance between two
     burst_seconds: float | None = None  # of spikes: length of one
     failed_messages: int | None = None  # of an outage
