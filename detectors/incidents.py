@@ -6,7 +6,7 @@ it had before the incident. A series that returns in several falls is back with 
 level of its own, such as spikes and tails, is over when its detector says so.
 
 A rise within a minute of the return of latency belongs to the incident before it, so that latency which
-rises and falls once a minute is one incident and not ten. A fall without an incident is an improvement; a rise
+rises and falls once a minute is one incident, not ten. A fall without an incident is an improvement; a rise
 that ends one is no incident either.
 """
 

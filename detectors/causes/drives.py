@@ -33,6 +33,7 @@ from detectors.causes.hypothesis import (
     ruled_out,
     unmeasured,
 )
+from detectors.causes.locking import Coupling, coupling
 from detectors.nearby import between, when
 from soak.core import wording
 from soak.core.model import Evidence, Series
@@ -48,6 +49,8 @@ NEXT = {
 
 _SLOWER = 1.5
 _MORE_LOAD = 1.5
+_MOSTLY = 0.5  # of the step
+_MORE_CLOSELY = 0.2  # of a rank correlation
 _LEAST_SHARE = 0.2
 _AS_MUCH = 0.5  # of the ratio, on logarithms, by which the suspect slowed
 
@@ -94,20 +97,56 @@ def _same_work(drive: Drive) -> Shift | None:
     return written
 
 
+def _stalls(drive: Drive, facts: Facts) -> Sign | None:
+    """Return that latency follows the writes of this drive second by second, and no other drive's as much.
+
+    A drive that stalls now and then, and is fast in between, hardly steps.
+    """
+    write = drive.shifts.get(drive_facts.WRITE_AWAIT)
+    if write is None or write.ratio < _SLOWER or write.delta <= 0.0:
+        return None
+    own = _followed(write, facts)
+    if own is None or not own.is_following or own.explained < _MOSTLY:
+        return None
+    others = (
+        one.shifts.get(drive_facts.WRITE_AWAIT) for one in facts.drives if one.place != drive.place
+    )
+    rhos = [found.rho for one in others if one and (found := _followed(one, facts))]
+    if any(own.rho - rho < _MORE_CLOSELY for rho in rhos):
+        return None
+    beside = f", {max(rhos):.2f} with the other drives at most" if rhos else ""
+    text = (
+        f"Latency follows the writes of {drive.name} second by second (rank correlation {own.rho:.2f} over "
+        f"{own.seconds} s{beside}), which makes {own.explained:.0%} of the step."
+    )
+    return Sign(CLEAR, Evidence(text, {"rho": own.rho}))
+
+
+def _followed(one: Shift, facts: Facts) -> Coupling | None:
+    series = facts.nearby.series.get(one.series)
+    return None if series is None else coupling(series, facts)
+
+
 def _collecting(drive: Drive, facts: Facts) -> Hypothesis | None:
     slower = drive.risen(drive_facts.WRITE_AWAIT, _SLOWER)
     busier = drive.risen(drive_facts.WRITE_TIME, _SLOWER) or drive.risen(drive_facts.BUSY)
     written = _same_work(drive)
-    if slower is None or busier is None or written is None:
+    if written is None:
         return None
-    share = 1.0 if drive.is_saturated else slower.share(facts.change)
+    if slower is not None and busier is not None:
+        share = 1.0 if drive.is_saturated else slower.share(facts.change)
+        signs = [
+            Sign(CLEAR, slower.evidence(facts.change)),
+            Sign(0.0, busier.evidence(facts.change)),
+        ]
+    elif stalls := _stalls(drive, facts):
+        slower, share = drive.shifts[drive_facts.WRITE_AWAIT], 1.0
+        signs = [stalls]
+    else:
+        return None
     if share < _LEAST_SHARE:
         return None
-    signs = [
-        Sign(CLEAR, slower.evidence(facts.change)),
-        Sign(0.0, busier.evidence(facts.change)),
-        Sign(0.0, _work_text(written)),
-    ]
+    signs.append(Sign(0.0, _work_text(written)))
     if drive.is_worn:
         signs.append(Sign(FAIR, _wear_text(drive)))
         if facts.is_load_steady:

@@ -1,26 +1,29 @@
-"""Events that come again and again: did they begin at the onset, and is latency high whenever one is there?
+"""Is latency locked to something: to events that come again and again, or second by second to a channel?
 
 Method:  the first event of the run must lie at the onset (at most 3 s before its interval, 2 s after it), or
          their rate must have risen there threefold; then seconds with an event are compared with those
          without, against events each moved by seconds. Locked to them is enough by itself, unless latency was
          so before the step; the time of the onset is so only where nearly every second lies close after an
          event, so that nothing could be compared.
+         A channel is followed where latency is high in the seconds in which the channel is.
 Assumes: events are reported within two seconds, and cost latency within two.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log10
+from math import atanh, log10, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.causes import channel
+from detectors.causes.channel import mid_ranks
 from detectors.causes.facts import Facts
 from detectors.causes.hypothesis import CLEAR, FAIR, SLIGHT, Sign
 from detectors.nearby import when
 from soak.core import wording
-from soak.core.model import Change, Evidence
+from soak.core.model import Change, Evidence, Series
 
 # --- Event-locked contrast: is latency higher just after events than at other times?
 
@@ -317,3 +320,60 @@ def _since(
             "explained_ratio": explained,
         },
     )
+
+
+# --- Does latency follow a channel second by second, and what of the step goes away when it is regressed
+# on it?
+# Method:  Spearman's correlation of the seconds of the new level alone, so that two steps at one time are no
+# evidence; then the slope of these seconds, times the channel's own step, as a share of latency's.
+# Assumes: what the channel does is felt within the second, and alike before and after the onset.
+
+_LEAST_COMMON = 20
+_LEAST_RHO = 0.3
+_LEAST_SIGMAS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Coupling:
+    """How closely latency follows a channel after the onset, and the share of the step that this makes."""
+
+    rho: float
+    explained: float
+    seconds: int
+
+    @property
+    def is_following(self) -> bool:
+        """True for a correlation that is not small and, by Fisher's transformation, no accident."""
+        sigmas = atanh(min(self.rho, 0.999)) * sqrt(max(1, self.seconds - 3))
+        return self.rho >= _LEAST_RHO and sigmas >= _LEAST_SIGMAS
+
+
+def coupling(series: Series, facts: Facts) -> Coupling | None:
+    """Return how latency follows a channel; None when too few seconds have both."""
+    latency, change = facts.latency, facts.change
+    if latency is None:
+        return None
+    k, at, of = np.intersect1d(latency.k, series.k, return_indices=True)
+    y, x = (np.log10(np.maximum(v, _FLOOR)) for v in (latency.values[at], series.values[of]))
+    before, after = _sides(k, change, facts)
+    if np.count_nonzero(after) < _LEAST_COMMON or np.count_nonzero(before) < _LEAST_COMMON:
+        return None
+    rho = _correlation(mid_ranks(x[after]), mid_ranks(y[after]))
+    spread = float(np.var(x[after]))
+    slope = float(np.cov(x[after], y[after], bias=True)[0, 1]) / spread if spread > 0.0 else 0.0
+    steps = [float(np.median(v[after]) - np.median(v[before])) for v in (x, y)]
+    explained = slope * steps[0] / steps[1] if steps[1] > 0.0 else 0.0
+    return Coupling(rho, max(0.0, min(1.0, explained)), int(np.count_nonzero(after)))
+
+
+def _sides(
+    k: NDArray[np.int64], change: Change, facts: Facts
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    low, high = change.interval
+    before = (k >= channel.start_of(change, facts.nearby)) & (k < low)
+    return before, (k >= high) & (k < facts.end_k)
+
+
+def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    spread = float(np.std(x) * np.std(y))
+    return float(np.mean((x - x.mean()) * (y - y.mean()))) / spread if spread > 0.0 else 0.0

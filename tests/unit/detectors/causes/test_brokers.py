@@ -9,7 +9,7 @@ import pytest
 
 from detectors.attribution import attribute
 from detectors.causes.facts import Facts
-from detectors.causes.network import coupling
+from detectors.causes.locking import coupling
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Series
 from tests.support.detection.cause_panels import E2E, END, ONSET, P99, STEP, around, channel, told
@@ -277,6 +277,43 @@ def test_round_trips_that_are_a_small_part_of_the_step_are_no_cause() -> None:
     """Three times as long, and a millisecond of fifty-six: a busy broker answers a little later too."""
     assert causes(around(channel("probe@b1|broker_round_trip_seconds", 5e-4, 1.5e-3))) == [
         "unknown"
+    ]
+
+
+def test_round_trips_add_up_where_nothing_else_rose() -> None:
+    """A message waits for its own trip, those of its copies, and those of the requests before it."""
+    late = channel('probe@b1|broker_round_trip_seconds{target="b1:9092"}', 1e-3, 7e-3)
+
+    assert causes(around(late, *calm())) == ["network"]
+    assert causes(around(late)) == ["unknown"]
+
+
+def led(*hosts: str) -> list[Series]:
+    """Return the names that a producer has of the brokers: each leads partitions."""
+    return [
+        channel(f'produce.0@h|leader_info{{address="{host}:9092",leader="{at}"}}', 1.0, 1.0)
+        for at, host in enumerate(hosts)
+    ]
+
+
+def test_what_is_watched_of_one_broker_rules_nothing_out_for_the_others() -> None:
+    """It is said what is missing, and the drives of all are not taken for calm."""
+    trip = channel('probe@b1|broker_round_trip_seconds{target="b2:9092"}', 1e-3, 7e-3)
+    log = channel('probe@b1|jvm_gc_pause_seconds{log="gc.log"}', 0.0, 0.0)
+    alone, among = (
+        attribute(STEP, around(trip, log, *calm(), *led(*hosts)))
+        for hosts in (("b1",), ("b1", "b2", "b3"))
+    )
+
+    assert [one.cause for one in alone] == ["network"]
+    (found,) = among
+    said = " ".join(one.text for one in found.evidence)
+    assert found.cause == "unknown"
+    assert "pauses of the JVM of 2 of 3 brokers" in said
+    assert "CPU of 2 of 3 brokers" in said
+    assert "flushes of 2 of 3 brokers" in said
+    assert not [
+        one.text for one in found.against if one.text.startswith(("gc_pause", "broker_cpu"))
     ]
 
 

@@ -73,6 +73,47 @@ def test_a_drive_that_got_more_to_do_is_not_collecting_garbage() -> None:
     assert "drive_gc" not in causes(around(*starving(written=30e6)))
 
 
+def other(written: float) -> list[Series]:
+    """Return the drive of another broker, which gets as much to do as the first and then this much."""
+    calm = [*starving()[:2], channel(WRITTEN, 9e6, written)]
+    named = [replace(one, name=one.name.replace("vda", "vdb")) for one in calm]
+    return [replace(one, values=np.full(END, one.values[0])) for one in named[:2]] + named[2:]
+
+
+def test_drives_of_several_brokers_that_get_more_to_do_are_not_collecting_garbage() -> None:
+    """Others write to the cluster: it is chance which of its drives shows that least."""
+    assert causes(around(*starving(), *other(9e6))) == ["drive_gc"]
+    assert causes(around(*starving(), *other(20e6))) == ["unknown"]
+
+
+def test_bytes_that_grew_by_half_are_not_the_same_work() -> None:
+    """Also where their noise hides it: no evidence says that 900 KiB/s grew to 1.4 MiB/s by nothing."""
+    noisy = channel(WRITTEN, 9e6, 13.5e6)
+    noisy = replace(noisy, values=noisy.values * np.resize([0.5, 1.0, 1.6], END))
+    rest = [one for one in starving() if one.name != WRITTEN]
+
+    assert "drive_gc" not in causes(around(*rest, noisy))
+
+
+def stalling(device: str, seconds: list[int]) -> list[Series]:
+    """Return a drive that is fast but in these seconds, and given no more to do."""
+    found = [channel(AWAIT, 1e-3, 1.6e-3), channel(BUSY, 0.1, 0.1), channel(WRITTEN, 9e6, 9e6)]
+    found[0].values[seconds] *= 100.0
+    return [replace(one, name=one.name.replace("vda", device)) for one in found]
+
+
+def test_a_drive_that_stalls_now_and_then_is_the_one_that_latency_follows() -> None:
+    """It is fast in most seconds: no median of it steps, and the peer of the other broker stays."""
+    seconds = [k for k in range(ONSET, END) if k % 7 in {1, 2, 4}]
+    latency = channel(STEP.series, STEP.before, 2.0 * STEP.before)
+    latency.values[seconds] = 0.9
+    both = [*stalling("vda", seconds), *stalling("vdb", [])]
+    (found, *_) = attribute(STEP, around(latency, *both, turned(2.0)))
+
+    assert (found.cause, found.suspect) == ("drive_gc", "vda on b1")
+    assert "Latency follows the writes of vda on b1 second by second" in found.evidence[0].text
+
+
 @pytest.mark.parametrize("at", [ONSET - 40, ONSET + 20])
 def test_a_drive_that_slows_at_another_time_is_not_the_cause(at: int) -> None:
     assert causes(around(*starving(at=at))) == ["unknown"]
