@@ -100,9 +100,10 @@ class Drive:
         one = self.shifts.get(metric)
         if one is None or one.ratio < least_ratio:
             return None
-        is_part = metric in _OWN_TIMES and self.interval is not None
-        has_risen = one.has_risen or (is_part and one.has_risen_within(*self.interval))
-        return one if has_risen else None
+        if one.has_risen:
+            return one
+        interval = self.interval if metric in _OWN_TIMES else None
+        return one if interval is not None and one.has_risen_within(*interval) else None
 
     def most_risen(self, metrics: tuple[str, ...], least_ratio: float) -> Shift | None:
         found = [one for metric in metrics if (one := self.risen(metric, least_ratio))]

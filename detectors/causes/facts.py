@@ -200,7 +200,7 @@ class Facts:
         """Return the brokers, by host and port, that clients or short questions name; empty if unknown."""
         led = {parse_series(name).label("address") for name in self.named("leader_info")}
         asked = {parse_series(name).label("target") for name in self.named(_ROUND_TRIP)}
-        return frozenset(max(led - {""}, asked - {""}, key=len))
+        return frozenset((led if len(led) > len(asked) else asked) - {""})
 
     def unwatched(self, what: str, watched: Collection[object], *, is_of_each: bool = False) -> str:
         """Return `what` of how many brokers is not measured, "" where it is of all of them.

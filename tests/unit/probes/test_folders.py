@@ -57,16 +57,22 @@ def test_the_free_space_of_every_folder_is_watched() -> None:
     assert broker_folders(plan_text.load(text, "p").plan) == ["/d1", "/d2"]
 
 
-def test_a_lab_watches_the_drives_of_all_its_brokers(tmp_path: Path) -> None:
+def test_a_lab_watches_the_drives_and_logs_of_all_its_brokers(tmp_path: Path) -> None:
     """Unless the plan names a folder itself."""
     text = (
         "name: x\nbroker: {kafka: {}}\nlab: {nodes: 2}\n"
-        "probes: {disk_io: {}, fsync: {directory: /own}, retention_kafka: {}}\n"
+        "probes: {broker_log: {}, disk_io: {}, fsync: {directory: /own}, retention_kafka: {}}\n"
     )
+    logs = [tmp_path / name / "broker.log" for name in ("node-1", "node-2")]
+    for log in logs:
+        log.parent.mkdir()
+        log.touch()
+        log.with_name("gc.log").touch()
     broker: Any = SimpleNamespace(
         addresses={"bootstrap_servers": "b:9"},
         data_directories=(Path("/d1"), Path("/d2")),
-        log_path=tmp_path / "server.log",
+        log_path=logs[0],
+        nodes=[SimpleNamespace(log_path=log) for log in logs],
     )
 
     plan = resolve_plan(
@@ -75,7 +81,12 @@ def test_a_lab_watches_the_drives_of_all_its_brokers(tmp_path: Path) -> None:
         Run("r1", 0, "host", {}, "running"),
     )
 
-    assert {name: folders_of(one.directory) for name, one in plan.probes.items()} == {
+    watched: Any = plan.probes["broker_log"]
+    assert [watched.log, *watched.more_logs] == [
+        str(path) for path in (*logs, *(log.with_name("gc.log") for log in logs))
+    ]
+    folders = {name: one for name, one in plan.probes.items() if name != "broker_log"}
+    assert {name: folders_of(one.directory) for name, one in folders.items()} == {
         "disk_io": ["/d1", "/d2"],
         "fsync": ["/own"],
         "retention_kafka": ["/d1", "/d2"],
