@@ -277,23 +277,32 @@ class PollingLoop:
     """Polls once a period on a thread of its own; a reading returns the results of the polls since the last.
 
     `begin` runs on that thread and returns the function that polls; a `ProbeError` of it does not end the
-    loop.
+    loop. Loops that share a `buffer` are read together: one is read, the others are only checked.
     """
 
     def __init__(
-        self, name: str, begin: Callable[[], Callable[[], None]], period_ns: int, clock: Clock
+        self,
+        name: str,
+        begin: Callable[[], Callable[[], None]],
+        period_ns: int,
+        clock: Clock,
+        buffer: ReadingBuffer | None = None,
     ) -> None:
         self._begin = begin
         self._period_ns = period_ns
         self._clock = clock
         self._worker = Worker(name, self._work)
-        self.buffer = ReadingBuffer(clock)
+        self.buffer = buffer or ReadingBuffer(clock)
 
     def read(self) -> Reading:
         """Return the results of the polls since the last reading; raises as `ReadingBuffer.take`."""
         begin_ns = self._clock.mono_ns()
-        self._worker.check()
+        self.check()
         return self.buffer.take(begin_ns)
+
+    def check(self) -> None:
+        """Start the thread unless it runs; raise what ended it."""
+        self._worker.check()
 
     def wait(self, timeout_seconds: float) -> None:
         """Wait for the thread to end, for this long at most."""

@@ -2,7 +2,8 @@
 
 Source:   earliest offsets of the run's topics (AdminClient.list_offsets), once every `period` on a thread of
           its own. Partition folders, where `directory` is on this host: a segment's file is created, is
-          renamed to `.deleted` when the log start moves, and is unlinked `effect_lag` later.
+          renamed to `.deleted` when the log start moves, and is unlinked `effect_lag` later. What else the
+          cluster has to do: see `cluster`.
 Overhead: one request a poll, 2 to 5 ms of CPU for 200 partitions; two stat calls a folder, 5 ms at most.
 Caveats:  Several deletions of a partition between two polls are one event. Without the folder there are
           neither bytes nor files; Redpanda's folders have another layout and are not read. If there are more
@@ -10,7 +11,8 @@ Caveats:  Several deletions of a partition between two polls are one event. With
           then all at once: what a broker deletes in one go is reported within two polls of its first sign. If
           there are more folders than can be read in 5 ms, each is read every `retention_round_seconds`.
 
-Open `probe` first; it follows `log_starts` by the answers of `offsets`, and files by `segments`.
+Open `probe` first; it follows `log_starts` by the answers of `offsets`, files by `segments`, and copies and
+the topics of others by `cluster`.
 """
 
 from probes.retention_kafka.probe import Config, build, check_settings, preflight

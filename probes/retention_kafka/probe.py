@@ -1,7 +1,8 @@
-"""The probe `retention_kafka`: polls log starts and partition folders on a thread of its own."""
+"""The probe `retention_kafka`: polls log starts, folders and, on a second thread, the whole cluster."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -11,8 +12,9 @@ from typing import Protocol
 from pydantic.dataclasses import dataclass
 
 from probes.common.folders import FolderList, folders_of
-from probes.common.polling import PollingLoop
+from probes.common.polling import PollingLoop, ReadingBuffer
 from probes.retention_kafka import segments
+from probes.retention_kafka.cluster import Cluster, ClusterOffsets
 from probes.retention_kafka.log_starts import LogStartChange, LogStarts, Partition, RoundRobin
 from probes.retention_kafka.segments import CREATED, RENAMED, UNLINKED, Folders, Segments
 from soak.clients import client_settings
@@ -23,6 +25,7 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
 LIST_PERIOD_NS = 60 * SECOND_NS  # partitions may be added
+_HOUR_NS = 3600 * SECOND_NS
 SCAN_LIMIT_NS = 5_000_000  # for folders in each poll
 FIRST_SCAN_LIMIT_NS = 100_000_000  # until each folder has been read once
 
@@ -48,6 +51,8 @@ class Config:
     timeout: Duration = duration_ns("10s")
     effect_lag: Duration = duration_ns("60s")
     partitions_per_poll: int = 200
+    # How often copies that are behind, and what others write, are looked at; null: never.
+    cluster_period: Duration | None = duration_ns("5s")
 
     def __post_init__(self) -> None:
         client_settings.refuse_secrets_in_addresses("bootstrap_servers", [self.bootstrap_servers])
@@ -57,9 +62,11 @@ class Config:
             raise ValueError("timeout must be above 0s")
         if self.partitions_per_poll < 1:
             raise ValueError("partitions_per_poll must be at least 1")
+        if self.cluster_period is not None and not SECOND_NS <= self.cluster_period <= _HOUR_NS:
+            raise ValueError("cluster_period must lie between 1s and 1h")
 
 
-class Offsets(Protocol):
+class Offsets(ClusterOffsets, Protocol):
     """The requests to a cluster; see `KafkaOffsets`."""
 
     def partitions(self, topics: Sequence[str], failed: Failed) -> list[Partition]: ...
@@ -130,12 +137,17 @@ class RetentionKafka:
         self._partitions: list[Partition] = []
         self._next_list_ns = 0
         self._round_robin = RoundRobin(config.partitions_per_poll)
+        self._cluster_loop = _cluster_loop(config, clock, connect, self._buffer)
 
     def read(self) -> Reading:
+        if self._cluster_loop is not None:
+            self._cluster_loop.check()
         return self.loop.read()
 
     def close(self) -> None:
         self.loop.close()
+        if self._cluster_loop is not None:
+            self._cluster_loop.close()
 
     def poll(self, offsets: Offsets) -> None:
         """Read the folders, ask for log starts once, and pass on the changes.
@@ -166,8 +178,7 @@ class RetentionKafka:
             self._buffer.polled()
 
     def _begin(self) -> Callable[[], None]:
-        if not (self._config.bootstrap_servers and self._config.topics):
-            raise NotAvailableError("retention_kafka needs bootstrap_servers and topics")
+        _require_cluster(self._config)
         offsets = self._connect(self._config)
         return lambda: self.poll(offsets)
 
@@ -247,6 +258,29 @@ class RetentionKafka:
             *([("retention_deleted_bytes", "bytes")] if self._config.directory else []),
         ]
         return [Column(metric, labels, unit, lag) for metric, unit in numbers]
+
+
+def _require_cluster(config: Config) -> None:
+    if not (config.bootstrap_servers and config.topics):
+        raise NotAvailableError("retention_kafka needs bootstrap_servers and topics")
+
+
+def _cluster_loop(
+    config: Config, clock: Clock, connect: Callable[[Config], Offsets], buffer: ReadingBuffer
+) -> PollingLoop | None:
+    """Return the thread that looks at the whole cluster; None where it is not to be looked at."""
+    period_ns = config.cluster_period
+    if period_ns is None:
+        return None
+    cluster = Cluster(config.topics, period_ns, clock, buffer)
+    limited = dataclasses.replace(config, timeout=min(config.timeout, period_ns))
+
+    def begin() -> Callable[[], None]:
+        _require_cluster(config)
+        offsets = connect(limited)
+        return lambda: cluster.poll(offsets)
+
+    return PollingLoop("retention_kafka_cluster", begin, period_ns, clock, buffer)
 
 
 def _renamed(files: Sequence[Event]) -> list[Partition]:

@@ -36,6 +36,8 @@ _PHRASES = (
     ("cpu", "CPU"),
     ("io ", "IO "),
     ("lag messages", "consumer lag"),
+    ("cluster other messages", "messages written to other topics"),
+    ("cluster under replicated partitions", "partitions with a copy that is behind"),
 )
 _ACRONYMS = {"gc": "GC", "cpu": "CPU"}
 _KINDS = {"step": "", "drift": "drifting", "spikes": "spiking", "tail": "in its tail"}

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from probes.retention_kafka.cluster import Choose, Listing
 from soak.core.errors import BrokerError, ProbeError
 from soak.core.model import Reading
 from soak.core.ports import UNMARKED, Acks, Batch, Outgoing, TopicCreation, Topics
@@ -309,6 +310,16 @@ class FakeOffsets:
         if error is not None:
             raise error
         return [(topic, at) for topic in topics for at in range(len(self.starts))]
+
+    def listing(self, choose: Choose) -> Listing:
+        """Return one broker and no topic of others."""
+        del choose
+        return Listing({1: "b1:9092"}, {}, len(self.starts), [])
+
+    def latest(
+        self, partitions: Sequence[tuple[str, int]], failed: Callable[[ProbeError], None]
+    ) -> dict[tuple[str, int], int]:
+        raise AssertionError(f"nothing was listed, and {partitions} are asked for, {failed}")
 
     def earliest(
         self, partitions: Sequence[tuple[str, int]], failed: Callable[[ProbeError], None]

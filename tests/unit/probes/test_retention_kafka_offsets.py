@@ -9,10 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # its stubs
 
 from probes.retention_kafka.log_starts import Partition
 from probes.retention_kafka.offsets import (
     MAX_LOOKS,
+    PARTITIONS_PER_REQUEST,
     KafkaOffsets,
     Leader,
     is_unreachable,
@@ -42,6 +44,9 @@ class Cluster:
     def __init__(self, clock: FakeClock | None = None) -> None:
         self.clock = clock or FakeClock()
         self.leaders = {0: 0, 1: 1, 2: 2}
+        self.in_sync: dict[
+            int, list[int]
+        ] = {}  # by partition; copies are on the first three brokers
         self.down: set[int] = set()
         self.slow: set[int] = set()
         self.failing: set[int] = set()
@@ -50,12 +55,15 @@ class Cluster:
         self.errors: list[str] = []
 
     def offsets(self, bootstrap_servers: str = "") -> KafkaOffsets:
-        settings = {"bootstrap.servers": bootstrap_servers}
-        made = KafkaOffsets(
-            settings, 0.01, clock=self.clock, connect=self._client, is_down=self._is_down
-        )
+        made = self.connected(bootstrap_servers)
         assert len(made.partitions([TOPIC], self._failed)) == len(self.leaders)
         return made
+
+    def connected(self, bootstrap_servers: str = "") -> KafkaOffsets:
+        settings = {"bootstrap.servers": bootstrap_servers}
+        return KafkaOffsets(
+            settings, 0.01, clock=self.clock, connect=self._client, is_down=self._is_down
+        )
 
     def poll(self, offsets: KafkaOffsets) -> dict[Partition, int]:
         self.clock.advance(1)
@@ -76,7 +84,11 @@ class Cluster:
         del timeout
         self.lists += 1
         brokers = {at: SimpleNamespace(host=f"b{at}", port=9092) for at in range(BROKERS)}
-        partitions = {at: SimpleNamespace(leader=leader) for at, leader in self.leaders.items()}
+        copies = [0, 1, 2]
+        partitions = {
+            at: SimpleNamespace(leader=leader, replicas=copies, isrs=self.in_sync.get(at, copies))
+            for at, leader in self.leaders.items()
+        }
         topic = SimpleNamespace(error=None, partitions=partitions)
         return SimpleNamespace(brokers=brokers, topics={TOPIC: topic})
 
@@ -88,8 +100,9 @@ class Cluster:
             for future in futures.values():
                 future.set_exception(ValueError("no leaders found"))
         elif all(self.leaders[one.partition] not in self.down | self.slow for one in wanted):
-            for one, future in futures.items():
-                future.set_result(SimpleNamespace(offset=23 + one.partition))
+            for (one, spec), future in zip(wanted.items(), futures.values(), strict=True):
+                start = 1023 if spec is OffsetSpec.latest() else 23  # type: ignore[no-untyped-call]  # the client's
+                future.set_result(SimpleNamespace(offset=start + one.partition))
         return futures
 
 
@@ -281,3 +294,60 @@ def test_a_balancer_that_ends_each_connection_has_no_broker_behind_it() -> None:
         ending.join()
 
     assert found
+
+
+# --- the whole cluster
+
+
+def test_copies_that_are_not_in_sync_are_counted_by_the_broker_that_holds_them() -> None:
+    """Of all topics, whichever are followed; a partition without a leader is not followed."""
+    cluster = Cluster()
+    cluster.leaders = {0: 0, 1: -1, 2: 2}
+    cluster.in_sync = {0: [0, 1], 1: [], 2: [2, 0, 1]}
+    offsets = cluster.connected()
+
+    one = offsets.listing(list)
+    none = offsets.listing(lambda _: [])
+
+    assert (one.behind, one.partitions) == ({0: 1, 1: 1, 2: 2}, 3)
+    assert one.addresses == {at: f"b{at}:9092" for at in range(BROKERS)}
+    assert (one.followed, none.followed) == ([(TOPIC, 0), (TOPIC, 2)], [])
+    assert none.behind == one.behind
+
+
+def test_the_newest_offsets_are_asked_for_by_leader_and_in_bounded_requests() -> None:
+    cluster = Cluster()
+    cluster.leaders = dict.fromkeys(range(PARTITIONS_PER_REQUEST + 23), 1)
+    offsets = cluster.connected()
+    followed = offsets.listing(list).followed
+
+    found = offsets.latest(followed, lambda _: None)
+
+    assert found == {(TOPIC, at): 1023 + at for at in range(PARTITIONS_PER_REQUEST + 23)}
+    assert [len(one) for one in cluster.asked] == [PARTITIONS_PER_REQUEST, 23]
+
+
+def test_a_dead_leader_costs_the_newest_offsets_of_its_own_partitions_alone() -> None:
+    cluster = Cluster()
+    offsets = cluster.connected()
+    followed = offsets.listing(list).followed
+    cluster.down = {1}
+
+    found = [offsets.latest(followed, lambda _: None) for _ in range(POLLS)]
+
+    assert found == [{one: 1000 + offset for one, offset in OTHERS.items()}] * POLLS
+    assert cluster.asked.count({1}) == 1
+
+
+def test_a_dead_cluster_that_is_back_is_listed_again() -> None:
+    cluster = Cluster()
+    offsets = cluster.connected()
+    followed = offsets.listing(list).followed
+    cluster.down = {0, 1, 2}
+    with pytest.raises(ProbeError):
+        offsets.latest(followed, lambda _: None)
+    with pytest.raises(ProbeError, match="no broker of the cluster answers"):
+        offsets.listing(list)
+    cluster.down = set()
+
+    assert offsets.listing(list).followed == followed
