@@ -21,6 +21,7 @@ _PORT = re.compile(r":\d+$")
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _PROBE = "probe"  # the host of a load says nothing of a broker
 _OF_BROKERS = ("fsync_", "disk_", "node_disk_", "broker_log_", "retention_held_")
+_OF_CLUSTER = "cluster_"  # told of the whole cluster, by whichever host asked it
 _OF_FILES = ("gc_", "segment_")  # events of logs and folders; others are told of the whole cluster
 _SECONDS = 60
 _LEAST = 5
@@ -153,6 +154,8 @@ def _leaders_of(series: str, known: _Known) -> frozenset[str]:
     By its probe's host where no label names a host, or one that is as good on every host. An address of
     a host itself that several hosts ask is of each its own, whatever the load finds there.
     """
+    if parse_series(series).metric.startswith(_OF_CLUSTER):
+        return frozenset()
     labels, host = _texts(series)
     found = _named((one for one in labels if not (_is_local(one) and one in known.shared)), known)
     if found or any(not _is_local(text) and text not in known.shared for text in labels):

@@ -357,12 +357,13 @@ def _catching_up(facts: Facts) -> Hypothesis:
     """Return what says that a broker copies what it missed from its peers."""
     if not facts.named(*COPIES):
         return unmeasured("under_replicated", "partitions with copies that are behind")
-    behind = _most_behind(facts)
+    behind, suspect = _most_behind(facts)
     if behind < 1.0:
         return ruled_out("under_replicated", "No copy was behind.")
-    text = f"Copies of up to {behind:g} partitions of one broker were behind."
+    who = f"broker {suspect}" if suspect else "one broker"
+    text = f"Copies of up to {behind:g} partitions of {who} were behind."
     signs = [Sign(FAIR, Evidence(text, {"partitions": behind}))]
-    back, suspect = _back(facts), ""
+    back = _back(facts)
     if back is not None:
         suspect, k = back
         text = f"Broker {suspect} answers again, {when(k - facts.onset_k)}."
@@ -373,11 +374,16 @@ def _catching_up(facts: Facts) -> Hypothesis:
     return Hypothesis("under_replicated", tuple(signs), suspect)
 
 
-def _most_behind(facts: Facts) -> float:
-    """Return the most partitions of one broker with copies behind, from a minute before the onset on."""
+def _most_behind(facts: Facts) -> tuple[float, str]:
+    """Return the most partitions of one broker with copies behind, from a minute before the onset on.
+
+    With the broker whose copies they are, where the channel names it: a page is the leader's.
+    """
     start = facts.near[0] - _BACK_SECONDS
-    parts = (between(one, start, facts.end_k) for one in facts.named(*COPIES).values())
-    return max((float(part.max()) for part in parts if part.size), default=0.0)
+    parts = {name: between(one, start, facts.end_k) for name, one in facts.named(*COPIES).items()}
+    most = {name: float(part.max()) for name, part in parts.items() if part.size}
+    name = max(most, key=lambda one: (most[one], parse_series(one).label("follower")), default="")
+    return (most[name], parse_series(name).label("follower")) if name else (0.0, "")
 
 
 def _back(facts: Facts) -> tuple[str, int] | None:

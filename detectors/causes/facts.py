@@ -28,6 +28,7 @@ COPIES = (
     "kafka_server_replicamanager_underreplicatedpartitions",
     "vectorized_cluster_partition_under_replicated_replicas",
     "redpanda_kafka_under_replicated_replicas",
+    "cluster_under_replicated_partitions",
 )
 _TAKEN_IN = (
     "kafka_server_brokertopicmetrics_bytesin",
@@ -40,6 +41,8 @@ _GIVEN_OUT = (
     "vectorized_io_queue_total_read_bytes",
     "pulsar_out_messages",
 )
+OTHER_WRITES = "cluster_other_messages"
+"""Messages a second that were written to topics that are not this run's."""
 BACKLOGS = (
     "lag_messages",
     "backlog_messages",
@@ -240,6 +243,12 @@ class Facts:
     def given_out(self) -> list[Shift]:
         """Return what the brokers say they gave out or read."""
         return self.shifts(*_GIVEN_OUT)
+
+    @cached_property
+    def other_writes(self) -> Shift | None:
+        """Return what others wrote to their own topics; of several hosts that ask, the best known."""
+        found = self.shifts(OTHER_WRITES)
+        return max(found, key=lambda one: (not one.is_sparse, one.after, one.series), default=None)
 
     @property
     def is_load_steady(self) -> bool:

@@ -1,8 +1,9 @@
 """More to do: a backlog that is read, other clients, other users of a drive; or less allowed, by a quota.
 
-Method:  a backlog that begins to drain at the onset; bytes or requests at the brokers that grow while what we
-         send and receive stays, so that other clients must have sent or read them; a drive that gets more to
-         do, which neither brokers nor clients account for; a throttle time in the answers of brokers.
+Method:  a backlog that begins to drain at the onset; messages to topics that are not ours, or bytes or
+         requests at the brokers that grow while what we send and receive stays, so that other clients must
+         have sent or read them; a drive that gets more to do, which neither brokers nor clients account for;
+         a throttle time in the answers of brokers.
 Assumes: brokers report what they take in and give out for all clients, each broker its own part.
 """
 
@@ -32,7 +33,7 @@ from detectors.causes.hypothesis import (
 )
 from detectors.nearby import when
 from soak.core import wording
-from soak.core.model import Evidence
+from soak.core.model import Event, Evidence
 from soak.core.series import host_of, parse_series, source_of
 
 NEXT = {
@@ -124,14 +125,12 @@ class _Flow:
 
 
 def _foreign(facts: Facts) -> Hypothesis:
-    rolled = _rolls_of_others(facts)
-    if rolled is not None:
-        return rolled
+    found = _rolls_of_others(facts) or _written_by_others(facts)
+    if found is not None:
+        return found
     flows = [_Flow(what, parts) for what, m in _FLOWS.items() if (parts := facts.shifts(*m))]
     if not flows:
-        return unmeasured(
-            "foreign_load", "bytes and requests that the brokers take in and give out"
-        )
+        return _without_pages(facts)
     own = [*facts.sent, *facts.shifts("received_messages")]
     is_reading_known = bool(facts.shifts("received_messages"))
     grown = [one for one in flows if one.is_grown and ("out" not in one.what or is_reading_known)]
@@ -153,16 +152,103 @@ def _foreign(facts: Facts) -> Hypothesis:
         f"stayed: other clients do that.",
         {"before": worst.before, "after": worst.after},
     )
-    signs = [Sign(DECISIVE, total), Sign(0.0, worst.most.evidence(facts.change))]
-    felt = [drive for drive in facts.drives if drive.is_guilty]
-    if felt or facts.is_cpu_guilty:
-        what = [drive.name for drive in felt] + ["CPU"] * facts.is_cpu_guilty
-        text = f"It is felt: {', '.join(what)} had more to do or became slower."
-        signs.append(Sign(FAIR, Evidence(text)))
+    signs = [Sign(DECISIVE, total), Sign(0.0, worst.most.evidence(facts.change)), *_felt(facts)]
     suspect = parse_series(worst.most.series).label("target") or host_of(
         source_of(worst.most.series)
     )
     return Hypothesis("foreign_load", tuple(signs), suspect)
+
+
+def _felt(facts: Facts) -> list[Sign]:
+    felt = [drive for drive in facts.drives if drive.is_guilty]
+    if not felt and not facts.is_cpu_guilty:
+        return []
+    what = [drive.name for drive in felt] + ["CPU"] * facts.is_cpu_guilty
+    text = f"It is felt: {', '.join(what)} had more to do or became slower."
+    return [Sign(FAIR, Evidence(text))]
+
+
+_OTHER_TOPIC_GREW = "other_topic_grew"
+_LEAST_OF_OURS = 0.1
+"""Of what we send: what our own load varies by, and a cluster that carries that hardly feels."""
+_LEAST_MESSAGES = 10.0  # a second: fewer load no broker, however little we send
+
+
+def _written_by_others(facts: Facts) -> Hypothesis | None:
+    """Return what the newest offsets of other topics say: others write so many more that it is a load."""
+    one = _more_written(facts)
+    if one is None or not one.has_risen or facts.has_grown(facts.sent):
+        return None
+    ours = _sent(facts)
+    most, suspect = "", ""
+    topic = _most_grown(one, facts)
+    if topic is not None:
+        before, after = _number(topic, "before"), _number(topic, "after")
+        most = f", most of it to {topic.fields['topic']} ({before:,.0f} to {after:,.0f})"
+        suspect = f"topic {topic.fields['topic']}"
+    text = (
+        f"Other clients write more: messages to other topics than ours went from {one.before:,.0f} to "
+        f"{one.after:,.0f} a second, {when(one.onset_k - facts.onset_k)}{most}; we sent {ours:,.0f}."
+    )
+    numbers = {"before": one.before, "after": one.after, "onset_k": one.onset_k, "sent": ours}
+    is_large = one.rise >= (MORE - 1.0) * (ours + one.before)  # of all messages that are written
+    signs = [Sign(DECISIVE if is_large else CLEAR, Evidence(text, numbers)), *_felt(facts)]
+    return Hypothesis("foreign_load", tuple(signs), suspect)
+
+
+def _more_written(facts: Facts) -> Shift | None:
+    """Return what others write where that grew, at whatever time, by what may be a load."""
+    one = facts.other_writes
+    if one is None or not facts.sent or not facts.has_grown([one]):
+        return None
+    return one if one.rise >= max(_LEAST_MESSAGES, _LEAST_OF_OURS * _sent(facts)) else None
+
+
+def _sent(facts: Facts) -> float:
+    return sum(one.before for one in facts.sent)
+
+
+def _most_grown(one: Shift, facts: Facts) -> Event | None:
+    """Return the event of the topic that grew most when what others write did."""
+    spacing = channel.spacing_of(facts.nearby.series[one.series])
+    first, last = channel.near(facts.change, 0.0, spacing)
+    told = [
+        event.event
+        for event in facts.events(_OTHER_TOPIC_GREW)
+        if first <= event.k <= last and "topic" in event.event.fields
+    ]
+    return max(told, key=_rise, default=None)
+
+
+def _rise(event: Event) -> float:
+    return _number(event, "after") - _number(event, "before")
+
+
+def _number(event: Event, key: str) -> float:
+    found = event.fields.get(key)
+    return float(found) if isinstance(found, int | float) else 0.0
+
+
+def _without_pages(facts: Facts) -> Hypothesis:
+    """Return what can be said where brokers do not report what they take in and give out."""
+    one = facts.other_writes
+    if one is None:
+        return unmeasured(
+            "foreign_load", "bytes and requests that the brokers take in and give out"
+        )
+    if facts.has_grown(facts.sent):
+        more = Evidence("We sent more ourselves.")
+        return Hypothesis("foreign_load", (Sign(-CLEAR, more),))
+    if one.is_sparse or not facts.sent:
+        return unmeasured("foreign_load", "more values of what we and others write")
+    did = "did not write more" if _more_written(facts) is None else "wrote more at another time"
+    text = (
+        f"Other clients {did}: messages to those of their topics that we may see went from "
+        f"{one.before:,.0f} to {one.after:,.0f} a second."
+    )
+    against = Sign(-FAIR, Evidence(text, {"before": one.before, "after": one.after}))
+    missing = ("what the brokers give out to other clients",)
+    return Hypothesis("foreign_load", (against,), missing=missing)
 
 
 _MORE_ROLLS = 3.0
@@ -282,6 +368,7 @@ def _own_work(facts: Facts, *, is_reading: bool) -> str:
         (not work, "neither what we send nor what they take in is known"),
         (facts.is_intake_awaited, "what they take in is not known yet"),
         (facts.has_grown([*work, *facts.given_out]), "more was sent, taken in or given out"),
+        (_more_written(facts) is not None, "others wrote more"),
         (is_unread, "neither backlogs nor what they give out is known"),
         (background.draining(facts) is not None, "a backlog began to drain"),
         (facts.has_begun(*background.DELETIONS), "deletions began"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from detectors.attribution import attribute
 from soak.core.model import Explanation, Series
@@ -136,3 +137,108 @@ def test_drives_of_all_hosts_that_slow_alike_are_not_collecting_garbage() -> Non
 
     assert "drive_gc" not in causes(*drives)
     assert causes(*drives[:3])[0] == "drive_gc"
+
+
+# --- what others write to their own topics, without a page of any broker
+
+MISSING = "what the brokers give out to other clients"
+
+
+def written(before: float, after: float, at: int = ONSET, host: str = "b1") -> Series:
+    """Return what others write a second, known every five seconds as the probe polls."""
+    every = channel(f"probe@{host}|cluster_other_messages", before, after, at)
+    return Series(every.name, every.k[::5], every.values[::5])
+
+
+def test_others_who_write_more_are_named_with_their_topic() -> None:
+    grew = told("other_topic_grew", ONSET + 5, topic="bulk", before=3.0, after=4_980.0)
+    (found, *_) = attribute(STEP, around(SENT, RECEIVED, written(20.0, 5_000.0), events=grew))
+
+    assert (found.cause, found.suspect) == ("foreign_load", "topic bulk")
+    assert "messages to other topics than ours went from 20 to 5," in found.evidence[0].text
+    assert "most of it to bulk (3 to 4,980); we sent 3" in found.evidence[0].text
+    assert found.score > 0.85
+
+
+def test_others_who_write_more_are_named_where_no_topic_is() -> None:
+    """A topic that grew long before is none of this."""
+    grew = told("other_topic_grew", ONSET - 60, topic="early", before=3.0, after=4_980.0)
+    (found, *_) = attribute(STEP, around(SENT, written(20.0, 5_000.0), events=grew))
+
+    assert (found.cause, found.suspect) == ("foreign_load", "")
+
+
+def test_what_others_write_is_weighed_against_all_that_is_written() -> None:
+    """We send 300: 60 more beside 60 are less sure than 600 more."""
+    small, large = first(SENT, written(60.0, 120.0)), first(SENT, written(60.0, 660.0))
+
+    assert [one.cause for one in (small, large)] == ["foreign_load"] * 2
+    assert small.score < large.score
+
+
+@pytest.mark.parametrize(
+    ("sent", "before", "after"),
+    [(300.0, 2.0, 4.0), (300.0, 10.0, 35.0), (3.0, 2.0, 8.0), (300.0, 1000.0, 1200.0)],
+    ids=["a trifle", "less than a tenth of ours", "few at all", "less than a third more"],
+)
+def test_a_little_more_that_others_write_is_no_load(
+    sent: float, before: float, after: float
+) -> None:
+    ours = channel("produce.0@h|sent_messages", sent, sent)
+
+    assert causes(ours, RECEIVED, written(before, after)) == ["unknown"]
+
+
+def test_more_that_others_write_at_another_time_is_not_the_cause() -> None:
+    assert causes(SENT, written(20.0, 5_000.0, ONSET - 60)) == ["unknown"]
+
+
+def test_more_that_we_send_ourselves_is_not_foreign_whatever_others_do() -> None:
+    sent = channel("produce.0@h|sent_messages", 300.0, 3_000.0)
+
+    assert causes(sent, written(20.0, 5_000.0)) == ["unknown"]
+
+
+def test_others_who_write_as_before_may_still_read_more() -> None:
+    """So it is not ruled out: what they read would have to be measured."""
+    found = first(SENT, written(120.0, 118.0))
+
+    assert found.cause == "unknown"
+    assert any(MISSING in one.text for one in found.evidence)
+    assert not any("foreign_load is ruled out" in one.text for one in found.against)
+
+
+def test_where_pages_say_what_brokers_take_in_and_give_out_it_is_ruled_out() -> None:
+    found = first(SENT, RECEIVED, written(120.0, 118.0), taken_in("b1:7071", 3e5, 3e5))
+
+    assert any("foreign_load is ruled out" in one.text for one in found.against)
+
+
+def test_several_hosts_that_ask_one_cluster_count_once() -> None:
+    """Each of three brokers' hosts has 12 and then 38 messages of others: not a tenth of ours together."""
+    each = [written(12.0, 38.0, host=host) for host in ("b1", "b2", "b3")]
+
+    assert causes(SENT, *each) == ["unknown"]
+
+
+def test_the_host_that_asked_says_nothing_of_where_others_write() -> None:
+    """It is on the one broker whose latency stayed; the topic may be on the other."""
+    leaders = [
+        channel(
+            f'produce.0@h|publish_latency_seconds{{leader="{at}",quantile="0.99"}}', 0.004, after
+        )
+        for at, after in (("b1:9092", 0.004), ("b2:9092", 0.06))
+    ]
+
+    assert causes(SENT, *leaders, written(20.0, 5_000.0)) == ["foreign_load"]
+
+
+def test_a_drive_that_others_fill_through_the_brokers_has_no_other_user() -> None:
+    drive = [
+        channel(f"probe@b1|node_disk_written_bytes{VDA}", 2e7, 8e7),
+        channel(f"probe@b1|disk_write_await_seconds{VDA}", 1e-3, 2e-2),
+        channel(f"probe@b1|node_disk_io_time_seconds{VDA}", 0.1, 0.9),
+    ]
+
+    assert causes(SENT, RECEIVED, *drive) == ["noisy_neighbour"]
+    assert causes(SENT, RECEIVED, *drive, written(20.0, 5_000.0)) == ["foreign_load"]

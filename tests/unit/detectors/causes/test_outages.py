@@ -218,6 +218,25 @@ def test_copies_that_catch_up_after_a_broker_came_back() -> None:
     assert (found.cause, found.suspect) == ("under_replicated", "b3:7071")
 
 
+def behind(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Series:
+    """Return the copies that are behind as the cluster's list of topics has them, every five seconds."""
+    name = 'probe@b1|cluster_under_replicated_partitions{follower="b3:9092"}'
+    return Series(name, K[::5], values[::5])
+
+
+def test_copies_are_known_without_any_page() -> None:
+    """Then that none is behind rules it out, and else the broker that holds them is named."""
+    (calm,) = attribute(STEP, around(behind(np.zeros(END))))
+    late = behind(np.where((K >= ONSET - 30) & (K < ONSET + 50), 12.0, 0.0))
+    found = first(around(late, page("b3:7071", range(ONSET - 30, ONSET))), STEP)
+
+    assert "under_replicated is ruled out: No copy was behind." in [
+        one.text for one in calm.against
+    ]
+    assert (found.cause, found.suspect) == ("under_replicated", "b3:7071")
+    assert "12 partitions of broker b3:9092 were behind" in found.evidence[0].text
+
+
 def failing(reason: str, *ks: int, messages: int = 100) -> tuple[TimedEvent, ...]:
     return told("send_errors", *ks, reason=reason, messages=messages)
 
