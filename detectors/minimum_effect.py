@@ -7,6 +7,7 @@ that a change is as large, and as sure, online as it is offline.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import exp, inf, log, log10
 from typing import Literal
 
@@ -114,6 +115,11 @@ def is_back(change: Change, level: float, is_worth: Callable[[float, float], boo
         return True
     is_nearer = abs(level - change.before) < abs(level - change.after)
     return is_nearer and not is_worth(change.before, level)
+
+
+def ended(change: Change, k: int) -> Change:
+    """Return a change as gone since second `k`, but after its onset though the clock was set back since."""
+    return replace(change, state="gone", resolved_k=max(k, change.onset_k + 1))
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))

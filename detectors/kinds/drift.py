@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.kinds.recent_rows import COARSE, MINUTE, Block, Recent
-from detectors.minimum_effect import Config, is_back
+from detectors.minimum_effect import Config, ended, is_back
 from soak.core.model import Change, Series
 
 # --- Whether levels in order rise or fall steadily, and not by one step.
@@ -123,7 +123,7 @@ class Watch:
         change = _change(series, k, seen, config)
         old = self.standing
         if old is not None and _is_turned(old, change):
-            changes.append(replace(old, state="gone", resolved_k=k))
+            changes.append(ended(old, k))
             self.standing = None
         if self.standing is None:
             self.standing = change
@@ -141,7 +141,7 @@ class Watch:
         if not is_back(change, level, config.is_worth):
             return []
         self.standing = None
-        return [replace(change, state="gone", resolved_k=k)]
+        return [ended(change, k)]
 
     def to_state(self) -> dict[str, Any]:
         """Return the state for JSON."""

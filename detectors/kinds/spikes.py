@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtrc
 
 from detectors.kinds.recent_rows import MINUTE, Recent
-from detectors.minimum_effect import Config
+from detectors.minimum_effect import Config, ended
 from soak.core.model import Change, Series
 
 # --- Whether bursts keep a period: how many fall on the ticks of a comb, against chance.
@@ -241,9 +241,9 @@ class Watch:
             rise = y - recent.level
             is_clear = rise > _CLEAR_SDS * recent.sd
             self.crossings.take(k, rise / config.reach(recent.level) if is_clear else 0.0)
-        ended = None
+        burst = None
         if self.now is not None and k > self.now[0] + self.now[1] + (_CALM - 1) * self.spacing:
-            ended, self.now = self.now, None
+            burst, self.now = self.now, None
         self.calm_rows += 1
         # a new level, known by now
         if self.now is not None and self.now[1] > MINUTE * self.spacing:
@@ -255,11 +255,11 @@ class Watch:
                 self.calm_rows = 0
             first, _, top = self.now or (k, 0, y)
             self.now = first, k - first + self.spacing, max(top, y)
-        if ended is None or ended[1] > max(_LONGEST, 2 * self.spacing):
+        if burst is None or burst[1] > max(_LONGEST, 2 * self.spacing):
             return changes
-        if self.bursts and ended[0] > self.bursts[-1][0] + self._longest_gap():
+        if self.bursts and burst[0] > self.bursts[-1][0] + self._longest_gap():
             self.bursts = []
-        self.bursts = [*self.bursts, ended][-_MOST:]
+        self.bursts = [*self.bursts, burst][-_MOST:]
         return changes + self._told(series, k, recent.level, config)
 
     def note_step(self, onset_k: int) -> None:
@@ -293,8 +293,8 @@ class Watch:
         self.standing, self.tick_k = replace(change, raised_k=k), tick_k
         self.crossings.forget(change.onset_k)  # else it would be known when it comes back
         self.calm_rows = round((k - tick_k) / self.spacing)
-        ended = [] if old is None else [replace(old, state="gone", resolved_k=k)]
-        return [*ended, self.standing]
+        before = [] if old is None else [ended(old, k)]
+        return [*before, self.standing]
 
     def _longest_gap(self) -> float:
         """Return how many seconds after a burst the next one may come and follow it: noise may hide ticks."""
@@ -367,7 +367,7 @@ class Watch:
         if change is None or not is_silent:
             return []
         self.standing, self.bursts = None, []
-        return [replace(change, state="gone", resolved_k=k)]
+        return [ended(change, k)]
 
     def to_state(self) -> dict[str, Any]:
         """Return the state for JSON."""

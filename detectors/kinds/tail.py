@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import exp, isfinite
+from math import exp, inf, isfinite
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +30,7 @@ from detectors.client_seconds import (
     latency_of,
 )
 from detectors.kinds.recent_rows import MINUTE, Recent
-from detectors.minimum_effect import Config
+from detectors.minimum_effect import Config, ended
 from detectors.offline import steps
 from detectors.online import panel as online_panel
 from soak.core.model import Change, Column, Series
@@ -112,7 +112,7 @@ class Exceedance:
         self, thresholds: tuple[str, ...], above: NDArray[np.float64], total: float
     ) -> list[float]:
         """Take a second that counts; return its odds for each of `SHARES`, NaN while they are not known."""
-        if not (total > 0.0 and np.all(np.isfinite(above))):
+        if not (0.0 < total < inf and np.all(np.isfinite(above))):
             return _UNKNOWN
         if not self._is_of(thresholds):
             self.rows, self.above, self.total, self.chosen = 0, {}, 0.0, None
@@ -213,7 +213,6 @@ def _grown(series: Series, starts: NDArray[np.int64], step: Change) -> Change:
 
 
 _ODDS_RATIO = 2.0  # least growth of the odds
-_MOST_TOLD = 4  # of one series
 _OVER = frozenset({"withdrawn", "gone"})
 _MEDIAN, _SLOW, _FAR = "0.5", "0.99", "0.999"
 
@@ -228,7 +227,9 @@ class Tails:
         )
         self._panel = online_panel.Panel(self._settings)
         self._learnt: dict[str, Exceedance] = {}
-        self._told: dict[ChangeId, Change] = {}  # by the raise of the odds
+        self._told: dict[
+            ChangeId, Change
+        ] = {}  # by the raise of the odds, as long as their panel has it
         self._held: list[Change] = []  # of the odds, confirmed beside steps that wait
         self._places: BySource[list[tuple[str, _Counts]]] = BySource()
         self._alone: list[ChangeId] = []  # steps of p99.9 that are tails: series and raise
@@ -262,7 +263,7 @@ class Tails:
         """Return a step of p99.9 as a tail when neither p50 nor p99 has moved; any other as it is."""
         name = identity(step)
         if step.state == "confirmed" and self._is_alone(step, recents):
-            self._alone = _bounded([*self._alone, name], step.series)
+            self._alone.append(name)
         if name not in self._alone:
             return step
         if step.state in _OVER:
@@ -315,7 +316,9 @@ class Tails:
             self._held = [one for one in self._held if identity(one) != identity(said)]
             if known is None:
                 return []
-            return [replace(known, state=said.state, resolved_k=said.resolved_k)]
+            if said.resolved_k is None:
+                return [replace(known, state=said.state)]
+            return [ended(known, said.resolved_k)]
         seen = self._levels(recents, series, source, metric, said.onset_k)
         step = near.beside(series_name(source, metric), said.onset_k)
         if seen is None or step == "told":
@@ -332,7 +335,6 @@ class Tails:
             said, series=series, raised_k=raised_k, before=before, after=after, kind="tail"
         )
         self._told[name] = change
-        self._told = {name: self._told[name] for name in _bounded(list(self._told), series)}
         return [change]
 
     def _levels(
@@ -359,12 +361,6 @@ class Tails:
             self._worth.unscaled(recent.before(onset_k)),
             self._worth.unscaled(float(np.median(after)) if after.size else float("nan")),
         )
-
-
-def _bounded(names: list[ChangeId], series: str) -> list[ChangeId]:
-    """Return names without those of a series between its first ones and its newest, if it has too many."""
-    own = [name for name in names if name[0] == series]
-    return [name for name in names if name not in own[_MOST_TOLD - 1 : -1]]
 
 
 def _odds_column(metric: str, quantile: str) -> Column:

@@ -155,6 +155,19 @@ def test_a_clock_set_back_hides_nothing_that_comes_after_it() -> None:
     assert gate.take(4000, 1, "soak", is_valid=True).counts
 
 
+@pytest.mark.long
+def test_a_comb_ends_after_its_onset_though_the_clock_was_set_back() -> None:
+    y = noise(2400)
+    y[600:1200:40] += 1.0
+    panel, found = Panel(CONFIG), []
+    for row, values in enumerate(latencies(y)):
+        epoch, k = (0, row + 5000) if row < 1200 else (1, row)
+        found += panel.update("s", COLUMNS, k, values, True, "soak", epoch=epoch)
+    (gone,) = [one for one in found if one.kind == "spikes" and one.state == "gone"]
+
+    assert gone.resolved_k == gone.onset_k + 1
+
+
 def test_the_state_of_the_kinds_is_small() -> None:
     """At most 2 kB a watched series, of which a run has six."""
     panel = Panel(CONFIG)
