@@ -1,4 +1,4 @@
-"""The table of all constants of the online step detector."""
+"""The table of the numbers that decide what the online step detector finds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Every number that was chosen; behind each, what fixes it."""
+    """Behind each number, what fixes it."""
 
     # memory
     scale_rows: float = 150.0  # of s: doubling noise is followed in minutes; flat from 80 to 300
