@@ -12,23 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import minimum_effect, objectives, outage
-from detectors.client_seconds import BySource, Second, is_headline, latency_of
+from detectors.client_seconds import LONG_GAP_SECONDS, BySource, Second, is_headline, latency_of
 from detectors.kinds import drift, spikes, tail
-from detectors.kinds.recent_rows import Recent
+from detectors.kinds.recent_rows import MINUTE, Recent
 from detectors.kinds.tail import NearSteps
 from detectors.level_shift import Config
+from detectors.minimum_effect import ended
 from detectors.online import panel as online_panel
 from detectors.online import state as online_state
 from detectors.online.panel import Moment
 from soak.core.model import Change, Column
-from soak.core.series import series_name
+from soak.core.series import parse_series, series_name
 from soak.core.units import SECOND_NS
 
 # Steps are looked for in every series, the other kinds in the latencies that make findings. In one second a
 # series raises one change: a step first, then spikes, then a drift, then a tail. So series and second
 # identify a change; spikes and drifts that had to wait are raised again later.
 
-VERSION = 139
+VERSION = 140
 """Version of the state of all kinds; the state of steps in it has a version of its own."""
 LAYOUT = f"{VERSION}.{online_state.VERSION}"
 """Of the whole state: what differs in it cannot be read."""
@@ -44,10 +45,23 @@ class _Watched:
     recent: Recent
     drift: drift.Watch
     spikes: spikes.Watch
+    last_k: int = 0  # in which it had a value
 
     def to_state(self) -> dict[str, Any]:
         """Return the state for JSON."""
-        return {name: getattr(self, name).to_state() for name in self.__slots__}
+        parts = {name: getattr(self, name).to_state() for name in ("recent", "drift", "spikes")}
+        return {**parts, "last_k": self.last_k}
+
+    def has_gone_on(self, other: _Watched) -> bool:
+        """True when all of the last minute came after another series ended."""
+        return bool(self.recent.last) and self.recent.last[0][0] > other.last_k
+
+    def end(self, k: int) -> list[Change]:
+        """Return the drift and the spikes that stand as gone in second `k`."""
+        found = [ended(one.standing, k) for one in (self.drift, self.spikes) if one.standing]
+        self.drift.standing = self.spikes.standing = None
+        self.spikes.start_anew()
+        return found
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> _Watched:
@@ -55,6 +69,7 @@ class _Watched:
             Recent.of(state["recent"]),
             drift.Watch.of(state["drift"]),
             spikes.Watch.of(state["spikes"]),
+            state["last_k"],
         )
 
 
@@ -136,7 +151,27 @@ class Panel:
         recents = {name: one.recent for name, one in known.items()}
         raised = _in_turn(known, slow, k, busy)
         tails = self._tails.update(source, columns, second, moment, recents, self._near)
+        if moment.counts and k % MINUTE == 0:
+            raised += self._end_of_leaders(source, k)
         return [*changes, *raised, *(one for one in tails if not _is_name_taken(known, one))]
+
+    def _end_of_leaders(self, source: str, k: int) -> list[Change]:
+        """Return what stands of leaders that had no message for long, while others had.
+
+        It is gone since: they lead no partition any more, and nobody waits for them.
+        """
+        known, found = self._sources[source], []
+        for name, one in known.items():
+            if k - one.last_k <= LONG_GAP_SECONDS or not parse_series(name).label("leader"):
+                continue
+            latency = _without_leader(name)
+            if any(
+                other.has_gone_on(one) and _without_leader(like) == latency != like
+                for like, other in known.items()
+            ):
+                column = name.removeprefix(series_name(source, ""))
+                found += self._steps.end(source, column, one.last_k + 1) + one.end(one.last_k + 1)
+        return found
 
     def _start_anew(self, source: str, k: int, last_k: int) -> None:
         """Forget what a second does not follow: it comes after a long gap, or again."""
@@ -145,6 +180,7 @@ class Panel:
             self._near.forget(source)
         for one in self._sources[source].values():
             one.recent = Recent()
+            one.last_k = min(one.last_k, k)
             if is_back:
                 one.spikes.go_back(k + self._baseline)
             else:
@@ -213,6 +249,7 @@ class Panel:
         if one is None:
             one = _Watched(Recent(), drift.Watch(), spikes.Watch(k + self._baseline))
             known[name] = one
+        one.last_k = k
         changes = one.spikes.take(name, k, y, one.recent, config)
         if one.recent.take(k, y):
             changes += one.drift.minute_ended(name, k, one.recent, config)
@@ -225,6 +262,12 @@ class Panel:
             for i, one in enumerate(columns)
             if self._is_watched(one)
         ]
+
+
+def _without_leader(series: str) -> str:
+    found = parse_series(series)
+    labels = tuple(pair for pair in found.labels if pair[0] != "leader")
+    return str(dataclasses.replace(found, labels=labels))
 
 
 def _in_turn(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from detectors.client_seconds import LONG_GAP_SECONDS
 from detectors.level_shift import Config
-from detectors.minimum_effect import confidence_of, is_back
+from detectors.minimum_effect import confidence_of, ended, is_back
 from detectors.online import state as stored
 from detectors.online.onset import Onset
 from detectors.online.state import ROWS, Candidate, SeriesArrays, SourceState
@@ -141,6 +141,14 @@ class Panel:
             changes += _close(one)
         return changes
 
+    def end(self, source: str, name: str, k: int) -> list[Change]:
+        """Return the open changes of a series as gone in second `k`, and forget its level."""
+        one = self._sources[source]
+        opened = [*one.state.opened.pop(name, []), *one.state.left.pop(name, [])]
+        if opened and name in one.steps.places:
+            one.steps.learn_anew(np.array([one.steps.places[name]]))
+        return [ended(change, k) for change in opened]
+
     def to_bytes(self) -> bytes:
         """Return the whole state; the same later records give the same changes bit for bit."""
         for name, one in self._states.items():
@@ -214,7 +222,7 @@ class Panel:
                 # of a stair the first step is the last to end
                 opened = one.state.opened.get(name, [])
                 kept, gone = opened[: _MOST_OPEN - 1], opened[_MOST_OPEN - 1 :]
-                changes += [replace(other, state="gone", resolved_k=k) for other in gone]
+                changes += [ended(other, k) for other in gone]
                 one.state.opened[name] = [*kept, change]
                 one.steps.restart(i, found)
             elif rows >= ROWS or (rows >= one.steps.confirm and not one.steps.is_above(i)):
@@ -273,10 +281,7 @@ def _close(one: _Source) -> list[Change]:
         opened = one.state.opened[name]
         is_step = partial(one.steps.is_step, i)
         gone = [change for change in opened if is_back(change, level, is_step)]
-        changes += [
-            replace(change, state="gone", resolved_k=max(change.onset_k + 1, since_k))
-            for change in gone
-        ]
+        changes += [ended(change, since_k) for change in gone]
         one.state.opened[name] = [change for change in opened if change not in gone]
         if not one.state.opened[name]:
             del one.state.opened[name]

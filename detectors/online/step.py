@@ -27,6 +27,7 @@ from detectors.online.onset import Onset
 from detectors.online.state import CELL, ROWS, SLOTS, SourceState
 from soak.core.units import SECOND_NS
 
+_ALL = slice(None)
 _LEAST_PART = 3  # rows in a third
 _SMALL_ROWS = 60  # a shift below the minimum effect becomes the level after so many rows
 
@@ -50,13 +51,14 @@ class Steps:
         self._can_alarm = np.zeros(n, np.bool_)
         self._set_scale()
         self._noise = noise.judge(state.arrays, self._effect())
-        window.add_up(self._sums, state.arrays, self._noise.unit, state.used, slice(None))
+        window.add_up(self._sums, state.arrays, self._noise.unit, state.used, _ALL)
 
     def push(self, k: int, values: NDArray[np.float64]) -> None:
-        """Take the values of second `k`, shape (n,); NaN is no value."""
+        """Take the values of second `k`, shape (n,); one that is not finite is no value."""
         state, arrays = self.state, self.state.arrays
+        values = np.where(np.isfinite(values), values, np.nan)
         self._leave_log(values)
-        y = np.where(np.isfinite(values), values, np.nan).astype(np.float32)
+        y = values.astype(np.float32)
         np.log10(values, out=y, where=self.is_log & (values > 0.0), casting="same_kind")
         if state.used == SLOTS:
             self._shift()
@@ -125,14 +127,14 @@ class Steps:
         self._noise = noise.judge(arrays, self._effect())
         window.add_up(self._sums, arrays, self._noise.unit, state.used, np.array([i]))
 
-    def learn_anew(self) -> None:
-        """Forget all levels and keep the noise."""
+    def learn_anew(self, at: NDArray[np.int64] | slice = _ALL) -> None:
+        """Forget the levels of the series `at`, and keep their noise."""
         arrays = self.state.arrays
-        arrays.y[:] = np.nan
-        arrays.cell_count[:] = 0
-        arrays.far[:] = arrays.far_rows[:] = 0
-        arrays.peak[:] = arrays.below[:] = 0
-        window.add_up(self._sums, arrays, self._noise.unit, self.state.used, slice(None))
+        arrays.y[:, at] = np.nan
+        arrays.cell_count[:, at] = 0
+        arrays.far[at] = arrays.far_rows[at] = 0
+        arrays.peak[at] = arrays.below[at] = 0
+        window.add_up(self._sums, arrays, self._noise.unit, self.state.used, at)
 
     def levels(self, places: Sequence[int], rows: int) -> list[float | None]:
         """Return the median of the newest rows of these series, each in its own unit.
@@ -168,7 +170,7 @@ class Steps:
         self._noise = noise.judge(arrays, self._effect())
         noise.learn_clip(arrays, self._noise)
         threshold.set_thresholds(arrays, self._log_rows)
-        window.add_up(self._sums, arrays, self._noise.unit, ROWS, slice(None))
+        window.add_up(self._sums, arrays, self._noise.unit, ROWS, _ALL)
 
     def _effect(self) -> NDArray[np.float64]:
         return minimum_effect.smallest_rises(

@@ -282,6 +282,31 @@ def test_a_new_start_with_a_clock_set_back_goes_on_at_once() -> None:
     assert [abs(change.onset_k - 1050) <= 2 for change in ups] == [True]
 
 
+def test_a_change_that_is_gone_ends_after_its_onset_though_the_clock_was_set_back() -> None:
+    values, panel, found = latencies(8, 260, onset=100), Panel(Config(baseline=BASELINE)), []
+    values[150:] = latencies(9, 110)
+    for row in range(260):
+        epoch, k = (1, row + 1000) if row < 150 else (2, row + 500)
+        found += panel.update("p@h", [P99], k, values[row : row + 1], True, "soak", epoch=epoch)
+    (gone,) = [change for change in found if change.state == "gone"]
+
+    assert gone.resolved_k is not None
+    assert gone.resolved_k > gone.onset_k
+
+
+@pytest.mark.parametrize("odd", [np.inf, -np.inf])
+def test_a_latency_that_is_not_finite_is_no_value(odd: float) -> None:
+    states = []
+    for missing in (np.nan, odd):
+        values, panel = latencies(8, 300, onset=200), Panel(Config(baseline=BASELINE))
+        values[::7] = missing
+        for k in range(300):
+            panel.update("p@h", [P99], k, values[k : k + 1], True, "soak")
+        states.append(panel.to_bytes())
+
+    assert states[0] == states[1]
+
+
 @pytest.mark.long
 def test_the_state_takes_at_most_a_kilobyte_a_series() -> None:
     columns = [Column("x", (("i", str(i)),), "seconds") for i in range(100)]
