@@ -5,7 +5,7 @@ Method:  series made of blocks of the quiet seconds (`drawn`) go through the ver
          of many sizes are put in, and from which size on 90 % are confirmed in time is found (`size_seen`).
 Assumes: the quiet seconds are typical. Each series is judged by itself: alarms that come together are one
          finding and are counted apart here. It speaks of steps, and of the tails that are steps of p99.9
-         alone: blocks of minutes hold no drift of hours and no comb, and no counts of slow messages.
+         alone: blocks of minutes hold no drift of hours and no pulse train, and no counts of slow messages.
 """
 
 from __future__ import annotations

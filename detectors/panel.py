@@ -80,11 +80,11 @@ class Panel:
         self,
         config: Config,
         watched: Callable[[Column], bool] = is_headline,
-        worth: minimum_effect.Config | None = None,
+        effect: minimum_effect.Config | None = None,
         outages: outage.Config | None = None,
         settings: objectives.Settings | None = None,
     ) -> None:
-        """`worth`: what kinds other than steps must clear; by default what `config` says.
+        """`effect`: what kinds other than steps must clear; by default what `config` says.
 
         `settings`: the objectives of the run; by default none.
         """
@@ -92,9 +92,9 @@ class Panel:
         self._objectives = objectives.Objectives(settings or objectives.Settings())
         self._is_watched = watched
         self._baseline = config.baseline // SECOND_NS
-        self._worth = worth or config.minimum_effect
+        self._effect = effect or config.minimum_effect
         self._steps = online_panel.Panel(config)
-        self._tails = tail.Tails(config, self._worth)
+        self._tails = tail.Tails(config, self._effect)
         self._sources: dict[str, dict[str, _Watched]] = {}  # series by name with the source
         self._near = NearSteps()
         self._places: BySource[list[_Place]] = BySource()
@@ -256,9 +256,9 @@ class Panel:
         return changes
 
     def _watched(self, source: str, columns: Sequence[Column]) -> list[_Place]:
-        linear = dataclasses.replace(self._worth, scale="linear", smallest_step_seconds=0.0)
+        linear = dataclasses.replace(self._effect, scale="linear", smallest_step_seconds=0.0)
         return [
-            (i, series_name(source, one.name), self._worth if one.unit == "seconds" else linear)
+            (i, series_name(source, one.name), self._effect if one.unit == "seconds" else linear)
             for i, one in enumerate(columns)
             if self._is_watched(one)
         ]
@@ -299,7 +299,7 @@ def _is_name_taken(known: Mapping[str, _Watched], tail: Change) -> bool:
 
 
 def _note_step(known: Mapping[str, _Watched], step: Change) -> None:
-    """Leave the combs that came with a step to it."""
+    """Leave the pulse trains that came with a step to it."""
     for name, one in known.items():
         if latency_of(name) == latency_of(step.series):
             one.spikes.note_step(step.onset_k)

@@ -1,12 +1,12 @@
 """Spikes that come again after the same time: a roll of segments every 52 s, a checkpoint every 8.5 min.
 
 Method:  a burst begins where a value lies both the smallest step and five robust sd above the median of the
-         last minute, and ends after two calm rows. With each burst the last 24 are held against combs
+         last minute, and ends after two calm rows. With each burst the last 24 are held against pulse trains
          (`_comb`); one is told when it is rarer than the threshold, and gone after three ticks without a
          burst on them, or when one of another period is told.
 Assumes: bursts of at most 20 s or two rows, six rows to two hours apart, of which noise hides two in a row
-         and a quarter of all at most; a minute is one of rows of a second. A comb that is there from the
-         start of a watch is how the cluster is, no news.
+         and a quarter of all at most; a minute is one of rows of a second. A pulse train that is there from
+         the start of a watch is how the cluster is, no news.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from detectors.kinds.recent_rows import MINUTE, Recent
 from detectors.minimum_effect import Config, ended
 from soak.core.model import Change, Series
 
-# --- Whether bursts keep a period: how many fall on the ticks of a comb, against chance.
-# Method:  combs through every pair of an early and a late burst; of those with a burst at most ticks, the
-# one with the rarest number of hits, by the binomial law of bursts that come at any time. Every comb tried
-# costs its share.
+# --- Whether bursts keep a period: how many fall on the ticks of a pulse train, against chance.
+# Method:  pulse trains through every pair of an early and a late burst; of those with a burst at most ticks,
+# the one with the rarest number of hits, by the binomial law of bursts that come at any time. Every pulse
+# train tried costs its share.
 
 LEAST_BURSTS = 6
 EARLY_ROWS, EARLY_RATIO = 1.0, 0.02  # and of a period: by how much a burst may be early or late
 _LEAST_ROWS = 6.0
-_ENDS = 3  # bursts at either end that may be no part of the comb
+_ENDS = 3  # bursts at either end that may be no part of the pulse train
 _LEAST_FILLED = 0.75  # of the ticks
 _MOST_CHANCE = 0.5  # of a burst to hit a tick by chance
 
 
 @dataclass(frozen=True, slots=True)
-class Comb:
+class PulseTrain:
     """A period in the unit of the times; `surprise`: -ln of the chance of one so sharp in random bursts."""
 
     period: float
@@ -48,8 +48,8 @@ class Comb:
     tick: float  # the last of these
 
 
-def judged(starts: NDArray[np.int64] | NDArray[np.float64]) -> Comb | None:
-    """Return the sharpest comb of bursts, in rows and in order; None when there is none worth the name."""
+def judged(starts: NDArray[np.int64] | NDArray[np.float64]) -> PulseTrain | None:
+    """Return the sharpest pulse train of bursts, in rows and in order; None when there is none."""
     n = starts.size
     if n < LEAST_BURSTS:
         return None
@@ -66,17 +66,17 @@ def judged(starts: NDArray[np.int64] | NDArray[np.float64]) -> Comb | None:
     usable = (periods >= _LEAST_ROWS) & (chance <= _MOST_CHANCE) & (filled > _LEAST_FILLED * ticks)
     if not usable.any():
         return None
-    # a comb goes through two bursts; the others hit it by chance, so many of them or more
+    # a pulse train goes through two bursts; the others hit it by chance, so many of them or more
     rarity = bdtrc(hits.sum(axis=1) - 3, n - 2, np.minimum(chance, _MOST_CHANCE))
     at = int(np.argmin(np.where(usable, rarity, np.inf)))
     period, last = _fitted(times[hits[at]], float(periods[at]))
-    return Comb(period, -log(rarity[at] * periods.size), hits[at], last)
+    return PulseTrain(period, -log(rarity[at] * periods.size), hits[at], last)
 
 
 def _candidates(
     times: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the burst that each comb goes through, its period, and its ticks up to a late burst."""
+    """Return the burst that each pulse train goes through, its period, and its ticks up to a late burst."""
     n = times.size
     found = [
         (i, (times[j] - times[i]) / ticks, ticks)
@@ -199,18 +199,20 @@ _SDS = 5.0
 _CLEAR_SDS = 3.0  # a rise that is no noise, though it need not be a burst
 _CALM = 2  # rows that end a burst
 _LONGEST = 20  # seconds, or two rows
-_MOST = 24  # bursts held against combs
+_MOST = 24  # bursts held against pulse trains
 _SILENT_TICKS = 3.5
 _SLACK = 3  # seconds
 _SAME_PERIOD = 0.05
-_BEAT_RATIO = 4 / 3  # faster or slower, a comb of about the height is the one that was there
+_BEAT_RATIO = 4 / 3  # faster or slower, a pulse train of about the height is the one that was there
 _BEAT_STEPS = 1.7  # by so many smallest steps it may have grown: of 1.5 x, by a factor of 2
-_REMEMBERED_SECONDS = 7200  # at least a burst; a comb that was so, or whose beat changes
+_REMEMBERED_SECONDS = 7200  # at least a burst; a pulse train that was so, or whose beat changes
 _SAME_HEIGHT = 1.2  # in smallest steps above the level
 _FOLLOWED = 0.25  # of how early or late a burst is: a period is never known exactly
-_LENIENT = 1.5  # a burst of the standing comb may be so much earlier or later: ticks are less sure
-_STEP_SECONDS = 60  # before a step and after it, in which a comb that begins is the step's
-_MOST_STEPS = 4  # the newest, with which a comb may have come
+_LENIENT = (
+    1.5  # a burst of the standing pulse train may be so much earlier or later: ticks are less sure
+)
+_STEP_SECONDS = 60  # before a step and after it, in which a pulse train that begins is the step's
+_MOST_STEPS = 4  # the newest, with which a pulse train may have come
 
 Burst = tuple[int, int, float]
 """First second, seconds, and the highest value on the scale of judgement."""
@@ -220,22 +222,22 @@ Burst = tuple[int, int, float]
 class Watch:
     """The bursts of one series, as they come."""
 
-    known_until_k: int | None = None  # a comb that is there by this second is no news
+    known_until_k: int | None = None  # a pulse train that is there by this second is no news
     stepped_k: list[int] = field(default_factory=list)  # nor is one that begins about a step
-    known: tuple[float, float, float] | None = None  # of such a comb: last tick, period, top
-    calm_rows: int = 0  # since the standing comb had a burst
+    known: tuple[float, float, float] | None = None  # of such a pulse train: last tick, period, top
+    calm_rows: int = 0  # since the standing pulse train had a burst
     tick_k: float | None = None  # when it last had; None where any burst may be one, behind a gap
     now: Burst | None = None
     bar: float = 0.0  # what a value must pass to belong to it
     bursts: list[Burst] = field(default_factory=list)
     standing: Change | None = None
     spacing: int = 1  # seconds from row to row
-    crossings: Crossings = field(default_factory=Crossings)  # while no comb stands
-    # a comb that was so: when last, period, height in smallest steps above the level
+    crossings: Crossings = field(default_factory=Crossings)  # while no pulse train stands
+    # a pulse train that was so: when last, period, height in smallest steps above the level
     hidden: tuple[int, float, float] | None = None
 
     def take(self, series: str, k: int, y: float, recent: Recent, config: Config) -> list[Change]:
-        """Take the next value, with the level before it; return a comb that is found, or its end."""
+        """Take the next value, with the level before it; return a pulse train that is found, or its end."""
         changes = self._gone(k)
         if self.standing is None:
             rise = y - recent.level
@@ -263,7 +265,7 @@ class Watch:
         return changes + self._told(series, k, recent.level, config)
 
     def note_step(self, onset_k: int) -> None:
-        """Leave a comb that begins about this second to the step."""
+        """Leave a pulse train that begins about this second to the step."""
         self.stepped_k = [*self.stepped_k, onset_k][-_MOST_STEPS:]
 
     def start_anew(self) -> None:
@@ -278,11 +280,11 @@ class Watch:
         self.known_until_k = known_until_k
 
     def _told(self, series: str, k: int, level: float, config: Config) -> list[Change]:
-        """Return a comb that is news, and the end of the one that stood until then."""
-        combed, old = _combed(series, self.bursts, self.spacing, level, config), self.standing
-        if combed is None:
+        """Return a pulse train that is news, and the end of the one that stood until then."""
+        found, old = _train_of(series, self.bursts, self.spacing, level, config), self.standing
+        if found is None:
             return []
-        change, tick_k = combed
+        change, tick_k = found
         if old is not None and _is_same(_period(change), _period(old)):
             self.tick_k = tick_k
             self.calm_rows = min(self.calm_rows, round((k - tick_k) / self.spacing))
@@ -303,7 +305,7 @@ class Watch:
         return max(_SILENT_TICKS * period, _REMEMBERED_SECONDS)
 
     def _is_on_tick(self, k: int) -> bool:
-        """Return whether a burst is the standing comb's, whose ticks follow it by a part when it is."""
+        """Return whether a burst is the standing train's, whose ticks follow it by a part when it is."""
         period = _period(self.standing)
         if not period:
             return False
@@ -317,10 +319,10 @@ class Watch:
         return is_hit
 
     def _is_known(self, change: Change, tick_k: float, config: Config) -> bool:
-        """Return whether a comb was there from the start, or came with a step; note it when so.
+        """Return whether a pulse train was there from the start, or came with a step; note it when so.
 
         A collector's beat changes with its heap, and its pauses grow: about as high and about as often,
-        not long after, is the same comb.
+        not long after, is the same pulse train.
         """
         period, onset_k = _period(change), change.onset_k
         top = config.scaled_one(change.after)
@@ -344,7 +346,7 @@ class Watch:
         return True
 
     def _was_so(self, k: int, change: Change, steps: float) -> bool:
-        """Return whether the series rose as high, as often, before: noise hid that it was a comb."""
+        """Return whether the series rose as high, as often, before: noise hid that it was a pulse train."""
         if self.known_until_k is None:  # looking back, nobody is told
             return False
         every_rows = _period(change) / self.spacing
@@ -386,14 +388,14 @@ class Watch:
 
 
 def words_of(change: Change) -> str:
-    """Return `every 52.1 s, 3 s long`; "" for what is no comb."""
+    """Return `every 52.1 s, 3 s long`; "" for what is no pulse train."""
     if change.period_seconds is None or change.burst_seconds is None:
         return ""
     return f"every {change.period_seconds:.4g} s, {change.burst_seconds:.3g} s long"
 
 
 def detect(series: Series, config: Config) -> list[Change]:
-    """Return the combs of a whole series in order of their first burst; those that ended are `gone`."""
+    """Return the pulse trains of a whole series in order of first bursts; those that ended are `gone`."""
     spacing = int(np.median(np.diff(series.k))) if series.k.size > 1 else 1
     watch, recent = Watch(spacing=spacing), Recent()
     found: dict[int, Change] = {}
@@ -405,20 +407,20 @@ def detect(series: Series, config: Config) -> list[Change]:
     return list(found.values())
 
 
-def _combed(
+def _train_of(
     series: str, bursts: Sequence[Burst], spacing: int, level: float, config: Config
 ) -> tuple[Change, float] | None:
-    """Return the comb that bursts form, and the last tick that they hit; None when chance would do."""
+    """Return the pulse train that bursts form, and the last tick that they hit; None when chance would do."""
     starts = np.array([first for first, _, _ in bursts], dtype=np.int64)
-    comb = judged(starts / spacing)
-    if comb is None:
+    train = judged(starts / spacing)
+    if train is None:
         return None
-    period = comb.period * spacing
+    period = train.period * spacing
     # there is one look a burst, not one a second
     threshold = config.threshold - log(max(1.0, float(np.diff(starts).mean())))
-    if comb.surprise < threshold:
+    if train.surprise < threshold:
         return None
-    hits = [burst for burst, is_hit in zip(bursts, comb.hits, strict=True) if is_hit]
+    hits = [burst for burst, is_hit in zip(bursts, train.hits, strict=True) if is_hit]
     first = hits[0][0]
     change = Change(
         series=series,
@@ -428,16 +430,16 @@ def _combed(
         before=config.unscaled(level),
         after=config.unscaled(float(np.median([top for _, _, top in hits]))),
         state="confirmed",
-        confidence=config.confidence(comb.surprise),
+        confidence=config.confidence(train.surprise),
         kind="spikes",
         period_seconds=round(period, 2),
         burst_seconds=float(np.median([seconds for _, seconds, _ in hits])),
     )
-    return change, comb.tick * spacing
+    return change, train.tick * spacing
 
 
-def _period(comb: Change | None) -> float:
-    return 0.0 if comb is None else comb.period_seconds or 0.0
+def _period(train: Change | None) -> float:
+    return 0.0 if train is None else train.period_seconds or 0.0
 
 
 def _is_same(period: float, known: float) -> bool:

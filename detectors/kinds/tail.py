@@ -220,8 +220,8 @@ _MEDIAN, _SLOW, _FAR = "0.5", "0.99", "0.999"
 class Tails:
     """The tails of all latencies of one run and shard."""
 
-    def __init__(self, config: level_shift.Config, worth: Config) -> None:
-        self._worth = worth
+    def __init__(self, config: level_shift.Config, effect: Config) -> None:
+        self._effect = effect
         self._settings = dataclasses.replace(
             config, smallest_step_ratio=_ODDS_RATIO, smallest_step_seconds=0.0
         )
@@ -346,20 +346,20 @@ class Tails:
         if own is None or middle is None or own.since(onset_k).size == 0:
             return None
         before, after = self._around(own, onset_k)
-        if not self._worth.is_worth(before, after) or self._has_moved(middle, onset_k):
+        if not self._effect.is_worth(before, after) or self._has_moved(middle, onset_k):
             return None
         return before, after
 
     def _has_moved(self, recent: Recent, onset_k: int) -> bool:
         """True when a level changed by the smallest step, or is not known on both sides."""
         before, after = self._around(recent, onset_k)
-        return not isfinite(before + after) or self._worth.is_worth(before, after)
+        return not isfinite(before + after) or self._effect.is_worth(before, after)
 
     def _around(self, recent: Recent, onset_k: int) -> tuple[float, float]:
         after = recent.since(onset_k)
         return (
-            self._worth.unscaled(recent.before(onset_k)),
-            self._worth.unscaled(float(np.median(after)) if after.size else float("nan")),
+            self._effect.unscaled(recent.before(onset_k)),
+            self._effect.unscaled(float(np.median(after)) if after.size else float("nan")),
         )
 
 

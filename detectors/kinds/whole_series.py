@@ -36,11 +36,11 @@ def changes_of_series(series: Series, steps: Sequence[Change], config: Config) -
     moved = _moved(y.size, places, np.where(is_sharp, jumps, 0.0))
     flat = _flattened(series, y, moved, config)
     drifts = _at_level(drift.detect, flat, moved, config)
-    combs = spikes.detect(series, config)
+    trains = spikes.detect(series, config)
     kept = [
         step
         for step, sharp in zip(steps, is_sharp, strict=True)
-        if sharp or not (_is_in(step, drifts) or _is_on_tick(step, combs))
+        if sharp or not (_is_in(step, drifts) or _is_on_tick(step, trains))
     ]
     tails = [
         one
@@ -48,7 +48,7 @@ def changes_of_series(series: Series, steps: Sequence[Change], config: Config) -
         if all(abs(one.onset_k - step.onset_k) > _NEAR for step in kept)
         and not _is_in(one, drifts, either=True)
     ]
-    return sorted([*kept, *drifts, *combs, *tails], key=lambda change: change.onset_k)
+    return sorted([*kept, *drifts, *trains, *tails], key=lambda change: change.onset_k)
 
 
 def changes_of_many(
@@ -129,12 +129,12 @@ def _is_in(change: Change, drifts: Sequence[Change], *, either: bool = False) ->
     )
 
 
-def _is_on_tick(step: Change, combs: Sequence[Change]) -> bool:
-    for comb in combs:
-        period, burst = comb.period_seconds or 0.0, comb.burst_seconds or 0.0
-        last = step.onset_k if comb.resolved_k is None else comb.resolved_k
-        since = step.onset_k - comb.onset_k
-        if period and comb.onset_k - _LATE <= step.onset_k <= last:
+def _is_on_tick(step: Change, trains: Sequence[Change]) -> bool:
+    for train in trains:
+        period, burst = train.period_seconds or 0.0, train.burst_seconds or 0.0
+        last = step.onset_k if train.resolved_k is None else train.resolved_k
+        since = step.onset_k - train.onset_k
+        if period and train.onset_k - _LATE <= step.onset_k <= last:
             after = (since + _LATE) % period
             if after <= burst + 2 * _LATE:
                 return True

@@ -130,7 +130,7 @@ def detect_lines(
 
 def detect_offline(many: Sequence[CsvSeries]) -> list[tuple[Change, ...]]:
     """Return the changes of complete series of the same rows; row numbers count as seconds."""
-    whole, configs, worths = [], [], []
+    whole, configs, effects = [], [], []
     for series in many:
         here = np.flatnonzero(np.isfinite(series.values))
         values = series.unit_seconds * series.values[here]
@@ -143,9 +143,9 @@ def detect_offline(many: Sequence[CsvSeries]) -> list[tuple[Change, ...]]:
                 unit_seconds=series.spacing_seconds,
             )
         )
-        worths.append(_minimum_effect(series))
+        effects.append(_minimum_effect(series))
     steps = detect_mixed(list(zip(whole, configs, strict=True)))
-    found = kinds.changes_of_many(list(zip(whole, worths, strict=True)), steps)
+    found = kinds.changes_of_many(list(zip(whole, effects, strict=True)), steps)
     by_name = {series.name: series for series in many}
     return [tuple(_in_file_unit(by_name[one.series], one) for one in changes) for changes in found]
 
@@ -166,7 +166,7 @@ def detect_online(series: CsvSeries, panel_size: int = 1) -> list[tuple[Change, 
     """Return the confirmed changes, each with the row that confirmed it."""
     columns = [Column(series.name, unit="seconds" if series.is_latency else "")]
     config = online_config(series, panel_size)
-    panel = Panel(config, watched=lambda _: True, worth=_minimum_effect(series, panel_size))
+    panel = Panel(config, watched=lambda _: True, effect=_minimum_effect(series, panel_size))
     found: dict[tuple[Kind, int], tuple[Change, int | None]] = {}
     values = series.unit_seconds * series.values
     for row in range(values.size):
