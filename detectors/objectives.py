@@ -2,7 +2,8 @@
 
 Method:  the messages of all producers (or consumers) are counted by minute of the run, those above the limit
          apart. A minute is bad when more of its messages than the quantile allows were above the limit,
-         failed or were skipped, or when one client waited in vain as many seconds in a row as make an outage.
+         failed or were skipped, or when one client waited in vain in it, as many seconds in a row by then as
+         make an outage.
          Of an objective in messages each such message is bad. The budget is the share of the soak's minutes,
          or messages, that may be bad; an objective is missed from the minute on that exceeds it. Of messages
          the whole soak is projected from those so far, by the profile of the plan, until it is over.
@@ -96,11 +97,16 @@ class Minute:
     bad: int = 0  # messages
     total: int = 0
 
-    @property
-    def longest_wait(self) -> int:
-        """Return the most seconds in a row in which one client waited in vain."""
-        runs = (run for bits in self.waited.values() for run in f"{bits:b}".split("0"))
-        return max(map(len, runs), default=0)
+    def waits(self, before: Mapping[str, int]) -> dict[str, list[int]]:
+        """Return by client the lengths of its waits in vain, 0 where a second without one follows another.
+
+        The first of them goes on from a wait of so many seconds before the minute, the last one to its end.
+        """
+        found = {}
+        for source, bits in self.waited.items():
+            lengths = [len(run) for run in f"{bits:0{MINUTE}b}"[::-1].split("0")]
+            found[source] = [lengths[0] and lengths[0] + before.get(source, 0), *lengths[1:]]
+        return found
 
     def add(self, other: Minute) -> None:
         self.seconds |= other.seconds
@@ -181,6 +187,8 @@ class _Account:
     onset_k: int = 0  # start of the minute that exceeded the budget
     reported: int = 0  # bad ones in the last change that was returned
     whole: int = 0  # messages of the whole soak, once it is over; 0: to be projected
+    waits: dict[str, int] = field(default_factory=dict)  # seconds, by client, up to the next minute
+    next_number: int = 0  # of that minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +314,7 @@ class Objectives:
             for objective, account, minute in zip(
                 self._settings.objectives, self._accounts, counts, strict=True
             ):
-                self._judge(objective, account, minute)
+                self._judge(objective, account, number, minute)
                 budget = objective.budget(self._whole(objective, account))
                 if account.raised_k is None and account.bad > budget:
                     account.onset_k = number * MINUTE
@@ -314,14 +322,18 @@ class Objectives:
         self._closed = max(self._closed, end)
         return list(self._breaches())
 
-    def _judge(self, objective: Objective, account: _Account, minute: Minute) -> None:
+    def _judge(self, objective: Objective, account: _Account, number: int, minute: Minute) -> None:
         seconds = minute.seconds.bit_count()
+        waits = minute.waits(account.waits if number == account.next_number else {})
+        account.waits = {source: lengths[-1] for source, lengths in waits.items()}
+        account.next_number = number + 1
         if objective.quantile is None:
             account.seconds += seconds
             account.bad += minute.bad
             account.judged += minute.total
         elif seconds >= LEAST_SECONDS and (minute.total or minute.waited):
-            is_outage = minute.longest_wait >= self._settings.outage_seconds
+            longest = max((max(lengths) for lengths in waits.values()), default=0)
+            is_outage = longest >= self._settings.outage_seconds
             is_slow = minute.bad > (1 - objective.quantile) * minute.total
             account.seconds += seconds
             account.bad += is_outage or is_slow

@@ -121,6 +121,28 @@ def test_a_minute_with_an_outage_is_bad_whatever_its_other_seconds_were() -> Non
     assert standing(minute(60)).bad == 1
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "outage_seconds", "bad"),
+    [(57, 60, 5, 0), (57, 61, 5, 1), (56, 60, 5, 1), (50, 59, 5, 1), (10, 228, 120, 2)],
+)
+def test_an_outage_counts_wherever_a_minute_begins(
+    first: int, last: int, outage_seconds: int, bad: int
+) -> None:
+    """In the minutes in which it has been one: from its fifth second on, or as long as the plan says."""
+    run = replace(SETTINGS, objectives=(RECEIVED,), outage_seconds=outage_seconds)
+    objectives = Objectives(run)
+    for k in range(300):
+        waits = first <= k <= last
+        values = consumer_values({"lag": 5} if waits else {"received": RATE})
+        objectives.update(CONSUMER, CONSUMER_COLUMNS, Second(k, values))
+        objectives.settle()
+        resumed = Objectives(run)
+        resumed.restore(json.loads(json.dumps(objectives.to_state())))
+        objectives = resumed
+
+    assert objectives.standings()[0].bad == bad
+
+
 def test_minutes_without_load_and_other_phases_do_not_count() -> None:
     """Warm-up, a catch-up, and a minute in which no message was due."""
     idle = [Second(k, producer_values({})) for k in range(60, 120)]
