@@ -227,9 +227,8 @@ class Tails:
         )
         self._panel = online_panel.Panel(self._settings)
         self._learnt: dict[str, Exceedance] = {}
-        self._told: dict[
-            ChangeId, Change
-        ] = {}  # by the raise of the odds, as long as their panel has it
+        # by the raise of the odds, for as long as their panel has it
+        self._told: dict[ChangeId, Change] = {}
         self._held: list[Change] = []  # of the odds, confirmed beside steps that wait
         self._places: BySource[list[tuple[str, _Counts]]] = BySource()
         self._alone: list[ChangeId] = []  # steps of p99.9 that are tails: series and raise
