@@ -274,22 +274,26 @@ def finding_of(run: str, incident: Incident, before: Finding | None) -> Finding:
 def messages_in_outages(incident: Incident) -> tuple[int | None, int | None, int | None]:
     """Return messages that failed, came late and were due, of all clients; None without an outage.
 
-    Each outage of a client counts its messages, so the largest counts of each. What was not acknowledged
-    could not be received, so consumers count only where no producer has an outage.
+    Outages of one series follow each other, so their messages add up; those of a leader are among those of
+    its client, so the largest counts of each client. What was not acknowledged could not be received, so
+    consumers count only where no producer has an outage.
     """
     outages = [change for change in incident.changes if change.kind == "outage"]
     if not outages:
         return None, None, None
     produced = [one for one in outages if source_of(one.series).startswith(_PRODUCER)]
-    by_source: dict[str, tuple[int, int, int]] = {}
-    for change in produced or outages:
-        counts = change.failed_messages, change.late_messages, change.due_messages
-        known = by_source.get(source_of(change.series), (0, 0, 0))
-        by_source[source_of(change.series)] = (
-            max(known[0], counts[0] or 0),
-            max(known[1], counts[1] or 0),
-            max(known[2], counts[2] or 0),
+    by_series: dict[str, tuple[int, int, int]] = {}
+    for one in produced or outages:
+        failed, late, due = by_series.get(one.series, (0, 0, 0))
+        by_series[one.series] = (
+            failed + (one.failed_messages or 0),
+            late + (one.late_messages or 0),
+            max(due, one.due_messages or 0),  # since the start of the run
         )
+    by_source: dict[str, tuple[int, ...]] = {}
+    for series, counts in by_series.items():
+        known = by_source.get(source_of(series), (0, 0, 0))
+        by_source[source_of(series)] = tuple(map(max, known, counts))
     failed, late, due = (sum(counts) for counts in zip(*by_source.values(), strict=True))
     return failed, late, due
 

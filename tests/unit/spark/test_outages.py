@@ -15,6 +15,7 @@ from spark import report
 from spark.attribute import finding_of
 from spark.offline_analysis import outages
 from spark.timeline import assemble
+from tests.support.detection.incident_world import outage, over
 from tests.support.spark.report_run import read, summary
 from tests.support.spark.synthetic_run import PRODUCER, Shape, write_synthetic_run
 
@@ -114,3 +115,18 @@ def _online(*changes: Change) -> Finding:
     (incident,) = group(changes)
     finding = finding_of("synthetic-1", replace(incident, key="synthetic-1-104"), None)
     return replace(finding, is_about_cluster=True)
+
+
+def test_messages_of_outages_that_follow_each_other_add_up() -> None:
+    """Those of one leader are among the client's; what was due counts from the start of the run."""
+    first, second = (
+        outage(100, 8.0),
+        replace(outage(120, 9.0), failed_messages=50, due_messages=1100),
+    )
+    leader = replace(
+        outage(100, 8.0), series='produce.0@h|acknowledgement_outage_seconds{leader="3"}'
+    )
+    (incident,) = group([over(first, 108), over(leader, 108), second])
+    finding = finding_of("r", replace(incident, key="r-104"), None)
+
+    assert (finding.failed_messages, finding.late_messages, finding.due_messages) == (80, 4, 1100)
