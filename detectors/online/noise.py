@@ -15,7 +15,7 @@ Variance:  v(m) of a contrast of m rows, times m n / (m + n), learnt by averagin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import pi, sqrt
+from math import exp, pi, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,11 @@ _TEACHING_ROWS = 40  # before contrasts teach: s is known to 10 %; also their le
 _MIDMEAN = 0.9806  # of absolute differences of independent rows, over their standard deviation
 _LEAST_VALUES = 3  # distinct, that make a grid: the distance of two may be a step
 
-# A squared contrast teaches at most nine times (3 sd) what is expected; of a normal one that is so much:
-_MOST_SQUARED = 9.0
-_KEPT = _MOST_SQUARED - (_MOST_SQUARED - 1.0) * 0.9973 - 2.0 * 3.0 * 0.004432
+# Of a squared normal contrast, that teaches up to `contrast_sd`, so much is kept:
+_c = CONSTANTS.contrast_sd
+_KEPT = (
+    1.0 - 2.0 * _c * exp(-(_c**2) / 2.0) / sqrt(2.0 * pi) - 2.0 * (1.0 - _c**2) * float(ndtr(-_c))
+)
 
 # Huber's k over the share of outliers of a contaminated normal distribution.
 _k = np.linspace(1.0, 3.4, 200)
@@ -107,7 +109,9 @@ def learn_variance(
     rows = np.clip(rows, _TEACHING_ROWS, CONSTANTS.noise_rows)
     is_first = is_old & (arrays.taught == 0)
     arrays.variance[:] = np.where(is_first, noise.expected, arrays.variance)
-    bounded = np.minimum(squared, _MOST_SQUARED * np.maximum(noise.expected, arrays.variance))
+    bounded = np.minimum(
+        squared, CONSTANTS.contrast_sd**2 * np.maximum(noise.expected, arrays.variance)
+    )
     weight = np.where(known & is_old, CELL / rows, 0.0)
     arrays.variance += weight * (bounded / _KEPT - arrays.variance)
     arrays.taught += CELL * is_old

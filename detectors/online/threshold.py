@@ -6,10 +6,13 @@ Exceedances of `level` come in clusters. The excess of the peak of a cluster is 
     h = level + mean excess * (ln clusters a row + ln rows between two false alarms) + a constant.
 
 The rate starts at its value in independent noise, the mean excess at 1, as theory has it (Siegmund
-and Venkatraman 1995). Clusters that raised an alarm do not count: they may be a change.
+and Venkatraman 1995). Clusters that raised an alarm do not count: they may be a change. So may others that
+stand out, and a short trouble is no noise: an excess counts up to three times the mean.
 """
 
 from __future__ import annotations
+
+from math import exp
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +26,10 @@ PRIOR_ROWS = 3600
 """Rows that the rate of independent noise counts for."""
 
 
+_KEPT = 1.0 - exp(-CONSTANTS.excess_means)
+"""Of an exponential excess, that counts up to `excess_means`, so much is kept."""
+
+
 def learn(arrays: SeriesArrays, best: Floats, can_alarm: NDArray[np.bool_]) -> None:
     """Take the largest ratio of each series in a row; only series that could alarm count."""
     above = can_alarm & (best > CONSTANTS.level)
@@ -32,8 +39,10 @@ def learn(arrays: SeriesArrays, best: Floats, can_alarm: NDArray[np.bool_]) -> N
     arrays.below[above] = 0
     over = (arrays.peak > 0) & (arrays.below >= APART_ROWS)
     if over.any():
+        most = np.float32(CONSTANTS.excess_means) * _slope(arrays)
+        excess = np.minimum(arrays.peak - np.float32(CONSTANTS.level), most)
+        arrays.excess += np.where(over, excess, 0)
         arrays.clusters += over
-        arrays.excess += np.where(over, arrays.peak - np.float32(CONSTANTS.level), 0)
         arrays.peak[over] = 0
     arrays.rows += can_alarm
 
@@ -45,7 +54,12 @@ def set_thresholds(arrays: SeriesArrays, log_rows: float) -> None:
         counted[old] *= np.float32(1 - CELL / CONSTANTS.noise_rows)
     expected = CONSTANTS.clusters_an_hour * PRIOR_ROWS / 3600.0
     rate = (arrays.clusters + expected) / (arrays.rows + PRIOR_ROWS)
-    prior = CONSTANTS.tail_samples
-    slope = (arrays.excess + prior) / (arrays.clusters + prior)
     beyond = np.maximum(np.log(rate) + log_rows, 1.0)
-    arrays.threshold[:] = CONSTANTS.level + beyond * slope + CONSTANTS.offset
+    arrays.threshold[:] = CONSTANTS.level + beyond * _slope(arrays) + CONSTANTS.offset
+
+
+def _slope(arrays: SeriesArrays) -> Floats:
+    """Return the mean excess of the clusters so far."""
+    prior = np.float32(CONSTANTS.tail_samples)
+    found: Floats = (arrays.excess / np.float32(_KEPT) + prior) / (arrays.clusters + prior)
+    return found

@@ -68,3 +68,12 @@ def test_rows_that_could_not_alarm_teach_nothing() -> None:
         threshold.learn(arrays, np.array([ratio], np.float32), ~EVERY)
 
     assert (arrays.clusters[0], arrays.rows[0]) == (0, 0)
+
+
+def test_one_excess_far_out_counts_three_times_the_mean() -> None:
+    """It may be a short trouble: it does not blind the series to the next."""
+    arrays = SeriesArrays.empty(1)
+    for row in range(200):
+        threshold.learn(arrays, np.array([40.0 if row == 98 else 1.0], np.float32), EVERY)
+
+    assert arrays.excess[0] == pytest.approx(3.0)
