@@ -103,10 +103,10 @@ def test_an_opened_finding_reads_like_this() -> None:
 
 
 def test_a_resolved_finding_says_when_and_the_level_after_it() -> None:
-    """The level is the median around the end: in the half minute before it, half may be either level."""
+    """The level is the median after the end: the seconds before it are those of the incident."""
     gone = dataclasses.replace(FINDING, state="gone", resolved_k=180)
     window = dataclasses.replace(
-        WINDOW, values={"0.99": np.where(K < 168, 0.06, np.where(K <= 190, 0.0042, 0.03))}
+        WINDOW, values={"0.99": np.where(K < 180, 0.06, np.where(K <= 190, 0.0042, 0.03))}
     )
     context = dataclasses.replace(CONTEXT, finding=gone, kind="resolved", window=window)
 
