@@ -212,12 +212,12 @@ def _most_grown(one: Shift, facts: Facts) -> Event | None:
     """Return the event of the topic that grew most when what others write did."""
     spacing = channel.spacing_of(facts.nearby.series[one.series])
     first, last = channel.near(facts.change, 0.0, spacing)
-    told = [
+    grown = [
         event.event
         for event in facts.events(_OTHER_TOPIC_GREW)
         if first <= event.k <= last and "topic" in event.event.fields
     ]
-    return max(told, key=_rise, default=None)
+    return max(grown, key=_rise, default=None)
 
 
 def _rise(event: Event) -> float:

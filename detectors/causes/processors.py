@@ -127,7 +127,7 @@ def _pausing(facts: Facts) -> Iterator[Hypothesis]:
 
 
 def _unwatched(pauses: list[_Pause], facts: Facts) -> str:
-    """Return whose pauses nobody reports: each broker is a JVM of its own."""
+    """Return of how many JVMs no pauses are reported: each broker is one."""
     named = [parse_series(name) for name in facts.named(*_SUMS, _COLLECTIONS)]
     watched = {one.log for one in pauses} | {
         (one.source, one.label("log") or one.label("target")) for one in named

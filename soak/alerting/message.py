@@ -410,6 +410,6 @@ def _current_level(context: MessageContext, prefix: str) -> str:
     if context.window is None or resolved_k is None:
         return ""
     level = context.window.level(resolved_k, resolved_k + LEVEL_SECONDS)
-    if not math.isfinite(level):  # told at once, before there is a second after it
+    if not math.isfinite(level):  # sent at once, before there is a second after it
         level = context.window.level(resolved_k - LEVEL_SECONDS, resolved_k)
     return f"{prefix}{_amount(context.finding, level)}" if math.isfinite(level) else ""
