@@ -23,7 +23,8 @@ from soak.core.plan.plan import STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
 from soak.core.series import host_of, parse_series, source_of
 from soak.core.units import SECOND_NS
-from soak.store.findings.store import FindingsStore
+from soak.store.findings.port import FindingsPlace
+from soak.store.findings.topic import findings_place
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History, Window
 from soak.store.run_folder import RunFolder, read_phases, read_run
 
@@ -38,19 +39,21 @@ _PRODUCER = "produce."
 
 @dataclass(slots=True)
 class Attribution:
-    """Keeps `findings.db` up to date with the changes of one run."""
+    """Keeps the findings up to date with the changes of one run, where its plan has them."""
 
     folder: RunFolder
     run: str
     plan: Plan
     clock: Clock
     history: History = field(init=False)
+    findings: FindingsPlace = field(init=False)
     _host: str = field(init=False)  # the one that this process is on
     _own: tuple[int, int] = (-1, 0)  # the newest second of its sources, and since when it is that
     _is_settled: bool = False  # all findings are
 
     def __post_init__(self) -> None:
         self.history = History(self.folder.journal)
+        self.findings = findings_place(self.folder, self.plan, self.run, self.clock)
         self._host = read_run(self.folder).host
 
     def advance(self, changes: Sequence[Change]) -> None:
@@ -63,7 +66,7 @@ class Attribution:
         self._work((), is_over=True)
 
     def _work(self, changes: Sequence[Change], *, is_over: bool) -> None:
-        with FindingsStore(self.folder.findings) as store:
+        with self.findings.open() as store:
             store.record_changes(self.run, changes)
             known = store.changes(self.run)
             stored = {finding.key: finding for finding in store.findings(self.run)}

@@ -274,7 +274,7 @@ def _doubts(timeline: Timeline) -> Iterator[Gap]:
     if there < wanted:
         why = f"{there} s of soak could be judged, at least {wanted} s are needed"
         yield Gap("run", k, k, why)
-    if not timeline.folder.findings.exists():
+    if timeline.plan.store is None and not timeline.folder.findings.exists():
         yield Gap("detector", 0, 0, "never wrote")
     elif not timeline.is_running and _is_behind(timeline.folder):
         yield Gap("detector", k, k, "ended before it had read all records")

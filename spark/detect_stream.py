@@ -127,6 +127,7 @@ class _Stream:
             query.stop()
         if committed(self.folder.checkpoint) is not None:  # else it has seen nothing to speak about
             attribution.conclude()
+        attribution.findings.close()
         self._write_progress(query, is_running=False)
 
     def _started(self, session: SparkSession, attribution: Attribution) -> StreamingQuery:

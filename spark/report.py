@@ -22,7 +22,7 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import incident_size
 from soak.service.files import write_atomically
-from soak.store.findings.store import FindingsStore
+from soak.store.findings.topic import findings_place
 from soak.store.journal.history import History
 from soak.store.run_folder import RunFolder, read_plan, read_run
 from spark.attribute import step_config
@@ -69,11 +69,14 @@ def queue_end(folder: RunFolder, clock: Clock) -> None:
     has_ended = run.state == "ended" and now_ns - folder.run_json.stat().st_mtime_ns < NEWS_NS
     if not has_ended or not plan.sinks or (plan.lab is not None and plan.lab.mailbox):
         return
+    findings = findings_place(folder, plan, run.id, clock)
     try:
-        with FindingsStore(folder.findings) as store:
+        with findings.open() as store:
             store.queue_end(run.id, list(plan.sinks), now_ns)
     except FindingsError as error:
         _LOG.warning("notification_not_queued kind=ended error=%s", error)
+    finally:
+        findings.close()
 
 
 def write(
@@ -166,11 +169,14 @@ def durability_of(folder: RunFolder) -> Mapping[str, Any]:
 def seen_online(
     folder: RunFolder, run_id: str
 ) -> tuple[Sequence[Finding], Sequence[Change], Sequence[Gap]]:
-    """Return findings and changes of the detector; a file that cannot be read is a gap."""
-    if not folder.findings.exists():
+    """Return findings and changes of the detector; a store that cannot be read is a gap."""
+    findings = findings_place(folder, read_plan(folder), run_id, SystemClock())
+    if not findings.exists():
         return (), (), ()
     try:
-        with FindingsStore(folder.findings) as store:
+        with findings.open() as store:
             return store.findings(run_id), store.changes(run_id), ()
     except FindingsError as error:
         return (), (), (Gap("detector", 0, 0, str(error)),)
+    finally:
+        findings.close()

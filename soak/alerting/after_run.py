@@ -19,7 +19,8 @@ from soak.core.ports import Clock, Sink
 from soak.core.units import SECOND_NS
 from soak.service.files import file_lock
 from soak.service.systemd import notifier
-from soak.store.findings.store import FindingsStore
+from soak.store.findings.port import FindingsPlace
+from soak.store.findings.topic import findings_place
 from soak.store.run_folder import RunFolder, read_plan, read_run
 
 LOG = logging.getLogger("soak.alerting")
@@ -57,19 +58,18 @@ class AfterRunDelivery:
     sinks_of: Callable[[Plan], Mapping[str, Sink]] = build_sinks
     is_stopped: Callable[[], bool] = lambda: False
     settings: Path | None = None
-    _daemons: dict[Path, AlertDaemon] = field(default_factory=dict)
+    _daemons: dict[Path, tuple[AlertDaemon, FindingsPlace]] = field(default_factory=dict)
     _skipped: set[Path] = field(default_factory=set)  # runs that cannot be opened, logged once
 
     def poll(self) -> bool:
         """Do a round for each run; return whether any has pending notifications still."""
-        for path in sorted(self.runs.glob("*/findings.db")):
+        for path in sorted(self.runs.glob("*/run.json")):
             folder = RunFolder(path.parent)
             if not folder.path.is_symlink() and folder.path not in self._daemons:
                 self._open(folder)
         is_pending = False
-        for path, daemon in self._daemons.items():
-            folder = RunFolder(path)
-            if self._is_news(folder) and _has_pending(folder):
+        for path, (daemon, findings) in self._daemons.items():
+            if self._is_news(RunFolder(path)) and _has_pending(findings):
                 daemon.deliver(self.is_stopped)
                 is_pending = True
         return is_pending
@@ -87,22 +87,38 @@ class AfterRunDelivery:
             if not self._is_news(folder):
                 return
             run = read_run(folder)
-            if run.state in {"beginning", "running"} or not _has_pending(folder):
+            if run.state in {"beginning", "running"}:
                 return
-            plan = with_notification_settings(self.settings, read_plan(folder))
-            daemon = AlertDaemon(folder, plan, run, self.sinks_of(plan), self.clock, self.alive)
+            begun_as = read_plan(folder)
+            findings = findings_place(folder, begun_as, run.id, self.clock)
+            if not _has_pending(findings):
+                findings.close()
+                return
+            plan = with_notification_settings(self.settings, begun_as)
+            daemon = AlertDaemon(
+                folder,
+                plan,
+                run,
+                self.sinks_of(plan),
+                self.clock,
+                self.alive,
+                findings=findings,
+            )
+            self.stack.callback(daemon.close)
             self.stack.enter_context(file_lock(folder.path / "alert.lock", "the outbox"))
         except (SoakError, OSError) as error:
             if folder.path not in self._skipped:
                 LOG.warning("run_skipped folder=%s error=%s", folder.path, error)
             self._skipped.add(folder.path)
             return
-        self._daemons[folder.path] = daemon
+        self._daemons[folder.path] = daemon, findings
 
 
-def _has_pending(folder: RunFolder) -> bool:
+def _has_pending(findings: FindingsPlace) -> bool:
+    if not findings.exists():
+        return False
     try:
-        with FindingsStore(folder.findings) as store:
+        with findings.open() as store:
             return bool(store.open_notifications())
     except FindingsError:  # unreadable now: it may have some
         return True

@@ -1,7 +1,7 @@
-"""The alert daemon of a run: it sends the pending notifications of `findings.db`, each once.
+"""The alert daemon of a run: it sends the pending notifications of the findings, each once.
 
 A message counts as sent only when its sink took it and that is on disk. When the drive takes no writes
-nothing is sent, because the result could not be stored.
+nothing is sent, because the result could not be stored. Of several daemons on one store the owner sends.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile, open_page
 from soak.service.files import file_lock
 from soak.service.systemd import notifier
+from soak.store.findings.port import FindingsPlace
 from soak.store.findings.rows import Notification
-from soak.store.findings.store import MAX_RETRY_WAIT_NS, FindingsStore
+from soak.store.findings.store import MAX_RETRY_WAIT_NS
+from soak.store.findings.topic import findings_place
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run
 
 LOG = logging.getLogger("soak.alerting")
@@ -65,6 +67,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, settings: Path | Non
             stop.wait(_POLL_SECONDS)
         manager.stopping()
         daemon.shut_down()
+        daemon.close()
     return 0
 
 
@@ -115,8 +118,10 @@ class AddedSinks:
     The detector queues only for those of the plan that the run began with.
     """
 
-    def __init__(self, folder: RunFolder, run: Run, sinks: Sequence[str], clock: Clock) -> None:
-        self._folder = folder
+    def __init__(
+        self, findings: FindingsPlace, run: Run, sinks: Sequence[str], clock: Clock
+    ) -> None:
+        self._findings = findings
         self._run = run
         self._sinks = sinks
         self._clock = clock
@@ -135,12 +140,12 @@ class AddedSinks:
 
     def queue(self) -> None:
         """Queue at once; raises as `poll`."""
-        if not self._sinks or not self._folder.findings.exists():
+        if not self._sinks or not self._findings.exists():
             return
         now_ns = self._clock.wall_ns()
         if self._since_k is None:
             self._since_k = (now_ns - self._run.start_wall_ns) // SECOND_NS
-        with FindingsStore(self._folder.findings) as store:
+        with self._findings.open() as store:
             store.queue_added(self._run.id, self._sinks, self._since_k, now_ns)
 
 
@@ -156,8 +161,13 @@ class AlertDaemon:
         clock: Clock,
         alive: Callable[[], None] = lambda: None,
         added: Sequence[str] = (),
+        findings: FindingsPlace | None = None,
     ) -> None:
-        """`alive` is called before each try, as a round may be long; `added` are names of added sinks."""
+        """`alive` is called before each try, as a round may be long; `added` are names of added sinks.
+
+        `findings` is where the plan says unless given.
+        """
+        self._findings = findings or findings_place(folder, plan, run.id, clock)
         self._folder = folder
         self._plan = plan
         self._run = run
@@ -165,11 +175,13 @@ class AlertDaemon:
         self._alive = alive
         self._draws_later = True
         self._calendar = Calendar(plan.alerts)
-        self._delivery = Delivery(folder, plan, run, sinks, clock)
-        self._digests = DigestSchedule(folder, run, sinks, self._calendar, clock)
-        self._heartbeats = HeartbeatMonitor(folder, plan, run, tuple(sinks), clock)
-        self._resender = Resender(folder, self._delivery, sinks, clock, alive)
-        self._added = AddedSinks(folder, run, added, clock)
+        self._delivery = Delivery(folder, plan, run, sinks, clock, self._findings)
+        self._digests = DigestSchedule(self._findings, run, sinks, self._calendar, clock)
+        self._sinks = tuple(sinks)
+        self._heartbeats = self._new_heartbeats()
+        self._resender = Resender(self._findings, self._delivery, sinks, clock, alive)
+        self._added = AddedSinks(self._findings, run, added, clock)
+        self._is_owner = True
         self._problem = ""  # why not all messages could be sent in this round
         self._logged_problem = ""
 
@@ -179,6 +191,8 @@ class AlertDaemon:
         Once stopped it begins nothing more: `shut_down` follows, which has a limit too.
         """
         self._problem = ""
+        if not self._claim():
+            return 0
         for queue in (self._added.poll, self._heartbeats.poll, self._digests.poll):
             if not is_stopped():
                 self._attempt(queue)
@@ -191,8 +205,13 @@ class AlertDaemon:
     def deliver(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Send what is due and queue nothing: for a run that has ended."""
         self._problem = ""
-        self._deliver_due(is_stopped)
-        self._log_problem()
+        if self._claim():
+            self._deliver_due(is_stopped)
+            self._log_problem()
+
+    def close(self) -> None:
+        """Give up the claim to send, so that another daemon need not wait for it."""
+        self._findings.close()
 
     def shut_down(self) -> None:
         """Try all pending messages at the end of the run, without waits and without the hourly limit.
@@ -201,6 +220,8 @@ class AlertDaemon:
         """
         until_ns = self._clock.mono_ns() + SHUTDOWN_LIMIT_NS
         self._problem = ""
+        if not self._claim():
+            return
         self._attempt(self._added.queue)
 
         def is_late() -> bool:
@@ -213,6 +234,25 @@ class AlertDaemon:
             while self._round(MAX_RETRY_WAIT_NS, is_late, lambda _row: False):
                 continue  # a settled message makes the next one of its subject due
         self._log_problem()
+
+    def _new_heartbeats(self) -> HeartbeatMonitor:
+        return HeartbeatMonitor(
+            self._folder, self._plan, self._run, self._sinks, self._clock, self._findings
+        )
+
+    def _claim(self) -> bool:
+        """Return whether this daemon may send; one that may again forgets what it knew of daemons."""
+        try:
+            is_owner = self._findings.claim()
+        except FindingsError as error:
+            self._problem = str(error)
+            self._log_problem()
+            return False
+        if is_owner != self._is_owner:
+            LOG.info("ownership_changed run=%s is_owner=%s", self._run.id, is_owner)
+            self._heartbeats = self._new_heartbeats()
+        self._is_owner = is_owner
+        return is_owner
 
     def _attempt(self, part: Callable[[], None]) -> None:
         try:
@@ -238,20 +278,20 @@ class AlertDaemon:
         is_stopped: Callable[[], bool],
         is_over_limit: Callable[[Notification], bool],
     ) -> int:
-        if not self._folder.findings.exists():
+        if not self._findings.exists():
             return 0
         settled = 0
         unavailable = set()  # sinks that failed: their other messages wait for the next round
         try:
             self._delivery.store_last_result()
-            with FindingsStore(self._folder.findings) as store:
+            with self._findings.open() as store:
                 rows = store.due(self._clock.wall_ns() + ahead_ns)
                 is_in_sight = self._draws_later and store.has_findings(self._run.id)
             if is_in_sight and not rows:  # its message is due in some seconds
                 self._draws_later = False
                 load_library()
             for row in rows:
-                if is_stopped():
+                if is_stopped() or not self._findings.claim():
                     break
                 if row.sink in unavailable or is_over_limit(row):
                     continue
@@ -270,7 +310,7 @@ class AlertDaemon:
         if row.kind in {"digest", "ended"}:
             return False
         now_ns = self._clock.wall_ns()
-        with FindingsStore(self._folder.findings) as store:
+        with self._findings.open() as store:
             sent = store.sent_between(row.sink, now_ns - HOUR_NS, now_ns)
         if sent < self._plan.alerts.max_per_hour:
             return False

@@ -23,8 +23,9 @@ from soak.core.ports import Clock, Message, Outcome, RepeatingSink, Sink
 from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize, incident_size
+from soak.store.findings.port import FindingsPlace
 from soak.store.findings.rows import Notification, NotificationContent
-from soak.store.findings.store import MAX_RETRY_WAIT_NS, FindingsStore
+from soak.store.findings.store import MAX_RETRY_WAIT_NS
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History
 from soak.store.plan_home import is_service_run
 from soak.store.run_folder import Run, RunFolder
@@ -42,7 +43,7 @@ def try_send(send: Callable[[], Outcome]) -> Outcome:
     The detail of such an outcome names the kind and place of the error only: its text may quote a secret.
 
     Raises:
-        FindingsError: `findings.db` cannot be used, which concerns all messages.
+        FindingsError: the findings cannot be used, which concerns all messages.
     """
     try:
         return send()
@@ -69,12 +70,19 @@ class _RunContext:
 
 
 class Delivery:
-    """Every call raises `FindingsError` when `findings.db` cannot be used; nothing is sent then."""
+    """Every call raises `FindingsError` when the findings cannot be used; nothing is sent then."""
 
     def __init__(
-        self, folder: RunFolder, plan: Plan, run: Run, sinks: Mapping[str, Sink], clock: Clock
+        self,
+        folder: RunFolder,
+        plan: Plan,
+        run: Run,
+        sinks: Mapping[str, Sink],
+        clock: Clock,
+        findings: FindingsPlace,
     ) -> None:
         self._folder = folder
+        self._findings = findings
         self._plan = plan
         self._run = run
         self._sinks = sinks
@@ -84,7 +92,7 @@ class Delivery:
     def try_once(self, row: Notification) -> Outcome | None:
         """Send a notification and return the outcome; None when it is not needed any more."""
         now_ns = self._clock.wall_ns()
-        with FindingsStore(self._folder.findings) as store:
+        with self._findings.open() as store:
             # Stored first: a message that kills this process must not meet the next one at once.
             content = store.begin_try(row, now_ns, now_ns + RETRY_BACKOFF.wait_ns(row.attempts + 1))
         if content is None:
@@ -115,7 +123,7 @@ class Delivery:
         context = self._run_context()
         found = []
         for row in rows:
-            with FindingsStore(self._folder.findings) as store:
+            with self._findings.open() as store:
                 content = store.content(row)
             plainly = partial(compose, chart_png=None, now_wall_ns=row.created_wall_ns)
             found.append(self._message(row, content, context, plainly))
@@ -137,7 +145,7 @@ class Delivery:
 
     def _run_context(self) -> _RunContext:
         """Read the changes and open findings once for several messages: a run may have many."""
-        with FindingsStore(self._folder.findings) as store:
+        with self._findings.open() as store:
             open_findings = [
                 one
                 for one in store.findings(self._run.id)
@@ -156,7 +164,7 @@ class Delivery:
             return self._digest(row)
         if row.kind == "ended":
             return self._end(row)
-        with FindingsStore(self._folder.findings) as store:
+        with self._findings.open() as store:
             body = store.notice(row.subject)
         if body is not None:
             notice = Notice.of_text(body)
@@ -197,11 +205,11 @@ class Delivery:
             return None
 
     def _digest(self, row: Notification) -> Message:
-        with FindingsStore(self._folder.findings) as store:
+        with self._findings.open() as store:
             findings = store.findings(self._run.id)
             unsent = sum(one.kind != "digest" for one in store.open_notifications())
             since_ns = store.last_digest_ns(row.sink) or self._run.start_wall_ns
-        missing = [one for one in read_notices(self._folder) if one.is_open]
+        missing = [one for one in read_notices(self._findings) if one.is_open]
         return compose_digest(self._run, findings, missing, unsent, since_ns, row.created_wall_ns)
 
     def _end(self, row: Notification) -> Message | None:
@@ -235,7 +243,7 @@ class Delivery:
     def _store_result(self, row: Notification, outcome: Outcome) -> None:
         now_ns = self._clock.wall_ns()
         arrived = outcome.may_have_arrived
-        with FindingsStore(self._folder.findings) as store:
+        with self._findings.open() as store:
             if outcome.result == "delivered":
                 store.mark_sent(row, now_ns, outcome.detail)
             elif outcome.result == "never":
@@ -264,13 +272,13 @@ class Resender:
 
     def __init__(
         self,
-        folder: RunFolder,
+        findings: FindingsPlace,
         delivery: Delivery,
         sinks: Mapping[str, Sink],
         clock: Clock,
         alive: Callable[[], None] = lambda: None,
     ) -> None:
-        self._folder = folder
+        self._findings = findings
         self._delivery = delivery
         self._sinks = {name: one for name, one in sinks.items() if isinstance(one, RepeatingSink)}
         self._clock = clock
@@ -281,14 +289,14 @@ class Resender:
     def poll(self) -> None:
         """Raise `FindingsError` when the file cannot be used."""
         now_ns = self._clock.mono_ns()
-        if now_ns < self._next_ns or not self._sinks or not self._folder.findings.exists():
+        if now_ns < self._next_ns or not self._sinks or not self._findings.exists():
             return
         self._next_ns = now_ns + RESEND_PERIOD_NS
         for name, sink in self._sinks.items():
             self._resend(name, sink)
 
     def _resend(self, name: str, sink: RepeatingSink) -> None:
-        with FindingsStore(self._folder.findings) as store:
+        with self._findings.open() as store:
             rows = store.unresolved(name)
         messages = self._delivery.messages(rows)
         if not messages:

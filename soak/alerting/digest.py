@@ -13,8 +13,8 @@ from soak.core import wording
 from soak.core.model import Finding
 from soak.core.ports import Clock, DigestOptionalSink, Message, Sink
 from soak.core.units import SECOND_NS
-from soak.store.findings.store import FindingsStore
-from soak.store.run_folder import Run, RunFolder
+from soak.store.findings.port import FindingsPlace
+from soak.store.run_folder import Run
 
 MAX_FINDINGS = 30
 RESOLVE_AFTER_NS = 300 * SECOND_NS
@@ -32,13 +32,13 @@ class DigestSchedule:
 
     def __init__(
         self,
-        folder: RunFolder,
+        findings: FindingsPlace,
         run: Run,
         sinks: Mapping[str, Sink],
         calendar: Calendar,
         clock: Clock,
     ) -> None:
-        self._folder = folder
+        self._findings = findings
         self._run = run
         self._sinks = [name for name, sink in sinks.items() if wants_digests(sink)]
         self._calendar = calendar
@@ -50,7 +50,7 @@ class DigestSchedule:
             return
         now_ns = self._clock.wall_ns()
         for name in self._sinks:
-            with FindingsStore(self._folder.findings) as store:
+            with self._findings.open() as store:
                 last_ns = store.last_digest_ns(name) or self._run.start_wall_ns
                 if (
                     last_ns > now_ns

@@ -24,8 +24,9 @@ from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.runtime.grid import grid_of, host_name
 from soak.service.systemd import START_LIMIT_NS
+from soak.store.findings.port import FindingsPlace
 from soak.store.findings.rows import NotificationKind
-from soak.store.findings.store import FindingsStore
+from soak.store.findings.topic import findings_place
 from soak.store.journal.reader import has_ended, segments, sources
 from soak.store.plan_home import is_service_run
 from soak.store.run_folder import Run, RunFolder
@@ -123,7 +124,7 @@ class Notice:
             body = json_text.loads(text)
             return cls(**{**body, "daemons": tuple(body["daemons"])})
         except (ValueError, TypeError, KeyError) as error:
-            raise FindingsError(f"a notice in findings.db is damaged: {error}") from error
+            raise FindingsError(f"a notice of the findings is damaged: {error}") from error
 
 
 @dataclass(slots=True)
@@ -135,6 +136,7 @@ class HeartbeatMonitor:
     run: Run
     sinks: Sequence[str]
     clock: Clock
+    findings: FindingsPlace
     _heartbeats: dict[str, Heartbeat] = field(default_factory=dict)
     _open: list[Notice] | None = None  # None until they were read
     _since_ns: dict[str, int] = field(default_factory=dict)  # by key, on the monotonic clock
@@ -285,7 +287,7 @@ class HeartbeatMonitor:
     def _save(self, notice: Notice) -> None:
         is_returned = notice.until_wall_ns is not None
         kind: NotificationKind = "returned" if is_returned else "missing"
-        with FindingsStore(self.folder.findings) as store:
+        with self.findings.open() as store:
             store.save_notice(notice.key, notice.to_text(), kind, self.sinks, self.clock.wall_ns())
         LOG.warning("heartbeat_%s daemons=%s", kind, ",".join(notice.daemons))
         others = [one for one in self._open_notices() if one.key != notice.key]
@@ -295,7 +297,7 @@ class HeartbeatMonitor:
 
     def _open_notices(self) -> list[Notice]:
         if self._open is None:
-            self._open = [one for one in read_notices(self.folder) if one.is_open]
+            self._open = [one for one in read_notices(self.findings) if one.is_open]
         return self._open
 
 
@@ -333,13 +335,17 @@ def queue_run_aborted(folder: RunFolder, plan: Plan, run: Run, clock: Clock, why
     now_ns = clock.wall_ns()
     key = f"{run.id}-given-up-{now_ns // SECOND_NS}"
     notice = Notice(key, (), now_ns, why=why, host=run.host, logs=str(folder.logs))
-    with FindingsStore(folder.findings) as store:
-        store.save_notice(key, notice.to_text(), "aborted", tuple(plan.sinks), now_ns)
+    findings = findings_place(folder, plan, run.id, clock)
+    try:
+        with findings.open() as store:
+            store.save_notice(key, notice.to_text(), "aborted", tuple(plan.sinks), now_ns)
+    finally:
+        findings.close()
 
 
-def read_notices(folder: RunFolder) -> list[Notice]:
+def read_notices(findings: FindingsPlace) -> list[Notice]:
     """Return all notices of a run in the order of their keys."""
-    if not folder.findings.exists():
+    if not findings.exists():
         return []
-    with FindingsStore(folder.findings) as store:
+    with findings.open() as store:
         return [Notice.of_text(text) for text in store.notices()]

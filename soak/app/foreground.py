@@ -399,12 +399,12 @@ def _conclude(
 def _send_pending(folder: RunFolder, stop: threading.Event) -> None:
     """Send what is due now that the report is there, such as the message about the end of the run."""
     plan = read_plan(folder)
-    if not plan.sinks or not folder.findings.exists():
+    if not plan.sinks or (plan.store is None and not folder.findings.exists()):
         return
     with file_lock(folder.path / "alert.lock", "the outbox"):
-        AlertDaemon(folder, plan, read_run(folder), build_sinks(plan), SystemClock()).deliver(
-            stop.is_set
-        )
+        daemon = AlertDaemon(folder, plan, read_run(folder), build_sinks(plan), SystemClock())
+        daemon.deliver(stop.is_set)
+        daemon.close()
 
 
 def _run_report_process(folder: RunFolder, stop: threading.Event) -> int:

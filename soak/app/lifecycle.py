@@ -18,7 +18,7 @@ from soak.core.clock import SystemClock
 from soak.core.cluster.drives import Moment
 from soak.core.errors import NotNowError, PlanError, RunFolderError, SoakError
 from soak.core.plan import text
-from soak.core.plan.plan import Plan, with_plugin_values, with_ship_target
+from soak.core.plan.plan import Plan, with_plugin_values, with_ship_target, with_store_client
 from soak.core.plan.text import PlanFile
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, format_duration
@@ -87,7 +87,7 @@ def resolve_plan(plan: Plan, lab: Lab | None, run: Run) -> Plan:
     ]
     for values in own:
         plan = with_plugin_values(plan, "probes", values)
-    return with_ship_target(plan)
+    return with_store_client(with_ship_target(plan))
 
 
 def prepare_cluster(

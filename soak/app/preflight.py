@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from ipaddress import ip_address
@@ -313,6 +313,8 @@ def probe_setting_faults(plan: AnyPlan, document: Document) -> list[PlanError]:
         checks.append(functools.partial(_check_metrics_address, metrics.address, document))
     if ship is not None:
         checks.append(functools.partial(_check_ship_settings, ship, document))
+    if isinstance(plan, Plan) and plan.store is not None:
+        checks.append(functools.partial(_check_client, ("store",), plan.store.client, document))
     return found_by(*checks)
 
 
@@ -342,13 +344,16 @@ def _check_ship_settings(ship: Ship, document: Document) -> None:
     except ValueError as error:
         why = str(error).removeprefix("bootstrap_servers ")
         raise document.error(("ship", "bootstrap_servers"), why) from error
+    _check_client(("ship",), ship.client, document)
+
+
+def _check_client(section: tuple[str], client: Mapping[str, str], document: Document) -> None:
+    """Refuse secrets and unknown names in the client settings of a section."""
     try:
-        client_settings.refuse_literal_secrets(
-            "client", ship.client, client_settings.LIBRDKAFKA_SECRETS
-        )
-        client_settings.refuse_unknown("client", ship.client, client_settings.librdkafka_settings())
+        client_settings.refuse_literal_secrets("client", client, client_settings.LIBRDKAFKA_SECRETS)
+        client_settings.refuse_unknown("client", client, client_settings.librdkafka_settings())
     except SettingError as error:
-        raise document.error(("ship", *error.place), str(error)) from error
+        raise document.error((*section, *error.place), str(error)) from error
 
 
 def _check_metrics_address(address: str, document: Document) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
+from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 
 from soak.core.plan.config import STRICT, FormerName, PluginConfigs, Settings, check_between
@@ -94,6 +96,39 @@ class Ship:
             )
         if self.buffer < 2**20:
             raise ValueError("buffer must be at least 1MiB")
+
+
+_STORE_URL = re.compile(r"kafka://(?P<servers>[^\s,/@:]+:\d+(,[^\s,/@:]+:\d+)*)/?")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Store:
+    """The Kafka cluster that keeps findings and notifications, in soak.findings and soak.outbox."""
+
+    url: str
+    client: Settings = field(default_factory=dict)  # settings of librdkafka, such as security
+    timeout: Duration = duration_ns("10s")
+    keep: Duration = duration_ns("90d")  # runs of which nothing was written for so long are deleted
+
+    def __post_init__(self) -> None:
+        if not _STORE_URL.fullmatch(self.url):
+            raise ValueError("url must be kafka://host:port, with more host:port after commas")
+        if not SECOND_NS <= self.timeout <= MAX_SHIP_TIMEOUT_NS:
+            raise ValueError(
+                f"timeout must lie between 1s and {format_duration(MAX_SHIP_TIMEOUT_NS)}"
+            )
+        if self.keep < duration_ns("1d"):
+            raise ValueError("keep must be at least 1d")
+
+    @property
+    def servers(self) -> str:
+        """Return the addresses of the cluster, as a client wants them."""
+        return self.url.removeprefix("kafka://").rstrip("/")
+
+
+def _store_of_url(value: object) -> object:
+    """Return `store: kafka://host:port` as the section that it is short for."""
+    return {"url": value} if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -230,6 +265,8 @@ class Plan:
     sinks: PluginConfigs = field(default_factory=dict)
     alerts: Alerts = field(default_factory=Alerts)
     ship: Ship | None = None  # how records of other hosts arrive during the run
+    # Where findings and notifications are kept; None: in findings.db of the run folder.
+    store: Annotated[Store | None, BeforeValidator(_store_of_url)] = None
     metrics: Metrics | None = None
     drive_check: Duration = 0  # time for measuring each broker drive before and after; 0s: none
     run_directory: str = "runs"  # parent of the run folders
@@ -381,6 +418,16 @@ def with_ship_target(plan: Plan) -> Plan:
     servers = config.addresses.get("bootstrap_servers", "")
     ship = dataclasses.replace(ship, bootstrap_servers=servers, client=client)
     return dataclasses.replace(plan, ship=ship)
+
+
+def with_store_client(plan: Plan) -> Plan:
+    """Return the plan with the load's client settings for the store, where that is the measured cluster."""
+    config, store = plan.broker_config, plan.store
+    measured = config.addresses.get("bootstrap_servers", "")
+    if store is None or store.client or store.servers != measured:
+        return plan
+    store = dataclasses.replace(store, client=getattr(config, "common", {}))
+    return dataclasses.replace(plan, store=store)
 
 
 def _with_values(config: Any, values: Mapping[str, object]) -> Any:  # noqa: ANN401  # a plug-in's Config

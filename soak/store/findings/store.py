@@ -7,7 +7,7 @@ Open the file for each use; several processes may.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,12 +53,20 @@ class FindingsStore:
 
     path: Path
     busy_seconds: float = BUSY_SECONDS  # how long to wait for the lock of another process
+    # Called at the end of each transaction that writes; an error undoes the transaction. Calls may come from
+    # several threads then, one at a time.
+    publish: Callable[[sqlite3.Connection], None] | None = None
     _open: sqlite3.Connection | None = field(default=None, init=False, repr=False)
 
     def __enter__(self) -> Self:
         with _typed_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(self.path, timeout=self.busy_seconds, isolation_level=None)
+            connection = sqlite3.connect(
+                self.path,
+                timeout=self.busy_seconds,
+                isolation_level=None,
+                check_same_thread=self.publish is None,
+            )
             try:
                 _prepare(connection, self.path)
             except BaseException:
@@ -306,6 +314,14 @@ class FindingsStore:
         # IMMEDIATE: takes the write lock at once instead of failing half-way through
         with _typed_errors(self.path), _block(self._connection(), "BEGIN IMMEDIATE") as connection:
             yield connection
+            if self.publish is not None:
+                self.publish(connection)
+
+    @contextmanager
+    def unpublished(self) -> Iterator[sqlite3.Connection]:
+        """Yield the connection in a transaction that is not published."""
+        with _typed_errors(self.path), _block(self._connection(), "BEGIN IMMEDIATE") as connection:
+            yield connection
 
     @contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -316,6 +332,25 @@ class FindingsStore:
         if self._open is None:
             raise FindingsError(f"{self.path} is not open; use it in a `with` block")
         return self._open
+
+
+@dataclass(frozen=True, slots=True)
+class FindingsFile:
+    """The findings of a run in a file of its folder; who sends holds the lock of that folder."""
+
+    path: Path
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def open(self) -> FindingsStore:
+        return FindingsStore(self.path)
+
+    def claim(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Do nothing: each use of the file closes it."""
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

@@ -28,7 +28,7 @@ from soak.core.plan.text import load
 from soak.core.ports import Message, Outcome, Sink
 from soak.core.units import SECOND_NS
 from soak.runtime.grid import host_name
-from soak.store.findings.store import FindingsStore
+from soak.store.findings.store import FindingsFile, FindingsStore
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import RunFolder, read_run
 from tests.support.fakes import FakeClock
@@ -131,7 +131,9 @@ class World:
     def new_monitor(self) -> HeartbeatMonitor:
         """Return the monitor of a daemon that is started now."""
         plan = load(self.folder.plan.read_text(), "plan.yaml").plan
-        return HeartbeatMonitor(self.folder, plan, read_run(self.folder), ("mail",), self.clock)
+        findings = FindingsFile(self.folder.findings)
+        run = read_run(self.folder)
+        return HeartbeatMonitor(self.folder, plan, run, ("mail",), self.clock, findings)
 
     def daemon(self, sink: Sink | None = None) -> AlertDaemon:
         plan = load(self.folder.plan.read_text(), "plan.yaml").plan
@@ -156,7 +158,7 @@ class World:
 
     def reported(self) -> list[tuple[str, bool]]:
         """Return the daemons that were reported, and whether they are back."""
-        found = read_notices(self.folder)
+        found = read_notices(FindingsFile(self.folder.findings))
         return [(name, one.until_wall_ns is not None) for one in found for name in one.daemons]
 
 
@@ -172,7 +174,7 @@ def test_a_daemon_that_stops_recording_is_missing_after_five_minutes(world: Worl
     before = world.reported()
     world.go_on(20, recording=(PROBE,))
 
-    (notice,) = read_notices(world.folder)
+    (notice,) = read_notices(FindingsFile(world.folder.findings))
     assert before == []
     assert notice.daemons == (CONSUMER, PRODUCER)
     assert notice.since_wall_ns == FakeClock().wall_ns() + 60 * 10**9
@@ -186,7 +188,7 @@ def test_a_daemon_is_back_once_it_was_active_for_as_long(world: World) -> None:
     between = world.reported()
     world.go_on(120)
 
-    (notice,) = read_notices(world.folder)
+    (notice,) = read_notices(FindingsFile(world.folder.findings))
     assert between == [(PRODUCER, False)]
     assert notice.until_wall_ns == FakeClock().wall_ns() + 460 * 10**9
 
@@ -213,7 +215,7 @@ def test_a_daemon_that_does_not_return_from_an_orderly_end_is_missing(world: Wor
     before = world.reported()
     world.go_on(3600, recording=(CONSUMER, PRODUCER))
 
-    (notice,) = read_notices(world.folder)
+    (notice,) = read_notices(FindingsFile(world.folder.findings))
     assert before == []
     assert notice.daemons == (PROBE,)
     assert notice.since_wall_ns == FakeClock().wall_ns() + 70 * 10**9
@@ -298,7 +300,7 @@ def test_a_daemon_that_returned_unseen_is_back_since_the_monitor_runs_again(worl
     world.monitor = world.new_monitor()
     world.go_on(320)
 
-    (notice,) = read_notices(world.folder)
+    (notice,) = read_notices(FindingsFile(world.folder.findings))
     assert notice.until_wall_ns == FakeClock().wall_ns() + (1380 + STEP) * 10**9
 
 
@@ -499,7 +501,7 @@ def test_a_clock_step_does_not_change_the_length(world: World, step_seconds: int
     world.go_on(20, recording=(CONSUMER, PROBE))
     world.go_on(320)
 
-    (notice,) = read_notices(world.folder)
+    (notice,) = read_notices(FindingsFile(world.folder.findings))
     assert notice.until_wall_ns == notice.since_wall_ns + 340 * 10**9
 
 
@@ -521,7 +523,7 @@ def test_a_daemon_that_died_before_a_suspend_is_missing_since_then(world: World)
     world.go_on(220, recording=(CONSUMER, PROBE))
     world.go_on(320)
 
-    (notice,) = read_notices(world.folder)
+    (notice,) = read_notices(FindingsFile(world.folder.findings))
     assert notice.since_wall_ns == FakeClock().wall_ns() + 60 * 10**9
     assert notice.until_wall_ns == FakeClock().wall_ns() + (380 + 7200) * 10**9
 

@@ -24,7 +24,7 @@ from soak.app.multi_host import Part
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
 from soak.core.plan import text
-from soak.store.findings.store import FindingsStore
+from soak.store.findings.store import FindingsFile, FindingsStore
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
 from soak.supervisor.run import GaveUpError, Role, Supervisor
 from tests.support.paths import DATA
@@ -124,7 +124,7 @@ def test_an_aborted_run_is_notified_to_every_sink(tmp_path: Path) -> None:
     with ExitStack() as stack, pytest.raises(GaveUpError):
         foreground.supervise(current_run(folder, run, stack, begin, ("consume.0",)))
 
-    (notice,) = read_notices(folder)
+    (notice,) = read_notices(FindingsFile(folder.findings))
     with FindingsStore(folder.findings) as store:
         (row,) = store.due(SystemClock().wall_ns())
     assert notice.why == "consume.0 died 6 times in a minute (exit 1)"

@@ -1,0 +1,458 @@
+"""The findings of a run in two compacted Kafka topics that all hosts of a fleet share.
+
+Each process keeps a view of its run in memory: the database of `store`, with the same statements, so it queues
+and sends the same messages. It reads the topics from the beginning, then what is new. Each transaction that
+changes the view is one in Kafka: `soak.findings` gets a record for each finding, change, assignment and notice,
+`soak.outbox` one for each notification. A key is `[run, kind, ...identity]`. A record without a value deletes
+its key, also when a run expires.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from soak.core import json_text
+from soak.core.errors import FindingsBusyError, FindingsError
+from soak.core.model import Change, Finding
+from soak.core.plan.plan import Plan
+from soak.core.ports import Clock
+from soak.core.retry import Backoff
+from soak.core.units import SECOND_NS
+from soak.store.findings.port import Findings, FindingsPlace
+from soak.store.findings.rows import Notification, NotificationContent, NotificationKind
+from soak.store.findings.store import FindingsFile, FindingsStore
+from soak.store.findings.topic_log import (
+    FINDINGS_TOPIC,
+    OUTBOX_TOPIC,
+    FindingsLog,
+    KafkaFindingsLog,
+    LogRecord,
+    NotOwnerError,
+    TurnLostError,
+    Write,
+)
+from soak.store.run_folder import RunFolder
+
+LOG = logging.getLogger(__name__)
+TOPIC_VERSION = 1
+"""Of the values; a program refuses those of a newer one."""
+MAX_TURNS = 20
+"""So often a write is begun anew because another process wrote at the same time."""
+REREAD_NS = 12 * 3600 * SECOND_NS
+"""A view that was not refreshed for so long is read anew: Kafka forgets deletions after a day."""
+EXPIRE_PERIOD_NS = 3600 * SECOND_NS
+
+_STAMP = re.compile(r'"saved_wall_ns":\d+')  # when a finding was stored
+_TURN_BACKOFF = Backoff(SECOND_NS // 50, SECOND_NS // 2)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Which rows make one record; the first table has its main row."""
+
+    topic: str
+    tables: tuple[str, ...]
+    columns: tuple[str, ...]  # that identify the rows in each of the tables
+
+
+_KINDS: Mapping[str, _Kind] = {
+    "change": _Kind(FINDINGS_TOPIC, ("changes",), ("series", "raised_k")),
+    "member": _Kind(FINDINGS_TOPIC, ("members",), ("series", "raised_k")),
+    "finding": _Kind(
+        FINDINGS_TOPIC, ("findings", "finding_changes", "causes", "evidence"), ("key",)
+    ),
+    "notice": _Kind(FINDINGS_TOPIC, ("notices",), ("key",)),
+    "notification": _Kind(
+        OUTBOX_TOPIC, ("notifications",), ("subject", "sink", "occurrence", "kind")
+    ),
+}
+
+
+def findings_place(folder: RunFolder, plan: Plan, run: str, clock: Clock) -> FindingsPlace:
+    """Return where the findings of a run are, by its plan; no file and no cluster is used yet."""
+    if plan.store is None:
+        return FindingsFile(folder.findings)
+    return FindingsTopics(run, KafkaFindingsLog(plan.store, run, clock), clock, plan.store.keep)
+
+
+@dataclass(slots=True)
+class FindingsTopics:
+    """The findings of one run in the topics; one thread at a time may use it."""
+
+    run: str
+    log: FindingsLog
+    clock: Clock
+    keep_ns: int  # runs of which nothing was written for so long expire
+    _view: FindingsStore | None = None
+    _read_ns: int = 0  # when the view was last refreshed, on the monotonic clock
+    _others: dict[str, dict[tuple[str, bytes], int]] = field(default_factory=dict)
+    _expire_ns: int = 0
+
+    def exists(self) -> bool:
+        return True
+
+    @contextmanager
+    def open(self) -> Iterator[Findings]:
+        """Yield the findings as the topics have them now."""
+        self.refresh()
+        yield _TopicFindings(self)
+
+    def claim(self) -> bool:
+        """Return whether this process owns the outbox of the run; the owner deletes runs that expired."""
+        if not self.log.claim():
+            return False
+        if self.clock.mono_ns() >= self._expire_ns:
+            self._expire_ns = self.clock.mono_ns() + EXPIRE_PERIOD_NS
+            self._expire()
+        return True
+
+    def close(self) -> None:
+        self.log.close()
+        self._forget()
+
+    def view(self) -> FindingsStore:
+        """Return the view as it is; `refresh` comes first."""
+        if self._view is None:
+            raise FindingsError("the findings topics were not read yet")
+        return self._view
+
+    def refresh(self) -> None:
+        """Read what is new in the topics.
+
+        Raises:
+            FindingsError: they cannot be read, or have a record that this program cannot read.
+        """
+        now_ns = self.clock.mono_ns()
+        if self._view is not None and now_ns - self._read_ns > REREAD_NS:
+            self.log.rewind()
+            self._forget()
+        if self._view is None:
+            self._open_view()
+        try:
+            self._apply(self.log.read_new())
+        except FindingsError:
+            self.log.rewind()  # records that were read and not applied would be missing
+            self._forget()
+            raise
+        self._read_ns = now_ns
+
+    def write(self, work: Callable[[FindingsStore], _T]) -> _T:
+        """Do work that writes; it is done anew where another process wrote meanwhile.
+
+        Raises:
+            FindingsError: nothing was written; `FindingsBusyError`: others write all the time.
+        """
+        for turn in range(1, MAX_TURNS + 1):
+            try:
+                if not self.log.has_turn:
+                    self.log.take_turn()
+                    self.refresh()
+                return work(self.view())
+            except TurnLostError:
+                self.clock.sleep_until(self.clock.mono_ns() + _TURN_BACKOFF.wait_ns(turn))
+            except NotOwnerError:
+                # Another daemon that joins or leaves makes a new generation of the group; the owner stays.
+                if turn > 1 or not self.log.claim():
+                    raise
+        raise FindingsBusyError("other processes write to the findings topics all the time")
+
+    def _open_view(self) -> None:
+        view = FindingsStore(Path(":memory:"), publish=self._publish)
+        view.__enter__()
+        with view.unpublished() as connection:
+            connection.execute("CREATE TABLE touched (id TEXT PRIMARY KEY) WITHOUT ROWID")
+            connection.execute(
+                "CREATE TABLE published (id TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+            )
+            for kind, one in _KINDS.items():
+                for statement in _triggers(kind, one):
+                    connection.execute(statement)
+        self._view = view
+
+    def _forget(self) -> None:
+        self._others.clear()
+        if self._view is not None:
+            self._view.__exit__(None, None, None)
+            self._view = None
+
+    def _apply(self, records: Iterable[LogRecord]) -> None:
+        with self.view().unpublished() as connection:
+            for record in records:
+                name = _parse_key(record.key)
+                if name is None:
+                    LOG.warning("record_skipped place=%r reason=%r", record.place, "not of soakd")
+                elif name[0] != self.run:
+                    self._note_other(str(name[0]), record)
+                else:
+                    _apply_record(connection, record, name[1:])
+            connection.execute("DELETE FROM touched")
+
+    def _note_other(self, run: str, record: LogRecord) -> None:
+        keys = self._others.setdefault(run, {})
+        if record.value is None:
+            keys.pop((record.topic, record.key), None)
+        else:
+            keys[record.topic, record.key] = record.at_ms
+
+    def _expire(self) -> None:
+        """Delete the records of runs of which nothing was written for a long time."""
+        self.refresh()
+        before_ms = (self.clock.wall_ns() - self.keep_ns) // 10**6
+        expired = {
+            run for run, keys in self._others.items() if keys and max(keys.values()) < before_ms
+        }
+        records: list[Write] = [
+            (topic, key, None) for run in sorted(expired) for topic, key in self._others[run]
+        ]
+        if records:
+            LOG.info("runs_expired runs=%s records=%d", ",".join(sorted(expired)), len(records))
+            self.write(lambda _view: self.log.write(records))
+
+    def _publish(self, connection: sqlite3.Connection) -> None:
+        """Write what the current transaction changed; an error undoes it in the view too."""
+        touched = [str(row[0]) for row in connection.execute("SELECT id FROM touched ORDER BY id")]
+        connection.execute("DELETE FROM touched")
+        records: list[Write] = []
+        for text in touched:
+            name: list[Any] = json_text.loads(text)
+            value = _value_of(connection, name)
+            known = connection.execute(
+                "SELECT value FROM published WHERE id = ?", (text,)
+            ).fetchone()
+            if _without_stamp("" if known is None else known[0]) == _without_stamp(value or ""):
+                continue  # a batch that is delivered again
+            key = _compact([self.run, *name]).encode()
+            records.append((_KINDS[name[0]].topic, key, None if value is None else value.encode()))
+            _note_published(connection, text, value)
+        if records:
+            self.log.write(records)
+
+
+def _triggers(kind: str, one: _Kind) -> Iterator[str]:
+    for table in one.tables:
+        for event, rows in (("INSERT", ("NEW",)), ("UPDATE", ("OLD", "NEW")), ("DELETE", ("OLD",))):
+            notes = "".join(
+                f"INSERT OR IGNORE INTO touched VALUES (json_array('{kind}', "  # noqa: S608  # constants of this module
+                f"{', '.join(f'{row}.{column}' for column in one.columns)})); "
+                for row in rows
+            )
+            yield f"CREATE TRIGGER touch_{table}_{event} AFTER {event} ON {table} BEGIN {notes}END"
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def _without_stamp(value: str) -> str:
+    return _STAMP.sub("", value)
+
+
+def _where(one: _Kind) -> str:
+    return " AND ".join(f"{column} = ?" for column in one.columns)
+
+
+def _parse_key(key: bytes) -> list[Any] | None:
+    """Return run, kind and identity; None where the key is not one of soakd."""
+    try:
+        name = json_text.loads(key.decode())
+    except ValueError:
+        return None
+    is_known = isinstance(name, list) and len(name) > 1 and name[1] in _KINDS
+    return name if is_known and len(name) == 2 + len(_KINDS[name[1]].columns) else None
+
+
+def _value_of(connection: sqlite3.Connection, name: Sequence[Any]) -> str | None:
+    """Return the value of a record; None where its rows are deleted."""
+    one = _KINDS[name[0]]
+    rows = {
+        table: [
+            dict(row)
+            for row in connection.execute(f"SELECT * FROM {table} WHERE {_where(one)}", name[1:])  # noqa: S608  # constants of this module
+        ]
+        for table in one.tables
+    }
+    return _compact({"v": TOPIC_VERSION, "rows": rows}) if rows[one.tables[0]] else None
+
+
+def _note_published(connection: sqlite3.Connection, text: str, value: str | None) -> None:
+    if value is None:
+        connection.execute("DELETE FROM published WHERE id = ?", (text,))
+    else:
+        connection.execute("INSERT OR REPLACE INTO published VALUES (?, ?)", (text, value))
+
+
+def _apply_record(connection: sqlite3.Connection, record: LogRecord, name: Sequence[Any]) -> None:
+    """Make the rows of a record what it says."""
+    one = _KINDS[name[0]]
+    value = None if record.value is None else record.value.decode(errors="replace")
+    for table in one.tables:
+        connection.execute(f"DELETE FROM {table} WHERE {_where(one)}", name[1:])  # noqa: S608  # constants of this module
+    rows = {} if value is None else _rows_of(record, value)
+    try:
+        for table in one.tables:
+            for row in rows.get(table, ()):
+                names = ", ".join(f":{column}" for column in _columns(connection, table))
+                connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({names})", row)  # noqa: S608  # as above
+    except (sqlite3.Error, TypeError) as error:
+        raise _damaged(record, str(error)) from error
+    _note_published(connection, _compact(name), value)
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [str(row["name"]) for row in connection.execute(f"PRAGMA table_info({table})")]
+
+
+def _rows_of(record: LogRecord, value: str) -> Mapping[str, Any]:
+    try:
+        body = json_text.loads(value)
+        version, rows = body["v"], body["rows"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise _damaged(record, repr(error)) from error
+    if not isinstance(version, int) or version > TOPIC_VERSION:
+        raise FindingsError(
+            f"{record.place}: the value has schema version {version}, this program reads up to "
+            f"{TOPIC_VERSION}: upgrade soakd on this host"
+        )
+    if not isinstance(rows, dict):
+        raise _damaged(record, "rows is no object")
+    return rows
+
+
+def _damaged(record: LogRecord, why: str) -> FindingsError:
+    key = record.key.decode(errors="replace")
+    return FindingsError(
+        f"{record.place}: the value is damaged ({why}); write a record with the key {key} and no value to "
+        "delete it"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicFindings:
+    """The port on a view: reads see it as it was opened, writes go to the topics first."""
+
+    topics: FindingsTopics
+
+    def record_changes(self, run: str, changes: Sequence[Change]) -> None:
+        if changes:
+            self.topics.write(lambda view: view.record_changes(run, changes))
+
+    def changes(self, run: str) -> list[Change]:
+        return self.topics.view().changes(run)
+
+    def assign(self, run: str, keys: Mapping[tuple[str, int], str]) -> None:
+        if keys:
+            self.topics.write(lambda view: view.assign(run, keys))
+
+    def assigned(self, run: str) -> dict[tuple[str, int], str]:
+        return self.topics.view().assigned(run)
+
+    def drop_warning(self, key: str) -> None:
+        self.topics.write(lambda view: view.drop_warning(key))
+
+    def save_finding(self, finding: Finding, sinks: Sequence[str], now_wall_ns: int) -> None:
+        self.topics.write(lambda view: view.save_finding(finding, sinks, now_wall_ns))
+
+    def queue_added(self, run: str, sinks: Sequence[str], since_k: int, now_wall_ns: int) -> None:
+        self.topics.write(lambda view: view.queue_added(run, sinks, since_k, now_wall_ns))
+
+    def findings(self, run: str) -> list[Finding]:
+        return self.topics.view().findings(run)
+
+    def has_findings(self, run: str) -> bool:
+        return self.topics.view().has_findings(run)
+
+    def finding(self, key: str) -> Finding | None:
+        return self.topics.view().finding(key)
+
+    def due(self, now_wall_ns: int) -> list[Notification]:
+        return self.topics.view().due(now_wall_ns)
+
+    def open_notifications(self) -> list[Notification]:
+        return self.topics.view().open_notifications()
+
+    def unresolved(self, sink: str) -> list[Notification]:
+        return self.topics.view().unresolved(sink)
+
+    def notifications(self, run: str) -> list[Notification]:
+        return self.topics.view().notifications(run)
+
+    def sent_between(self, sink: str, after_wall_ns: int, wall_ns: int) -> int:
+        return self.topics.view().sent_between(sink, after_wall_ns, wall_ns)
+
+    def begin_try(
+        self, row: Notification, now_wall_ns: int, next_at_wall_ns: int
+    ) -> NotificationContent | None:
+        return self.topics.write(lambda view: view.begin_try(row, now_wall_ns, next_at_wall_ns))
+
+    def content(self, row: Notification) -> NotificationContent:
+        return self.topics.view().content(row)
+
+    def mark_sent(self, row: Notification, now_wall_ns: int, detail: str = "") -> None:
+        self.topics.write(lambda view: view.mark_sent(row, now_wall_ns, detail))
+
+    def mark_refused(
+        self, row: Notification, now_wall_ns: int, detail: str, *, may_have_arrived: bool = False
+    ) -> None:
+        self.topics.write(
+            lambda view: view.mark_refused(
+                row, now_wall_ns, detail, may_have_arrived=may_have_arrived
+            )
+        )
+
+    def mark_deferred(
+        self,
+        row: Notification,
+        now_wall_ns: int,
+        next_at_wall_ns: int,
+        detail: str,
+        progress: str = "",
+        *,
+        may_have_arrived: bool = False,
+    ) -> None:
+        self.topics.write(
+            lambda view: view.mark_deferred(
+                row,
+                now_wall_ns,
+                next_at_wall_ns,
+                detail,
+                progress,
+                may_have_arrived=may_have_arrived,
+            )
+        )
+
+    def save_notice(
+        self,
+        key: str,
+        body: str,
+        kind: NotificationKind,
+        sinks: Sequence[str],
+        now_wall_ns: int,
+    ) -> None:
+        self.topics.write(lambda view: view.save_notice(key, body, kind, sinks, now_wall_ns))
+
+    def notice(self, key: str) -> str | None:
+        return self.topics.view().notice(key)
+
+    def notices(self) -> list[str]:
+        return self.topics.view().notices()
+
+    def queue_digest(self, sink: str, due_wall_ns: int) -> None:
+        self.topics.write(lambda view: view.queue_digest(sink, due_wall_ns))
+
+    def queue_end(self, run: str, sinks: Sequence[str], now_wall_ns: int) -> None:
+        self.topics.write(lambda view: view.queue_end(run, sinks, now_wall_ns))
+
+    def last_digest_ns(self, sink: str) -> int | None:
+        return self.topics.view().last_digest_ns(sink)
+
+    def forget_digests_after(self, sink: str, wall_ns: int) -> None:
+        self.topics.write(lambda view: view.forget_digests_after(sink, wall_ns))
