@@ -99,6 +99,7 @@ class Ship:
 
 
 _STORE_URL = re.compile(r"kafka://(?P<servers>[^\s,/@:]+:\d+(,[^\s,/@:]+:\d+)*)/?")
+_STORE_URL_RULE = "must be kafka://host:port, with more host:port after commas"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -112,7 +113,7 @@ class Store:
 
     def __post_init__(self) -> None:
         if not _STORE_URL.fullmatch(self.url):
-            raise ValueError("url must be kafka://host:port, with more host:port after commas")
+            raise ValueError(f"url {_STORE_URL_RULE}")
         if not SECOND_NS <= self.timeout <= MAX_SHIP_TIMEOUT_NS:
             raise ValueError(
                 f"timeout must lie between 1s and {format_duration(MAX_SHIP_TIMEOUT_NS)}"
@@ -128,7 +129,11 @@ class Store:
 
 def _store_of_url(value: object) -> object:
     """Return `store: kafka://host:port` as the section that it is short for."""
-    return {"url": value} if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if not _STORE_URL.fullmatch(value):
+        raise ValueError(_STORE_URL_RULE)
+    return {"url": value}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -1,4 +1,4 @@
-"""`findings.db`: the changes, the findings and the pending notifications of a run, in SQLite.
+"""The changes, the findings and the pending notifications of a run, in `findings.db` or in Kafka topics.
 
 The detector writes findings and their notifications in one transaction; the alert daemon sends them; report
 and terminal read. Open `store` first: `FindingsStore` is the only public class with a connection; `outbox`
