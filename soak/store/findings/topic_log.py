@@ -98,6 +98,8 @@ class LogRecord:
         return f"topic {self.topic}, partition {self.partition}, offset {self.offset}"
 
 
+Place = tuple[str, int]
+"""A topic and one of its partitions."""
 Write = tuple[str, bytes, bytes | None]
 """Topic, key and value of a record to write."""
 
@@ -136,17 +138,26 @@ class FindingsLog(Protocol):
 class KafkaFindingsLog:
     """The log on a Kafka cluster; clients are created when they are needed, in the thread that needs them."""
 
-    def __init__(self, store: Store, run: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        clock: Clock,
+        partitions: Callable[[], Sequence[Place]] | None = None,
+    ) -> None:
+        """`partitions` are known for sure, such as those of a cluster without an admin API."""
         self._store = store
+        self._partitions = partitions or self._ensure_topics
         self._run = run
         self._clock = clock
         self._timeout_seconds = store.timeout / SECOND_NS
         target = Ship(bootstrap_servers=store.servers, client=store.client, timeout=store.timeout)
         self._clients = SamplesClients(target, f"soakd-{run}-findings", clock)
         self._reader: Any = None
-        self._next: dict[tuple[str, int], int] = {}  # the next offset, by topic and partition
+        self._next: dict[Place, int] = {}  # the next offset, by topic and partition
         self._writer: Any = None
         self._member: Any = None
+        self._has_joined = False  # the group has answered, be it with no partition
         self._membership: Any = None  # of the group, while this process owns the outbox
         self._vanished: FindingsError | None = (
             None  # raised until `close`, not to begin anew unasked
@@ -168,10 +179,10 @@ class KafkaFindingsLog:
         found: list[LogRecord] = []
         deadline_ns = self._clock.mono_ns() + self._store.timeout
         while any(self._next[place] < end for place, end in ends.items()):
-            messages = self._reader.consume(_MESSAGES, _POLL_SECONDS)
-            for message in messages:
-                self._take(message, found)
-            if messages:
+            first = self._reader.poll(_POLL_SECONDS)  # `consume` would wait for all of its messages
+            if first is not None:
+                for message in (first, *self._reader.consume(_MESSAGES, 0)):
+                    self._take(message, found)
                 deadline_ns = self._clock.mono_ns() + self._store.timeout
             elif self._clock.mono_ns() >= deadline_ns:
                 reason = self._clients.cause.or_else("no answer")
@@ -221,6 +232,7 @@ class KafkaFindingsLog:
             self._member = self._create(
                 confluent_kafka.Consumer, {**_MEMBER, "group.id": f"soak-alert-{self._run}"}
             )
+            self._has_joined = False
             self._member.subscribe(
                 [OUTBOX_TOPIC],
                 on_assign=self._note_assigned,
@@ -240,10 +252,8 @@ class KafkaFindingsLog:
 
     def _await_group(self) -> None:
         deadline_ns = self._clock.mono_ns() + JOIN_NS
-        while self._membership is None and self._clock.mono_ns() < deadline_ns:
+        while not self._has_joined and self._clock.mono_ns() < deadline_ns:
             self._serve_member(_POLL_SECONDS)
-            if self._member.memberid() and self._membership is None:
-                self._serve_member(_POLL_SECONDS)
 
     def _serve_member(self, timeout_seconds: float) -> None:
         """Run the callbacks that are due; what the member reads is of no use, the reader has it too."""
@@ -254,6 +264,7 @@ class KafkaFindingsLog:
             message = self._member.poll(0)
 
     def _note_assigned(self, member: Any, places: Sequence[TopicPartition]) -> None:  # noqa: ANN401  # a client
+        self._has_joined = True
         # As it is now: a later one may be that of a member that has lost the partition.
         if any(place.partition == 0 for place in places):
             self._membership = member.consumer_group_metadata()
@@ -263,7 +274,7 @@ class KafkaFindingsLog:
             self._membership = None
 
     def _open_reader(self) -> None:
-        partitions = self._ensure_topics()
+        partitions = self._partitions()
         self._reader = self._create(confluent_kafka.Consumer, _CONSUMER)
         self._next = dict.fromkeys(partitions, 0)
         self._reader.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in partitions])
@@ -303,7 +314,7 @@ class KafkaFindingsLog:
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
             raise self._vanish(place[0], "was emptied or created anew")
 
-    def _ensure_topics(self) -> list[tuple[str, int]]:
+    def _ensure_topics(self) -> list[Place]:
         """Create the topics that are missing, check the others, and return all partitions."""
         admin = self._create(AdminClient, {})
         known = self._metadata(admin)

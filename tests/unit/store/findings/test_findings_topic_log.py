@@ -1,0 +1,83 @@
+"""The log of findings over librdkafka's mock cluster: transactions, their ends, and the owner of the outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from soak.core.clock import SystemClock
+from soak.core.errors import FindingsBusyError, FindingsError
+from soak.core.plan.plan import Store
+from soak.core.units import SECOND_NS
+from soak.store.findings.topic_log import FINDINGS_TOPIC, OUTBOX_TOPIC, TOPICS, KafkaFindingsLog
+
+PARTITIONS = [(topic, partition) for topic in TOPICS for partition in range(4)]
+"""What the mock cluster creates."""
+
+
+@pytest.fixture
+def servers() -> Iterator[str]:
+    holder = Producer({"bootstrap.servers": "127.0.0.1:1", "test.mock.num.brokers": "1"})
+    for topic in TOPICS:
+        holder.list_topics(topic, timeout=5)
+    (found,) = holder.list_topics(timeout=5).brokers.values()
+    yield f"{found.host}:{found.port}"
+    del holder
+
+
+@pytest.fixture
+def log(servers: str) -> Iterator[KafkaFindingsLog]:
+    found = log_at(servers)
+    yield found
+    found.close()
+
+
+def log_at(servers: str) -> KafkaFindingsLog:
+    store = Store(url=f"kafka://{servers}", timeout=SECOND_NS)
+    return KafkaFindingsLog(store, "run1", SystemClock(), lambda: PARTITIONS)
+
+
+def read(log: KafkaFindingsLog) -> list[tuple[str, bytes, bytes | None]]:
+    return sorted((one.topic, one.key, one.value) for one in log.read_new())
+
+
+def test_a_transaction_is_read_once_and_from_the_beginning_after_a_rewind(
+    log: KafkaFindingsLog,
+) -> None:
+    """Deletions too; what is read is of both topics."""
+    records = [(FINDINGS_TOPIC, b"a", b"1"), (OUTBOX_TOPIC, b"b", None)]
+    before = read(log)
+    log.take_turn()
+    log.write(records)
+    found = read(log), read(log)
+    log.rewind()
+
+    assert (before, *found, read(log)) == ([], records, [], records)
+
+
+def test_a_write_needs_a_turn(log: KafkaFindingsLog) -> None:
+    assert not log.has_turn
+    with pytest.raises(FindingsBusyError):
+        log.write([(FINDINGS_TOPIC, b"a", b"1")])
+
+
+def test_the_owner_of_the_outbox_writes(log: KafkaFindingsLog) -> None:
+    """Its transactions carry its place in the group."""
+    assert log.claim()
+    log.take_turn()
+    log.write([(OUTBOX_TOPIC, b"b", b"1")])
+
+    assert read(log) == [(OUTBOX_TOPIC, b"b", b"1")]
+    assert log.claim()
+
+
+def test_a_cluster_that_does_not_answer_is_named() -> None:
+    """With what the client says of it."""
+    log = KafkaFindingsLog(
+        Store(url="kafka://127.0.0.1:1", timeout=SECOND_NS), "run1", SystemClock()
+    )
+
+    with pytest.raises(FindingsError, match=r"no Kafka broker answered at 127\.0\.0\.1:1"):
+        log.read_new()
