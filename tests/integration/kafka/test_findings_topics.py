@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from soak.alerting.daemon import AlertDaemon
 from soak.core.clock import SystemClock
@@ -108,7 +109,7 @@ def test_topics_and_file_give_the_same_mails(place: FindingsTopics, tmp_path: Pa
         f"<{KEY}.confirmed@localhost>",
         f"<{KEY}.gone@localhost>",
     ]
-    assert [list(map(without_date, one)) for one in mails][0] == list(map(without_date, mails[1]))
+    assert list(map(without_date, mails[0])) == list(map(without_date, mails[1]))
 
 
 class Killing(Inbox):
@@ -228,10 +229,10 @@ def test_topics_are_made_compacted_with_one_partition(
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     known = admin.list_topics(timeout=10).topics
     resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in TOPICS]
-    policies = [one.result(10)["cleanup.policy"].value for one in admin.describe_configs(resources).values()]
+    settings = [one.result(10) for one in admin.describe_configs(resources).values()]
 
     assert [len(known[topic].partitions) for topic in TOPICS] == [1, 1]
-    assert policies == ["compact", "compact"]
+    assert [one["cleanup.policy"].value for one in settings] == ["compact", "compact"]
 
 
 def set_policy(broker: Running, policy: str) -> None:
@@ -249,7 +250,7 @@ def test_a_topic_that_is_not_compacted_is_refused(broker: Running, place: Findin
         pass
     set_policy(broker, "delete")
     try:
-        with pytest.raises(FindingsError, match=r"soak\.findings has cleanup\.policy=delete .* kafka-configs"):
+        with pytest.raises(FindingsError, match=r"cleanup\.policy=delete .* kafka-configs"):
             place.refresh()
     finally:
         set_policy(broker, "compact")
@@ -265,7 +266,7 @@ def test_a_topic_that_is_deleted_in_use_is_an_error_until_a_restart(
     admin.delete_topics([OUTBOX_TOPIC])[OUTBOX_TOPIC].result(10)
 
     for _ in range(2):
-        with pytest.raises(FindingsError, match=r"topic soak\.outbox was deleted while it was in use"):
+        with pytest.raises(FindingsError, match=r"topic soak\.outbox was deleted while"):
             place.refresh()
     place.close()
     with place.open() as store:

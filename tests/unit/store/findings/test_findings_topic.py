@@ -1,4 +1,4 @@
-"""Findings in compacted topics: what is stored and sent is what a file would have, over any number of writers."""
+"""Findings in compacted topics: stored and sent is what a file would have, with any number of writers."""
 
 from __future__ import annotations
 

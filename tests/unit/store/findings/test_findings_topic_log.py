@@ -1,4 +1,4 @@
-"""The log of findings over librdkafka's mock cluster: transactions, their ends, and the owner of the outbox."""
+"""The log of findings on librdkafka's mock cluster: transactions, and the owner of the outbox."""
 
 from __future__ import annotations
 
