@@ -3,7 +3,8 @@
 Each process keeps a view of its run in memory: the database of `store`, with the same statements, so it
 queues and sends the same messages. It reads the topics from the beginning, then what is new. Each transaction
 that changes the view is one in Kafka: `soak.findings` gets a record for each finding, change, assignment and
-notice, `soak.outbox` one for each notification. A key is `[run, kind, ...identity]`. A record without a value deletes
+notice, `soak.outbox` one for each notification.
+A key is `[run, kind, ...identity]`. A record without a value deletes
 its key, also when a run expires.
 """
 

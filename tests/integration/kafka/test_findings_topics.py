@@ -57,9 +57,7 @@ def place(broker: Running, request: pytest.FixtureRequest) -> Iterator[FindingsT
     found.close()
 
 
-def place_of(
-    broker: Running, run: str, client: Mapping[str, str] | None = None
-) -> FindingsTopics:
+def place_of(broker: Running, run: str, client: Mapping[str, str] | None = None) -> FindingsTopics:
     url = f"kafka://{broker.bootstrap_servers}"
     store = Store(url=url, timeout=3 * SECOND_NS, client=dict(client or {}))
     clock = SystemClock()
@@ -136,9 +134,16 @@ def test_of_two_daemons_the_other_sends_again_what_a_killed_one_did_not_store(
     def start(name: str) -> subprocess.Popen[bytes]:
         """Start a daemon on a host of its own, with a copy of the run folder."""
         shutil.copytree(world.folder.path, tmp_path / name)
-        command = [sys.executable, "-m", "soak.cli.main", "alert", "--run-dir", str(tmp_path / name)]
+        command = [
+            sys.executable,
+            "-m",
+            "soak.cli.main",
+            "alert",
+            "--run-dir",
+            str(tmp_path / name),
+        ]
         with (tmp_path / f"{name}.log").open("wb") as log:
-            started.append(subprocess.Popen(command, stdout=log, stderr=log))  # noqa: S603  # our own
+            started.append(subprocess.Popen(command, stdout=log, stderr=log))
         return started[-1]
 
     def save(key: str) -> None:

@@ -185,8 +185,10 @@ def test_a_run_expires_when_nothing_was_written_of_it_for_long(cluster: FakeClus
     [
         (
             b'{"v":2,"rows":{}}',
-            "topic soak.outbox, partition 0, offset 0: the value has schema version 2, this program "
-            "reads up to 1: upgrade soakd on this host",
+            (
+                "topic soak.outbox, partition 0, offset 0: the value has schema version 2, this program "
+                "reads up to 1: upgrade soakd on this host"
+            ),
         ),
         (b"{", "topic soak.outbox, partition 0, offset 0: the value is damaged"),
         (b'{"v":1,"rows":{"notifications":[{}]}}', "partition 0, offset 0: the value is damaged"),
