@@ -21,7 +21,7 @@ from soak.service.files import file_lock
 from soak.service.systemd import notifier
 from soak.store.findings.port import FindingsPlace
 from soak.store.findings.topic import findings_place
-from soak.store.run_folder import RunFolder, read_plan, read_run
+from soak.store.run_folder import Run, RunFolder, read_plan, read_run
 
 LOG = logging.getLogger("soak.alerting")
 MAX_AGE_NS = 24 * 3600 * SECOND_NS
@@ -59,6 +59,7 @@ class AfterRunDelivery:
     is_stopped: Callable[[], bool] = lambda: False
     settings: Path | None = None
     _daemons: dict[Path, tuple[AlertDaemon, FindingsPlace]] = field(default_factory=dict)
+    _known: dict[Path, tuple[Plan, FindingsPlace]] = field(default_factory=dict)  # ended runs
     _skipped: set[Path] = field(default_factory=set)  # runs that cannot be opened, logged once
 
     def poll(self) -> bool:
@@ -89,10 +90,10 @@ class AfterRunDelivery:
             run = read_run(folder)
             if run.state in {"beginning", "running"}:
                 return
-            begun_as = read_plan(folder)
-            findings = findings_place(folder, begun_as, run.id, self.clock)
+            if folder.path not in self._known:
+                self._known[folder.path] = self._plan_and_findings(folder, run)
+            begun_as, findings = self._known[folder.path]
             if not _has_pending(findings):
-                findings.close()
                 return
             plan = with_notification_settings(self.settings, begun_as)
             daemon = AlertDaemon(
@@ -104,7 +105,6 @@ class AfterRunDelivery:
                 self.alive,
                 findings=findings,
             )
-            self.stack.callback(daemon.close)
             self.stack.enter_context(file_lock(folder.path / "alert.lock", "the outbox"))
         except (SoakError, OSError) as error:
             if folder.path not in self._skipped:
@@ -112,6 +112,12 @@ class AfterRunDelivery:
             self._skipped.add(folder.path)
             return
         self._daemons[folder.path] = daemon, findings
+
+    def _plan_and_findings(self, folder: RunFolder, run: Run) -> tuple[Plan, FindingsPlace]:
+        plan = read_plan(folder)
+        findings = findings_place(folder, plan, run.id, self.clock)
+        self.stack.callback(findings.close)
+        return plan, findings
 
 
 def _has_pending(findings: FindingsPlace) -> bool:

@@ -25,7 +25,7 @@ from soak.core.cluster import durability
 from soak.core.errors import BrokerError, PlanError, combined
 from soak.core.plan import text
 from soak.core.plan.objectives import budget_text, is_budget_below_one
-from soak.core.plan.plan import AnyPlan, Plan, ProbePlan, Ship
+from soak.core.plan.plan import AnyPlan, Plan, ProbePlan, Ship, Store
 from soak.core.plan.rates import soak_rate_text
 from soak.core.plan.text import Document, PlanFile, is_consequence
 from soak.core.ports import Clock, LeaderSource
@@ -164,6 +164,7 @@ def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> N
         *_small_budgets(plan),
         *_no_sinks(plan),
         *ship_warnings(plan.ship, clock),
+        *store_warnings(plan.store, clock),
     )
     print("\n".join(host.host_lines([] if drives else host.drive_folders(plan))))
     if drives:
@@ -234,6 +235,17 @@ def ship_warnings(ship: Ship | None, clock: Clock) -> list[str]:
         SamplesClients(ship, "soakd", clock).check_connection()
     except BrokerError as error:
         return [f"ship: {error}; until it answers, records wait on the disk of this host"]
+    return []
+
+
+def store_warnings(store: Store | None, clock: Clock) -> list[str]:
+    """Return a warning if the cluster that keeps the findings does not answer; create no topic."""
+    if store is None:
+        return []
+    try:
+        SamplesClients(store.target, "soakd", clock).check_connection()
+    except BrokerError as error:
+        return [f"store: {error}; until it answers, no finding is stored and no message is sent"]
     return []
 
 

@@ -126,6 +126,11 @@ class Store:
         """Return the addresses of the cluster, as a client wants them."""
         return self.url.removeprefix("kafka://").rstrip("/")
 
+    @property
+    def target(self) -> Ship:
+        """Return what its clients need, in the form that all clients of a second cluster share."""
+        return Ship(bootstrap_servers=self.servers, client=self.client, timeout=self.timeout)
+
 
 def _store_of_url(value: object) -> object:
     """Return `store: kafka://host:port` as the section that it is short for."""

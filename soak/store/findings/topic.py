@@ -3,9 +3,8 @@
 Each process keeps a view of its run in memory: the database of `store`, with the same statements, so it
 queues and sends the same messages. It reads the topics from the beginning, then what is new. Each transaction
 that changes the view is one in Kafka: `soak.findings` gets a record for each finding, change, assignment and
-notice, `soak.outbox` one for each notification.
-A key is `[run, kind, ...identity]`. A record without a value deletes
-its key, also when a run expires.
+notice, `soak.outbox` one for each notification. A key is `[run, kind, ...identity]`. A record without a value
+deletes its key, also when a run expires.
 """
 
 from __future__ import annotations
@@ -154,12 +153,14 @@ class FindingsTopics:
         """
         for turn in range(1, MAX_TURNS + 1):
             try:
-                if not self.log.has_turn:
+                # Work that turns out to write nothing needs no turn, and so the first try takes none.
+                if turn > 1 and not self.log.has_turn:
                     self.log.take_turn()
                     self.refresh()
                 return work(self.view())
             except TurnLostError:
-                self.clock.sleep_until(self.clock.mono_ns() + _TURN_BACKOFF.wait_ns(turn))
+                if turn > 1:
+                    self.clock.sleep_until(self.clock.mono_ns() + _TURN_BACKOFF.wait_ns(turn - 1))
             except NotOwnerError:
                 # Another daemon that joins or leaves makes a new generation of the group; the owner stays.
                 if turn > 1 or not self.log.claim():

@@ -20,7 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from soak.clients.kafka_log import error_text
 from soak.core.errors import BrokerError, FindingsBusyError, FindingsError
-from soak.core.plan.plan import Ship, Store
+from soak.core.plan.plan import Store
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.store.samples_topic import SamplesClients
@@ -36,6 +36,8 @@ _CONSUMER = {
     "enable.auto.commit": "false",
     "auto.offset.reset": "error",  # an offset that is out of range is of a topic that was made anew
     "enable.partition.eof": "true",
+    # The end behind a transaction shows in an answer without records, for which a broker waits this long.
+    "fetch.wait.max.ms": "100",
     "isolation.level": "read_committed",
 }
 _MEMBER = {
@@ -151,8 +153,7 @@ class KafkaFindingsLog:
         self._run = run
         self._clock = clock
         self._timeout_seconds = store.timeout / SECOND_NS
-        target = Ship(bootstrap_servers=store.servers, client=store.client, timeout=store.timeout)
-        self._clients = SamplesClients(target, f"soakd-{run}-findings", clock)
+        self._clients = SamplesClients(store.target, f"soakd-{run}-findings", clock)
         self._reader: Any = None
         self._next: dict[Place, int] = {}  # the next offset, by topic and partition
         self._writer: Any = None
@@ -240,7 +241,8 @@ class KafkaFindingsLog:
                 on_lost=self._note_revoked,
             )
             self._await_group()
-        self._serve_member(0.0)
+        # After a new generation of the group, an owner that wrote too early learns here that it still is one.
+        self._serve_member(0.0 if self._membership is not None else _POLL_SECONDS)
         return self._membership is not None
 
     def close(self) -> None:
@@ -264,9 +266,10 @@ class KafkaFindingsLog:
             message = self._member.poll(0)
 
     def _note_assigned(self, member: Any, places: Sequence[TopicPartition]) -> None:  # noqa: ANN401  # a client
+        """Note the place in the group; `places` are new ones, none when another daemon joins or leaves."""
         self._has_joined = True
         # As it is now: a later one may be that of a member that has lost the partition.
-        if any(place.partition == 0 for place in places):
+        if any(place.partition == 0 for place in (*places, *member.assignment())):
             self._membership = member.consumer_group_metadata()
 
     def _note_revoked(self, _member: Any, places: Sequence[TopicPartition]) -> None:  # noqa: ANN401  # a client

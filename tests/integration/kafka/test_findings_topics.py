@@ -214,6 +214,24 @@ def test_a_daemon_that_lost_the_outbox_cannot_write(broker: Running) -> None:
     two.close()
 
 
+def test_the_owner_stays_when_another_daemon_joins_and_leaves(broker: Running) -> None:
+    """Each time the group has a new generation, and a write of the old one is made again."""
+    one, two = (place_of(broker, "joined") for _ in range(2))
+    owners = [one.claim(), two.claim()]
+    for number, change_group in enumerate((lambda: None, two.close)):
+        change_group()
+        with one.open() as store:
+            store.save_finding(finding(key=f"run1-{number}", raised_k=number), ["mail"], number)
+        owners.append(one.claim())
+    with two.open() as store:
+        keys = [found.key for found in store.findings("run1")]
+    one.close()
+    two.close()
+
+    assert owners == [True, False, True, True]
+    assert keys == ["run1-0", "run1-1"]
+
+
 def test_two_writers_take_turns(broker: Running) -> None:
     """Each sees what the other wrote before, and nothing is lost."""
     places = [place_of(broker, "turns") for _ in range(2)]

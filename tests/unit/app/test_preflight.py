@@ -181,6 +181,14 @@ def test_a_cluster_that_accepts_no_records_is_a_warning(tmp_path: Path, text: st
     assert said.count("Warning: ship: no Kafka broker answered at 127.0.0.1:1: ") == 1
 
 
+@pytest.mark.long
+def test_a_cluster_that_keeps_no_findings_is_a_warning(tmp_path: Path) -> None:
+    """The run may start before it."""
+    said = checked(tmp_path, PLAN + "store: {url: 'kafka://127.0.0.1:1', timeout: 1s}\n")
+
+    assert said.count("Warning: store: no Kafka broker answered at 127.0.0.1:1: ") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "options", "refused"),
     [

@@ -162,6 +162,18 @@ def test_a_writer_that_lost_its_turn_begins_anew_with_what_the_other_wrote(
     assert states == [("opened", "sent"), ("resolved", "pending")]
 
 
+def test_work_that_changes_nothing_takes_no_turn(cluster: FakeCluster) -> None:
+    """The detector keeps its turn while the daemon only looks for something to queue."""
+    detector, daemon = topics(cluster), topics(cluster)
+    with detector.open() as store:
+        store.save_finding(finding(), ["mail"], NOW)
+    with daemon.open() as store:
+        store.queue_added("run1", ["mail"], 0, NOW)
+        store.drop_warning("run1-130")
+
+    assert detector.log.has_turn
+
+
 def test_runs_do_not_see_each_other(cluster: FakeCluster) -> None:
     with topics(cluster, "run2").open() as store:
         store.save_finding(finding(run="run2", key="run2-1"), ["mail"], NOW)
@@ -279,7 +291,6 @@ def test_a_message_whose_result_was_not_stored_is_sent_again_under_the_same_key(
     world: TopicWorld,
 ) -> None:
     """As when the daemon is killed between the two."""
-
     killed: list[Message] = []
 
     def kill(message: Message) -> None:
