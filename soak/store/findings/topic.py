@@ -151,6 +151,7 @@ class FindingsTopics:
         Raises:
             FindingsError: nothing was written; `FindingsBusyError`: others write all the time.
         """
+        was_refused = False
         for turn in range(1, MAX_TURNS + 1):
             try:
                 # Work that turns out to write nothing needs no turn, and so the first try takes none.
@@ -163,8 +164,9 @@ class FindingsTopics:
                     self.clock.sleep_until(self.clock.mono_ns() + _TURN_BACKOFF.wait_ns(turn - 1))
             except NotOwnerError:
                 # Another daemon that joins or leaves makes a new generation of the group; the owner stays.
-                if turn > 1 or not self.log.claim():
+                if was_refused or not self.log.claim():
                     raise
+                was_refused = True
         raise FindingsBusyError("other processes write to the findings topics all the time")
 
     def _open_view(self) -> None:

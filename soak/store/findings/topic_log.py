@@ -55,6 +55,7 @@ _PRODUCER = {
     "transaction.timeout.ms": "10000",  # of a killed process: readers wait for its end
 }
 _POLL_SECONDS = 0.5
+_FIRST_TURN_SECONDS = 30.0  # the first one of a cluster creates the log of its transactions
 _MESSAGES = 1000  # taken at once
 _EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
 _FENCED = {
@@ -169,10 +170,7 @@ class KafkaFindingsLog:
         return self._writer is not None
 
     def read_new(self) -> list[LogRecord]:
-        if self._vanished is not None:
-            raise self._vanished
-        if self._reader is None:
-            self._open_reader()
+        self._ensure_reader()
         ends = {place: self._end(*place) for place in self._next}
         for place, end in ends.items():
             if end < self._next[place]:
@@ -201,7 +199,7 @@ class KafkaFindingsLog:
             confluent_kafka.Producer, {**_PRODUCER, "transactional.id": f"soakd-{self._run}"}
         )
         try:
-            writer.init_transactions(self._timeout_seconds)
+            writer.init_transactions(_FIRST_TURN_SECONDS)
         except KafkaException as error:
             raise self._write_error(error) from error
         self._writer = writer
@@ -229,7 +227,7 @@ class KafkaFindingsLog:
 
     def claim(self) -> bool:
         if self._member is None:
-            self.read_new()  # the topics exist from then on
+            self._ensure_reader()  # the topics exist from then on
             self._member = self._create(
                 confluent_kafka.Consumer, {**_MEMBER, "group.id": f"soak-alert-{self._run}"}
             )
@@ -276,7 +274,11 @@ class KafkaFindingsLog:
         if any(place.partition == 0 for place in places):
             self._membership = None
 
-    def _open_reader(self) -> None:
+    def _ensure_reader(self) -> None:
+        if self._vanished is not None:
+            raise self._vanished
+        if self._reader is not None:
+            return
         partitions = self._partitions()
         self._reader = self._create(confluent_kafka.Consumer, _CONSUMER)
         self._next = dict.fromkeys(partitions, 0)

@@ -73,6 +73,17 @@ def test_the_owner_of_the_outbox_writes(log: KafkaFindingsLog) -> None:
     assert log.claim()
 
 
+def test_a_claim_leaves_all_records_to_be_read(servers: str, log: KafkaFindingsLog) -> None:
+    """A daemon that starts late has the findings of the time before."""
+    log.take_turn()
+    log.write([(FINDINGS_TOPIC, b"a", b"1")])
+    late = log_at(servers)
+
+    assert late.claim()
+    assert read(late) == [(FINDINGS_TOPIC, b"a", b"1")]
+    late.close()
+
+
 def test_a_cluster_that_does_not_answer_is_named() -> None:
     """With what the client says of it."""
     log = KafkaFindingsLog(
