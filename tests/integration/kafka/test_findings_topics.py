@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
@@ -21,25 +22,39 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from soak.alerting.daemon import AlertDaemon
 from soak.core.clock import SystemClock
 from soak.core.errors import FindingsError
+from soak.core.model import Change
 from soak.core.plan.plan import Store
 from soak.core.plan.text import load
 from soak.core.units import SECOND_NS
 from soak.lab.brokers import kafka
 from soak.lab.ports import Running
+from soak.service import children
 from soak.sinks.mail import Config, MailSink
 from soak.store.findings.store import FindingsStore
 from soak.store.findings.topic import FindingsTopics
 from soak.store.findings.topic_log import FINDINGS_TOPIC, OUTBOX_TOPIC, TOPICS, KafkaFindingsLog
 from soak.store.run_folder import read_run
+from spark.attribute import Attribution
 from tests.support.alerting.daemon import DELIVERED, KEY, OTHER, RUN, AlertWorld
 from tests.support.alerting.findings import SERIES, finding
 from tests.support.alerting.mail_server import Inbox, served
+from tests.support.spark.synthetic_run import PRODUCER, Shape, write_synthetic_run
 
 pytestmark = pytest.mark.broker
 
 KEEP_NS = 90 * 24 * 3600 * SECOND_NS
 PATIENCE_SECONDS = 60
 TO = "a@example.org"
+STEP = Change(
+    series=f'{PRODUCER}|publish_latency_seconds{{quantile="0.99"}}',
+    raised_k=206,
+    onset_k=202,
+    interval=(201, 203),
+    before=0.0026,
+    after=0.038,
+    state="confirmed",
+    confidence=0.99,
+)
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +126,31 @@ def test_topics_and_file_give_the_same_mails(place: FindingsTopics, tmp_path: Pa
     assert list(map(without_date, mails[0])) == list(map(without_date, mails[1]))
 
 
+def test_attribution_stores_the_same_in_topics_as_in_a_file(
+    broker: Running, tmp_path: Path
+) -> None:
+    """The change, the finding with its cause, and the message that is pending."""
+    shape = Shape(
+        seconds=600, deletions_k=200, fault_k=202, sinks=f"{{mail: {{to: [{TO}]}}}}", is_ended=False
+    )
+    folder = write_synthetic_run(tmp_path / "r", shape)
+    plan = load(folder.plan.read_text(), "plan.yaml").plan
+    store = Store(url=f"kafka://{broker.bootstrap_servers}")
+    stored = []
+    for one in (plan, replace(plan, store=store)):
+        judge = Attribution(folder, "attributed", one, SystemClock())
+        judge.advance([STEP])
+        judge.conclude()
+        with judge.findings.open() as found:
+            queued = [(row.sink, row.kind, row.state) for row in found.notifications("attributed")]
+            stored.append((found.changes("attributed"), found.findings("attributed"), queued))
+        judge.findings.close()
+
+    assert stored[0] == stored[1]
+    assert stored[1][1][0].cause == "retention_cliff"
+    assert stored[1][2] == [("mail", "opened", "pending")]
+
+
 class Killing(Inbox):
     """Keeps a mail and kills a process before it replies, once."""
 
@@ -144,7 +184,9 @@ def test_of_two_daemons_the_other_sends_again_what_a_killed_one_did_not_store(
             str(tmp_path / name),
         ]
         with (tmp_path / f"{name}.log").open("wb") as log:
-            started.append(subprocess.Popen(command, stdout=log, stderr=log))
+            started.append(
+                subprocess.Popen(children.with_death_signal(command), stdout=log, stderr=log)
+            )
         return started[-1]
 
     def save(key: str) -> None:
