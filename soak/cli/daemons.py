@@ -103,7 +103,7 @@ def detect_stream(
     """Find changes of latency while the run goes on, and name their causes."""
     from soak.core.clock import SystemClock
     from soak.service.signals import stop_event
-    from spark.detect_stream import run
+    from spark.streaming.job import run
 
     raise typer.Exit(run(run_dir, stop_event(), SystemClock()))
 

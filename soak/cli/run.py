@@ -137,7 +137,7 @@ def report(
     Exit: 0 clean, 3 regressed, 4 inconclusive, 1 failed.
     """
     from soak.app.foreground import make_report
-    from spark.report import run as render
+    from spark.report.job import run as render
 
     code, folder = make_report(run_dir, render)
     print(folder.report)

@@ -34,7 +34,7 @@ from soak.store.journal.reader import (
     sources,
 )
 from soak.store.run_folder import read_plan, read_run
-from spark.digest import digest
+from spark.batch.digest import digest
 from tests.support.alerting.findings import NOW, change, finding
 from tests.support.damage import spoil
 from tests.support.omb.plans import KAFKA, PULSAR, WORKLOAD

@@ -65,16 +65,19 @@ def test_a_cause_says_where_to_look(cause: str, step: str) -> None:
     assert 0 < len(f"next      {step}") <= COLUMNS, cause
 
 
-@pytest.mark.parametrize("name", plugins.names("spark.reports"))
+@pytest.mark.parametrize("name", plugins.names("spark.report.sections"))
 def test_a_section_has_its_place_and_renders(name: str) -> None:
-    section = plugins.load("spark.reports", name)
+    section = plugins.load("spark.report.sections", name)
 
     assert isinstance(section.ORDER, int)
     assert callable(section.render)
 
 
 def test_sections_have_places_of_their_own() -> None:
-    places = [plugins.load("spark.reports", name).ORDER for name in plugins.names("spark.reports")]
+    places = [
+        plugins.load("spark.report.sections", name).ORDER
+        for name in plugins.names("spark.report.sections")
+    ]
 
     assert len(set(places)) == len(places)
 

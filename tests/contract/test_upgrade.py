@@ -18,7 +18,7 @@ from soak.core.journal_format import VERSION
 from soak.store.audit import audit_run
 from soak.store.journal.reader import read_source, sources
 from soak.store.run_folder import RunFolder, read_phases, read_plan, read_run
-from spark.digest import digest
+from spark.batch.digest import digest
 from tests.support.paths import DATA
 
 RECORDED = RunFolder(DATA / "recorded" / "run-journal-1")

@@ -225,7 +225,7 @@ def affordable_times(series: int, spacing: float, simulation: Simulation) -> lis
 
 def _quiet_run(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
     """Return the quiet latencies of a run, its detector settings, and the spacing of rows in seconds."""
-    from spark.quiet import quiet_seconds
+    from spark.batch.calibration import quiet_seconds
 
     if value is not None:
         raise PlanError(f"{path} is a folder of a run: --value is for files")

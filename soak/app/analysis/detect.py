@@ -197,8 +197,8 @@ def _detect_in_run(
     path: Path, names: Sequence[str] | None, *, is_online: bool
 ) -> tuple[list[str], Rows, list[FoundChange]]:
     """Return the same for the soak of a run, analysed offline."""
-    from spark.offline_analysis import headlines, offline_changes
-    from spark.timeline import assemble, digest_rows
+    from spark.batch.offline_analysis import headlines, offline_changes
+    from spark.batch.timeline import assemble, digest_rows
 
     if names or is_online:
         raise PlanError(f"{path} is a folder of a run: --value and --mode online are for files")

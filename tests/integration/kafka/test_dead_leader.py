@@ -39,7 +39,9 @@ def wait_until_all_lead(offsets: KafkaOffsets) -> None:
     while failures:
         assert clock.mono_ns() < deadline_ns, failures
         failures.clear()
-        offsets.earliest([(TOPIC, at) for at in range(3)], lambda error: failures.append(str(error)))
+        offsets.earliest(
+            [(TOPIC, at) for at in range(3)], lambda error: failures.append(str(error))
+        )
 
 
 def cpu_seconds(offsets: KafkaOffsets, failures: list[str]) -> float:

@@ -34,7 +34,7 @@ from soak.store.findings.store import FindingsStore
 from soak.store.findings.topic import FindingsTopics
 from soak.store.findings.topic_log import FINDINGS_TOPIC, OUTBOX_TOPIC, TOPICS, KafkaFindingsLog
 from soak.store.run_folder import read_run
-from spark.attribute import Attribution
+from spark.streaming.attribution import Attribution
 from tests.support.alerting.daemon import DELIVERED, KEY, OTHER, RUN, AlertWorld
 from tests.support.alerting.findings import SERIES, finding
 from tests.support.alerting.mail_server import Inbox, served

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark import report
-from spark.digest import Scope
-from spark.digest_cache import Row, digest_row
-from spark.summary import EXIT_CODE
-from spark.timeline import Timeline, assemble, read_timeline
+from spark.batch.digest import Scope
+from spark.batch.digest_cache import Row, digest_row
+from spark.batch.timeline import Timeline, assemble, read_timeline
+from spark.report import job as report
+from spark.report.summary import EXIT_CODE
 from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
 
 if TYPE_CHECKING:

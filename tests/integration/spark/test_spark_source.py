@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from soak.store.run_folder import RunFolder
-from spark.checkpoint import committed
-from spark.detect_stream import observed
-from spark.journal_source import NAME, JournalSource
-from spark.offsets import Offset
+from spark.sources.journals import NAME, JournalSource
+from spark.sources.offsets import Offset
+from spark.streaming.checkpoint import committed
+from spark.streaming.job import observed
 from tests.support.spark.synthetic_run import PRODUCER, Shape, write_synthetic_run
 from tests.unit.spark.test_spark_offsets import HEAD, line
 

@@ -23,8 +23,8 @@ from soak.service import children
 from soak.service.files import file_lock
 from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import RunFolder, read_plan, read_run
-from spark.checkpoint import await_predecessor, committed
-from spark.detect_stream import run
+from spark.streaming.checkpoint import await_predecessor, committed
+from spark.streaming.job import run
 from tests.support.alerting.daemon import DELIVERED, FakeSink
 from tests.support.fakes import FakeClock
 from tests.support.spark.growing_run import begun, end, grow

@@ -20,12 +20,12 @@ from detectors.level_shift import Config
 from soak.core.clock import SystemClock
 from soak.core.model import Change, Finding
 from soak.store.run_folder import RunFolder, read_plan, read_run
-from spark import report
-from spark.attribute import Attribution
-from spark.journal_source import batches, rows
-from spark.offsets import ColumnsIndex, newest, spans
-from spark.panel_processor import PanelProcessor
-from spark.timeline import assemble, digest_rows
+from spark.batch.timeline import assemble, digest_rows
+from spark.report import job as report
+from spark.sources.journals import batches, rows
+from spark.sources.offsets import ColumnsIndex, newest, spans
+from spark.streaming.attribution import Attribution
+from spark.streaming.panel_state import PanelProcessor
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 KEPT = ("faults.jsonl", "drill.json", "control.json", "counters.json", "network.json", "clock")

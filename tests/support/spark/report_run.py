@@ -11,7 +11,7 @@ from soak.core.plan import text as plan_text
 from soak.core.plan.phases import decision_line, parse_phases
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import RunFolder, read_run, write_run
-from spark.timeline import Timeline, assemble, digest_rows
+from spark.batch.timeline import Timeline, assemble, digest_rows
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 read = digest_rows

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session as reports and the detector use it."""
-    from spark.session import build_session  # noqa: PLC0415  # most tests need no Spark
+    from spark.cluster.session import build_session  # noqa: PLC0415  # most tests need no Spark
 
     session = build_session("tests", temporary=tmp_path_factory.mktemp("spark"), cores=2)
     yield session

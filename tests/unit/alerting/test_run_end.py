@@ -9,7 +9,7 @@ from pathlib import Path
 
 from soak.alerting.document import COLUMNS
 from soak.store.findings.store import FindingsStore
-from spark.report import queue_end
+from spark.report.job import queue_end
 from tests.support.alerting.daemon import DELIVERED, AlertWorld, FakeSink
 
 SINKS = "sinks: {mail: {to: [a@example.org], host: mail.example.org}}"

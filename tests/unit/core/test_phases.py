@@ -25,12 +25,12 @@ from soak.core.units import SECOND_NS
 from soak.core.wording import iso
 from soak.runtime.context import PhaseFile
 from soak.runtime.recorder import quantile_column
-from spark.coverage import coverage
-from spark.offline_analysis import offline_changes
-from spark.page import Page
-from spark.reports.phases import render
-from spark.summary import summary
-from spark.timeline import Timeline
+from spark.batch.coverage import coverage
+from spark.batch.offline_analysis import offline_changes
+from spark.batch.timeline import Timeline
+from spark.report.page import Page
+from spark.report.sections.phases import render
+from spark.report.summary import summary
 from tests.support.spark.report_run import timeline
 from tests.support.spark.synthetic_run import Shape
 

@@ -24,8 +24,8 @@ from soak.core.plan.text import load
 from soak.core.units import SECOND_NS, duration_ns, nearest_rate
 from soak.load.producer.pacing import RatePlan
 from soak.store.run_folder import profile_path
-from spark import report
-from spark.timeline import assemble
+from spark.batch.timeline import assemble
+from spark.report import job as report
 from tests.support.checking import checked
 from tests.support.spark.report_run import read
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run

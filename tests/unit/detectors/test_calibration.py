@@ -23,7 +23,7 @@ from soak.core.errors import NotAvailableError, PlanError
 from soak.core.model import Series
 from soak.core.units import SECOND_NS
 from soak.store.journal.history import History
-from spark.quiet import quiet_seconds
+from spark.batch.calibration import quiet_seconds
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 RNG_SEED = 23

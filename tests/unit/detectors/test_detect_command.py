@@ -19,8 +19,8 @@ from soak.app.analysis import detect as detect_command
 from soak.cli.main import build
 from soak.core.errors import PlanError
 from soak.core.model import Change, Series
-from spark.offline_analysis import changes_together, offline_changes
-from spark.timeline import assemble, digest_rows
+from spark.batch.offline_analysis import changes_together, offline_changes
+from spark.batch.timeline import assemble, digest_rows
 from tests.support.spark.report_run import as_planned
 from tests.support.spark.synthetic_run import write_synthetic_run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark import report
+from spark.report import job as report
 from tests.support.detection.blind_world import JUDGED, KEPT
 from tests.support.paths import ROOT
 

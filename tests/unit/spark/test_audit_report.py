@@ -3,9 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from spark.coverage import coverage
-from spark.page import Page
-from spark.reports import audit
+from spark.batch.coverage import coverage
+from spark.report.page import Page
+from spark.report.sections import audit
 from tests.support.spark.report_run import timeline
 from tests.support.spark.synthetic_run import Shape
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from soak.core.units import SECOND_NS
-from spark.checkpoint import LOOK_NS, Headway
+from spark.streaming.checkpoint import LOOK_NS, Headway
 from tests.support.fakes import FakeClock
 
 LOOK_SECONDS = LOOK_NS / SECOND_NS

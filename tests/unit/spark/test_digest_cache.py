@@ -12,9 +12,9 @@ import pytest
 from soak.core.plan.phases import Phases
 from soak.store.audit import audit_run
 from soak.store.run_folder import RunFolder, read_phases, read_plan, read_run
-from spark.digest import Scope
-from spark.digest_cache import Row, cached_row, digest_row
-from spark.timeline import assemble
+from spark.batch.digest import Scope
+from spark.batch.digest_cache import Row, cached_row, digest_row
+from spark.batch.timeline import assemble
 from tests.support.spark.long_run import LongShape, write_long_run
 
 SOURCE = "produce.0@load"

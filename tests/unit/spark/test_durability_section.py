@@ -10,7 +10,7 @@ import pytest
 from soak.core.cluster import durability
 from soak.core.cluster.durability import Durability, Setting, SettingValue
 from soak.core.errors import RunFolderError
-from spark import report
+from spark.report import job as report
 from tests.support.spark.report_run import summary, timeline
 
 FOUND = Durability(

@@ -10,10 +10,10 @@ import pytest
 
 from soak.core.model import Column
 from soak.core.plan.phases import decision_line, parse_phases
-from spark import report
-from spark.coverage import coverage
-from spark.digest import load_digest
-from spark.timeline import Timeline
+from spark.batch.coverage import coverage
+from spark.batch.digest import load_digest
+from spark.batch.timeline import Timeline
+from spark.report import job as report
 from tests.support.spark.report_run import summary, timeline
 from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape
 

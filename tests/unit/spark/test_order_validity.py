@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from soak.core.plan import text as plan_text
-from spark.coverage import coverage
+from spark.batch.coverage import coverage
 from tests.support.spark.report_run import timeline
 from tests.support.spark.synthetic_run import Shape
 

@@ -11,10 +11,10 @@ from detectors.incidents import group
 from soak.core.journal_format import Columns, End, decode, encode
 from soak.core.model import Change, Finding, Record
 from soak.store.run_folder import RunFolder
-from spark import report
-from spark.attribute import finding_of
-from spark.offline_analysis import outages
-from spark.timeline import assemble
+from spark.batch.offline_analysis import outages
+from spark.batch.timeline import assemble
+from spark.report import job as report
+from spark.streaming.attribution import finding_of
 from tests.support.detection.incident_world import outage, over
 from tests.support.spark.report_run import read, summary
 from tests.support.spark.synthetic_run import PRODUCER, Shape, write_synthetic_run

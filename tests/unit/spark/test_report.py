@@ -12,15 +12,15 @@ from soak.core.model import Change, Column, Evidence, Explanation, Finding
 from soak.core.plan import plugins
 from soak.core.plan.phases import decision_line, parse_phases
 from soak.core.series import series_name
-from spark import report
-from spark.coverage import coverage, runs
-from spark.digest import digest, reduction
-from spark.offline_analysis import look_back, offline_changes
-from spark.page import Page
-from spark.plot import Plot
-from spark.reports.heat_map import shares
-from spark.summary import verdict
-from spark.timeline import Timeline, assemble
+from spark.batch.coverage import coverage, runs
+from spark.batch.digest import digest, reduction
+from spark.batch.offline_analysis import look_back, offline_changes
+from spark.batch.timeline import Timeline, assemble
+from spark.report import job as report
+from spark.report.charts import Plot
+from spark.report.page import Page
+from spark.report.sections.heat_map import shares
+from spark.report.summary import verdict
 from tests.support.spark.report_run import as_planned, read, summary, timeline
 from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
 
@@ -331,7 +331,7 @@ def test_the_page_holds_everything_and_asks_the_network_for_nothing(tmp_path: Pa
 
     page = found.folder.report.read_text()
 
-    assert page.count("<section>") == len(plugins.names("spark.reports"))
+    assert page.count("<section>") == len(plugins.names("spark.report.sections"))
     assert "DRILL" in page
     assert not [
         word for word in ("http://", "https://", "<script", "@import", "url(") if word in page

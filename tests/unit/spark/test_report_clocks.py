@@ -9,8 +9,8 @@ import numpy as np
 
 from soak.core.model import Column
 from soak.core.series import series_name
-from spark import report
-from spark.timeline import Timeline
+from spark.batch.timeline import Timeline
+from spark.report import job as report
 from tests.support.spark.report_run import timeline
 from tests.support.spark.synthetic_run import Shape
 

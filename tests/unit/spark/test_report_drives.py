@@ -12,8 +12,8 @@ from soak.core.cluster.drives import Measured
 from soak.core.model import Column
 from soak.core.series import series_name
 from soak.store import run_folder
-from spark import report
-from spark.timeline import Timeline
+from spark.batch.timeline import Timeline
+from spark.report import job as report
 from tests.support.spark.report_run import summary, timeline
 from tests.support.spark.synthetic_run import START_WALL_NS, Shape
 

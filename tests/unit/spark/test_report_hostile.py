@@ -15,8 +15,8 @@ from soak.core.units import SECOND_NS
 from soak.runtime.recorder import Recorder
 from soak.store.journal.writer import JournalWriter
 from soak.store.run_folder import RunFolder, read_run, write_run
-from spark import report
-from spark.timeline import assemble
+from spark.batch.timeline import assemble
+from spark.report import job as report
 from tests.support.fakes import FakeClock
 from tests.support.spark.report_run import read, summary
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run

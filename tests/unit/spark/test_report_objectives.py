@@ -11,8 +11,8 @@ from detectors.objectives import breach_series
 from soak.core.model import Finding
 from soak.core.plan.objectives import parse_objective
 from soak.store.run_folder import RunFolder
-from spark import report
-from spark.timeline import assemble
+from spark.batch.timeline import assemble
+from spark.report import job as report
 from tests.support.spark.report_run import read, summary
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 

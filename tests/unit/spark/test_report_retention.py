@@ -13,12 +13,12 @@ import pytest
 from soak.core.cluster.forecast import unknown_forecast_json
 from soak.core.errors import RunFolderError
 from soak.store.run_folder import RunFolder
-from spark import report
-from spark.coverage import Coverage
-from spark.outcomes import forecast_of, retention
-from spark.page import Page
-from spark.reports import retention as section
-from spark.timeline import Timeline
+from spark.batch.coverage import Coverage
+from spark.batch.outcomes import forecast_of, retention
+from spark.batch.timeline import Timeline
+from spark.report import job as report
+from spark.report.page import Page
+from spark.report.sections import retention as section
 from tests.support.spark.report_run import summary, timeline
 from tests.support.spark.synthetic_run import Shape
 

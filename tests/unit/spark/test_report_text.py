@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from soak.core.model import Evidence, Explanation
-from spark import report
+from spark.report import job as report
 from tests.support.spark.report_run import timeline
 from tests.support.spark.synthetic_run import Shape
 from tests.unit.spark.test_report import finding_of

@@ -17,11 +17,11 @@ from soak.core.model import Record
 from soak.core.plan.phases import decision_line
 from soak.core.units import SECOND_NS
 from soak.store.findings.store import FindingsStore
-from spark import report
-from spark.coverage import coverage, judged_seconds
-from spark.digest import digest
-from spark.offsets import newest
-from spark.timeline import assemble
+from spark.batch.coverage import coverage, judged_seconds
+from spark.batch.digest import digest
+from spark.batch.timeline import assemble
+from spark.report import job as report
+from spark.sources.offsets import newest
 from tests.support.spark.report_run import as_planned, read, summary, timeline
 from tests.support.spark.synthetic_run import PRODUCER, START_WALL_NS, Shape, write_synthetic_run
 

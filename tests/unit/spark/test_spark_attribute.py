@@ -17,7 +17,7 @@ from soak.core.plan.phases import decision_line
 from soak.store.findings.store import FindingsStore
 from soak.store.journal.history import MAX_WINDOW_SECONDS
 from soak.store.run_folder import RunFolder, read_phases
-from spark.attribute import (
+from spark.streaming.attribution import (
     AFTER_SECONDS,
     PATIENCE_SECONDS,
     SETTLE_SECONDS,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from soak.core.journal_format import End, columns_line, encode
 from soak.core.model import Column, Record
 from soak.store.journal.reader import has_ended
-from spark.journal_source import rows
-from spark.offsets import ColumnsIndex, Offset, columns_at, newest, spans
+from spark.sources.journals import rows
+from spark.sources.offsets import ColumnsIndex, Offset, columns_at, newest, spans
 
 COLUMNS = (Column("sent_messages", (), "messages"),)
 HEAD = encode(columns_line(COLUMNS))

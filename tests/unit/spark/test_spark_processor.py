@@ -19,12 +19,12 @@ from detectors.objectives import settings_of
 from detectors.panel import Panel
 from soak.core.journal_format import Columns, encode
 from soak.core.model import Change, Column, Record
-from spark.journal_source import batches, rows
-from spark.offsets import ColumnsIndex, newest, spans
-from spark.outcomes import judge
-from spark.panel_processor import PanelProcessor, fed
-from spark.schema import ARROW_ROWS, CHANGES, NOT_CARRIED, ROWS, columns_of, columns_text
-from spark.timeline import assemble, digest_rows
+from spark.batch.outcomes import judge
+from spark.batch.timeline import assemble, digest_rows
+from spark.sources.journals import batches, rows
+from spark.sources.offsets import ColumnsIndex, newest, spans
+from spark.sources.schema import ARROW_ROWS, CHANGES, NOT_CARRIED, ROWS, columns_of, columns_text
+from spark.streaming.panel_state import PanelProcessor, fed
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 pytestmark = pytest.mark.long

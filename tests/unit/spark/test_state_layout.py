@@ -8,7 +8,7 @@ import pytest
 
 from detectors.panel import LAYOUT
 from soak.store.run_folder import RunFolder
-from spark.detect_stream import forget_other
+from spark.streaming.job import forget_other
 
 NOTES = {"none": None, "older": "128.4\n", "newer": "131.7\n", "damaged": "\udcff\n"}
 

@@ -14,7 +14,7 @@ from detectors.offline.steps import Config as Steps
 from detectors.offline.steps import detect_together
 from detectors.panel import Panel
 from soak.core.model import Change, Column, Finding, Series
-from spark import offline_analysis
+from spark.batch import offline_analysis
 
 COLUMNS = tuple(
     Column(f"{latency}_latency_seconds", (("quantile", quantile),), "seconds")

@@ -17,7 +17,7 @@ from detectors.panel import Panel
 from soak.core.model import Change, Column, Series
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
-from spark.offline_analysis import changes_together
+from spark.batch.offline_analysis import changes_together
 
 ANY = Config(smallest_step_ratio=1.05, smallest_step_seconds=0.0)
 STEPS = offline_steps.Config(smallest_step_ratio=1.05, smallest_step_seconds=0.0)

@@ -13,7 +13,7 @@ from soak.app.analysis.detect import detect_offline
 from soak.app.analysis.omb import latency_rises
 from soak.core.model import Change, Series
 from soak.omb.result import END_TO_END, PUBLISH, Floats, Result, statistic_name
-from spark.offline_analysis import changes_together
+from spark.batch.offline_analysis import changes_together
 
 STEP = 10  # seconds, of the samples of a benchmark and the buckets of a report
 SAMPLES = 240

@@ -1,0 +1,181 @@
+"""What a whole run came to, beside its latency: deletions as forecast, drives, objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.objectives import Objectives, Standing, settings_of
+from soak.core import json_text, wording
+from soak.core.cluster.drives import Measured, to_json, warnings
+from soak.core.cluster.forecast import compare_with_event
+from soak.core.errors import RunFolderError
+from soak.core.model import Change
+from soak.core.series import SeriesId, host_of, source_of
+from soak.store import run_folder
+from soak.store.run_folder import RunFolder
+from spark.batch.timeline import Timeline
+
+_DELETION = "retention_deletion"
+_WATCHED = "retention_deletions"
+_FREED = ("segment_unlinked", "space_reclaimed")
+
+
+def forecast_of(folder: RunFolder) -> Mapping[str, Any]:
+    """Return what was forecast when the load began; empty where it was not made.
+
+    Raises:
+        RunFolderError: the file is damaged.
+    """
+    if not folder.forecast.exists():
+        return {}
+    try:
+        return dict(json_text.loads(folder.forecast.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunFolderError(f"{folder.forecast} is damaged: {error}") from error
+
+
+def retention(timeline: Timeline, forecast: Mapping[str, Any]) -> dict[str, object]:
+    """Return what `summary.json` says of retention: what was forecast, what happened, and the difference."""
+    begin, end = timeline.soak
+    seconds = timeline.event_seconds.get(_DELETION)
+    happened = compare_with_event(
+        forecast,
+        {
+            "first_deletion": first_of(timeline, _DELETION),
+            "first_free": min(
+                (at for kind in _FREED if (at := first_of(timeline, kind)) is not None),
+                default=None,
+            ),
+        },
+        _watched_until(timeline),
+    )
+    within = 0 if seconds is None else int(((seconds >= begin) & (seconds < end)).sum())
+    return {
+        "forecast": dict(forecast),
+        "happened": {**happened, "soak_seconds_with_deletions": within},
+    }
+
+
+def _watched_until(timeline: Timeline) -> float | None:
+    """Return until when there was load and a probe looked for deletions; None: none did."""
+    looks = [
+        int(seconds[-1]) + 1.0
+        for name, (seconds, _) in timeline.series.items()
+        if timeline.columns[name].metric == _WATCHED and seconds.size
+    ]
+    load_end = timeline.phases.first_k("drain")
+    ends = [max(looks), *([] if load_end is None else [load_end])] if looks else []
+    return min(ends, default=None)
+
+
+def first_of(timeline: Timeline, kind: str) -> float | None:
+    """Return the second since the load's start in which the first event of a kind was seen, or None."""
+    found = timeline.event_seconds.get(kind)
+    return None if found is None or not found.size else float(found[0])
+
+
+_TURNED = "disk_device_turnover_ratio"
+_CAPACITY = "disk_capacity_bytes"
+
+
+def drives(timeline: Timeline) -> dict[str, object]:
+    """Return what `summary.json` says of drives.
+
+    `written` is by drive that a probe saw, over the whole run, whoever wrote. `client_bytes` are the
+    payload of what was acknowledged. `write_amplification` is null where either is not known.
+    """
+    checks = run_folder.read_drive_checks(timeline.folder)
+    written = _written(timeline)
+    client = _client_bytes(timeline)
+    total = sum(one["bytes"] for one in written.values())
+    is_known = bool(client) and bool(total)
+    return {
+        "checks": [to_json(one) for one in checks],
+        "warnings": warnings(checks),
+        "written": written,
+        "client_bytes": client,
+        "write_amplification": round(total / client, 3) if client and is_known else None,
+    }
+
+
+def checks_of(timeline: Timeline) -> list[Measured]:
+    return run_folder.read_drive_checks(timeline.folder)
+
+
+def _written(timeline: Timeline) -> Mapping[str, Mapping[str, float]]:
+    """Return by drive the turns and bytes of the run; a gap of the probe's loses nothing."""
+    found = {}
+    for name, column in timeline.columns.items():
+        if column.metric != _TURNED:
+            continue
+        source = source_of(name)
+        device = dict(column.labels)["device"]
+        _, turned = timeline.series[name]
+        capacity = timeline.series.get(str(SeriesId(source, _CAPACITY, (("device", device),))))
+        if turned.size < 2 or capacity is None or not capacity[1].size:  # noqa: PLR2004  # a difference
+            continue
+        turns = _grown(turned)
+        host = host_of(source)
+        found[f"{host}:{device}"] = {"turns": turns, "bytes": turns * float(capacity[1][-1])}
+    return found
+
+
+def _grown(counter: NDArray[np.float64]) -> float:
+    """Return by how much a counter grew; where it fell it began anew."""
+    steps = np.diff(counter)
+    return float(steps[steps > 0].sum())
+
+
+def _client_bytes(timeline: Timeline) -> float | None:
+    acked = timeline.audit.get("acked")
+    return None if not acked else acked * timeline.plan.load.mean_size
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """How the objectives of a run stand, in the order of the plan, and the breaches among them."""
+
+    standings: Sequence[Standing] = ()
+    breaches: Sequence[Change] = ()
+
+
+def judge(timeline: Timeline) -> Judgement:
+    """Return how the objectives stand; a soak that is over has the length that it had."""
+    soak_seconds = None if timeline.is_running else int(timeline.soak_seconds.size)
+    objectives = Objectives(settings_of(timeline.plan, soak_seconds))
+    for minutes in timeline.minutes:
+        objectives.merge(minutes)
+    breaches = objectives.conclude()
+    return Judgement(objectives.standings(), breaches)
+
+
+def objective_json(timeline: Timeline, one: Standing) -> dict[str, object]:
+    """Return an objective as `summary.json` has it."""
+    objective, quantile = one.objective, one.objective.quantile
+    return {
+        "objective": str(objective),
+        "latency": objective.latency,
+        "quantile": None if quantile is None else float(quantile),
+        "limit_seconds": objective.limit_seconds,
+        "target_ratio": float(objective.target),
+        "unit": objective.unit,
+        "bad": one.bad,
+        "judged": one.judged,
+        "whole": one.whole,
+        "budget": round(one.budget, 6),
+        "budget_left": round(one.left, 6),
+        "state": state_of(one),
+        "missed_at": None if one.missed_k is None else wording.iso(timeline.wall_ns(one.missed_k)),
+    }
+
+
+def state_of(one: Standing) -> str:
+    """Return "missed", "kept", or "not judged" when nothing counted."""
+    if one.missed_k is not None:
+        return "missed"
+    return "kept" if one.judged else "not judged"

@@ -1,0 +1,298 @@
+"""A whole run as numbers, read from its journals by a Spark batch job: one task a journal file."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+
+from detectors.objectives import Minute, Minutes
+from soak.core import json_text
+from soak.core.errors import JournalError
+from soak.core.model import Column
+from soak.core.plan.phases import Phases, drain_k
+from soak.core.plan.plan import Plan
+from soak.core.series import series_name
+from soak.core.units import SECOND_NS
+from soak.store.audit import audit_run, is_loss_known, part_reader
+from soak.store.journal.reader import segments, sources
+from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
+from spark.batch.digest import RoughSeconds, Scope, reduction
+from spark.batch.digest_cache import SCHEMA, Row, cached_row, digest_row
+from spark.sources.schema import columns_of
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+FULL_RATE_SECONDS = 2 * 3600
+"""Up to this length every second is kept; longer runs are shown in buckets of ten seconds."""
+COARSE_STEP = 10
+
+SILENT_SECONDS = 60
+"""A run that calls itself running and wrote nothing for so long was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Everything that a report shows. `step` seconds a value; series ids are "source|column name"."""
+
+    folder: RunFolder
+    run: Run
+    plan: Plan
+    phases: Phases
+    step: int
+    columns: Mapping[str, Column]
+    series: Mapping[str, tuple[Ints, Floats]]  # k ascending, values finite
+    seconds: Mapping[str, Ints]  # by source: every k that has a record
+    invalid: Mapping[str, Mapping[int, str]]  # by source: k to reason
+    silent: Mapping[str, Ints]  # by source: every k in which nothing was acknowledged, or received
+    standing: Mapping[str, Ints]  # by source: every k in which messages were due, none acknowledged
+    short: Mapping[str, Ints]  # by source: rows of k, messages missed, failed; where there were any
+    rough: Mapping[str, Sequence[RoughSeconds]]  # by source: of each file, where it has some
+    minutes: Sequence[Minutes]  # of each file: what the objectives of the plan count
+    event_seconds: Mapping[str, Ints]  # by kind, of all sources
+    damage: tuple[tuple[str, int, str, str], ...]  # source, nearest k, place, reason
+    restarts: tuple[tuple[str, str, int], ...]  # daemon, how it died, on the wall clock
+    audit: Mapping[str, int | None]
+    audit_by_subscription: Sequence[Mapping[str, int | None]]
+    is_running: bool
+
+    @property
+    def recorded_k(self) -> int:
+        """Return the first second that no source has a record of any more."""
+        return max((int(k[-1]) for k in self.seconds.values() if k.size), default=-1) + 1
+
+    @property
+    def end_k(self) -> int:
+        """Return the first second after the run; of a run cut short, after its last record."""
+        decided = self.phases.end_k
+        return self.recorded_k if decided is None else min(decided, max(self.recorded_k, 1))
+
+    @property
+    def due_k(self) -> int:
+        """Return the first second that need not be on record: of a run that was killed, as planned."""
+        if self.phases.end_k is not None:
+            return self.phases.end_k
+        if self.is_running:
+            return self.recorded_k
+        return max(self.recorded_k, drain_k(self.phases, self.plan.phases))
+
+    @property
+    def soak_spans(self) -> list[tuple[int, int]]:
+        """Return first second and first after it of each stretch of soak; catch-ups lie between them."""
+        return self.phases.spans("soak", self.end_k)
+
+    @property
+    def soak(self) -> tuple[int, int]:
+        """Return first second of the soak and first after it, with what lies between its stretches."""
+        spans = self.soak_spans
+        return (spans[0][0], spans[-1][1]) if spans else (self.end_k, self.end_k)
+
+    @property
+    def soak_seconds(self) -> Ints:
+        """Return every second that is judged, ascending."""
+        return np.concatenate([np.arange(0), *(np.arange(*span) for span in self.soak_spans)])
+
+    def is_soak(self, k: Ints) -> NDArray[np.bool_]:
+        """Return which of these buckets of `step` seconds lie wholly in the soak, shape as `k`."""
+        within = np.zeros(k.shape, dtype=np.bool_)
+        for begin, end in self.soak_spans:
+            within |= (k >= begin) & (k + self.step <= end)
+        return within
+
+    def wall_ns(self, k: float) -> int:
+        return self.run.start_wall_ns + round(k * SECOND_NS)
+
+
+def read_timeline(session: SparkSession, folder: RunFolder) -> Timeline:
+    """Read a run's journals in Spark tasks.
+
+    Raises:
+        RunFolderError: this is no run folder.
+        JournalError: a journal was written by a newer version.
+    """
+
+    def read(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
+        if not paths:
+            return []
+        return list(digest_frame(session, paths, step, scope).toArrow().to_pylist())
+
+    return assemble(folder, read)
+
+
+def assemble(
+    folder: RunFolder, read: Callable[[Sequence[Path], int, Scope], Sequence[Row]]
+) -> Timeline:
+    """Join the rows that `read` makes of the journal files; damaged or missing parts are gaps.
+
+    Raises:
+        RunFolderError: this is no run folder.
+        JournalError: a journal was written by a newer version.
+    """
+    run = read_run(folder)
+    plan, phases = read_plan(folder), read_phases(folder.phases)
+    paths = [
+        path for source in sources(folder.journal) for path in segments(folder.journal / source)
+    ]
+    step = 1 if drain_k(Phases(), plan.phases) <= FULL_RATE_SECONDS else COARSE_STEP
+    is_running = run.state == "running" and _is_fresh(paths)
+    rows = read(paths, step, Scope(plan.service_objectives, phases))
+    for row in rows:
+        if row["error"]:
+            raise JournalError(row["error"])
+    return _timeline(folder, run, plan, phases, step, rows, is_running=is_running)
+
+
+def _is_fresh(paths: Sequence[Path]) -> bool:
+    """True when a journal was written a moment ago; a killed run still calls itself running."""
+    newest = max((path.stat().st_mtime for path in paths), default=0.0)
+    return time.time() - newest < SILENT_SECONDS
+
+
+def digest_frame(
+    session: SparkSession, paths: Sequence[Path], step: int, scope: Scope
+) -> DataFrame:
+    """Return one row a journal file, read in the tasks."""
+    root = str(Path(__file__).resolve().parents[2])
+    names = session.createDataFrame([(str(path),) for path in paths], "path string")
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import sys  # noqa: PLC0415  # runs in a worker, which may not know our folder
+
+        if root not in sys.path:
+            sys.path.insert(0, root)
+        for batch in batches:
+            for path in batch.column("path").to_pylist():
+                yield cached_row(Path(path), step, scope)
+
+    cores = session.sparkContext.defaultParallelism
+    return names.repartition(min(len(paths), 4 * cores)).mapInArrow(read, SCHEMA)
+
+
+def digest_rows(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
+    """Return one row a journal file, read in this process."""
+    return [digest_row(path, step, scope).to_pylist()[0] for path in paths]
+
+
+def _timeline(
+    folder: RunFolder,
+    run: Run,
+    plan: Plan,
+    phases: Phases,
+    step: int,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    is_running: bool,
+) -> Timeline:
+    columns: dict[str, Column] = {}
+    parts: dict[str, list[tuple[Ints, Floats]]] = defaultdict(list)
+    seconds: dict[str, list[Ints]] = defaultdict(list)
+    invalid: dict[str, dict[int, str]] = defaultdict(dict)
+    silent: dict[str, list[int]] = defaultdict(list)
+    standing: dict[str, list[int]] = defaultdict(list)
+    short: dict[str, list[Sequence[int]]] = defaultdict(list)
+    rough: dict[str, list[RoughSeconds]] = defaultdict(list)
+    events: dict[str, list[int]] = defaultdict(list)
+    damage: list[tuple[str, int, str, str]] = []
+    of_audit = {
+        folder.journal / row["source"] / row["file"]: row["audit"] for row in rows if row["audit"]
+    }
+    audit = audit_run(folder, run, plan, part_reader(of_audit))
+    is_known = is_loss_known(plan)
+    for row in rows:
+        source = row["source"]
+        seconds[source].append(np.array(row["seconds"], dtype=np.int64))
+        invalid[source].update({int(k): str(why) for k, why in json_text.loads(row["untrusted"])})
+        silent[source] += row["silent"]
+        standing[source] += row["standing"]
+        short[source] += row["short"]
+        if row["rough_k"]:
+            rough[source].append(_rough(row))
+        for kind, found in json_text.loads(row["events"]).items():
+            events[kind] += found
+        damage += [(source, int(k), place, why) for k, place, why in json_text.loads(row["damage"])]
+        k = np.array(row["k"], dtype=np.int64)
+        for column, values in zip(columns_of(row["columns"]), row["values"], strict=True):
+            name = series_name(source, column.name)
+            columns[name] = column
+            parts[name].append((k, np.array(values, dtype=np.float64)))
+    return Timeline(
+        folder=folder,
+        run=run,
+        plan=plan,
+        phases=phases,
+        step=step,
+        columns=columns,
+        series={name: _joined(several, columns[name]) for name, several in parts.items()},
+        seconds={name: np.unique(np.concatenate(several)) for name, several in seconds.items()},
+        invalid=invalid,
+        silent=_distinct(silent),
+        standing=_distinct(standing),
+        short={
+            name: np.array(sorted(map(tuple, found)), dtype=np.int64).reshape(-1, 3)
+            for name, found in short.items()
+        },
+        rough=rough,
+        minutes=[_minutes(row) for row in rows],
+        event_seconds=_distinct(events),
+        damage=tuple(damage),
+        restarts=tuple(_restarts(folder)),
+        audit=audit.verdict(is_loss_known=is_known),
+        audit_by_subscription=audit.by_subscription(is_loss_known=is_known),
+        is_running=is_running,
+    )
+
+
+def _rough(row: Row) -> RoughSeconds:
+    columns = columns_of(row["rough_columns"])
+    values = np.frombuffer(row["rough"], dtype=np.float64).reshape(-1, len(columns))
+    return RoughSeconds(columns, np.array(row["rough_k"], dtype=np.int64), values)
+
+
+def _minutes(row: Row) -> Minutes:
+    found = json_text.loads(row["minutes"]).items()
+    return {int(number): [Minute(*one) for one in counts] for number, counts in found}
+
+
+def _distinct(seconds: Mapping[str, Sequence[int]]) -> dict[str, Ints]:
+    return {name: np.unique(np.array(k, dtype=np.int64)) for name, k in seconds.items()}
+
+
+def _joined(parts: Sequence[tuple[Ints, Floats]], column: Column) -> tuple[Ints, Floats]:
+    """Return the parts of one series by k, each once, without what was not measured.
+
+    A file may end within a bucket of several seconds, whose rest is in the next one.
+    """
+    k = np.concatenate([part for part, _ in parts])
+    values = np.concatenate([part for _, part in parts])
+    order = np.argsort(k, kind="stable")
+    order = order[~np.isnan(values[order])]
+    once, starts, counts = np.unique(k[order], return_index=True, return_counts=True)
+    ordered, reduce_ = values[order], reduction(column)
+    joined = ordered[starts]
+    for at in np.flatnonzero(counts > 1):
+        joined[at] = reduce_(ordered[starts[at] : starts[at] + counts[at]])
+    return once, joined
+
+
+def _restarts(folder: RunFolder) -> Iterator[tuple[str, str, int]]:
+    """Give the daemon, how it died, and the wall clock; torn lines are left out.
+
+    The supervisor may have been killed while it wrote.
+    """
+    path = folder.path / "restarts.jsonl"
+    if not path.exists():
+        return
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            body = json_text.loads(line)
+            yield str(body["daemon"]), str(body["how"]), int(body["at_ns"])
+        except (ValueError, KeyError, TypeError):
+            continue

@@ -1,0 +1,1 @@
+"""Where Spark runs: the session that the jobs share."""

@@ -1,0 +1,185 @@
+"""Makes a run's report: reads its journals with Spark, looks back, writes index.html and summary.json."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
+
+from soak.core import json_text
+from soak.core.clock import SystemClock
+from soak.core.errors import FindingsError, RunFolderError
+from soak.core.model import Change, Finding
+from soak.core.plan import plugins
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+from soak.runtime.incident_size import incident_size
+from soak.service.files import write_atomically
+from soak.store.findings.topic import findings_place
+from soak.store.journal.history import History
+from soak.store.run_folder import RunFolder, read_plan, read_run
+from spark.batch.coverage import Gap, coverage
+from spark.batch.offline_analysis import Judged, improvements_of, look_back
+from spark.batch.outcomes import drives, forecast_of, judge, objective_json, retention
+from spark.batch.timeline import Timeline, read_timeline
+from spark.cluster.session import build_session
+from spark.report.page import Page, headline
+from spark.report.summary import EXIT_CODE, summary, verdict
+from spark.streaming.attribution import step_config
+
+TEMPLATES = Path(__file__).parent / "sections"
+NEWS_NS = 86_400 * SECOND_NS
+"""The end of a run that lies further back is not news."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def run(run_dir: Path) -> int:
+    """Write the report of a run, also of one cut short or still running; return the verdict's exit code.
+
+    Raises:
+        SoakError: this is no run folder, or it cannot be written.
+    """
+    folder = RunFolder(run_dir.resolve())  # where `current` leads now, whatever begins meanwhile
+    with tempfile.TemporaryDirectory(prefix="soak-report-") as temporary:
+        session = build_session("soak-report", temporary=Path(temporary))
+        try:
+            timeline = read_timeline(session, folder)
+        finally:
+            session.stop()
+    online, changes, unread = seen_online(folder, timeline.run.id)
+    code = write(timeline, online, drill_of, changes, unread)
+    queue_end(folder, SystemClock())
+    return code
+
+
+def queue_end(folder: RunFolder, clock: Clock) -> None:
+    """Queue the message about the end of a run, once; it says what the report says.
+
+    A run that was interrupted was ended by somebody, and the mail server of a lab ended with it.
+    """
+    run, plan, now_ns = read_run(folder), read_plan(folder), clock.wall_ns()
+    has_ended = run.state == "ended" and now_ns - folder.run_json.stat().st_mtime_ns < NEWS_NS
+    if not has_ended or not plan.sinks or (plan.lab is not None and plan.lab.mailbox):
+        return
+    findings = findings_place(folder, plan, run.id, clock)
+    try:
+        with findings.open() as store:
+            store.queue_end(run.id, list(plan.sinks), now_ns)
+    except FindingsError as error:
+        _LOG.warning("notification_not_queued kind=ended error=%s", error)
+    finally:
+        findings.close()
+
+
+def write(
+    timeline: Timeline,
+    online: Sequence[Finding],
+    declared: Callable[[RunFolder], Mapping[str, Any] | None] | None = None,
+    changes: Sequence[Change] = (),
+    unread: Sequence[Gap] = (),
+) -> int:
+    """Judge a timeline and write both files; return the exit code.
+
+    What was `declared` to have been injected is asked for when all is judged, and goes on the page alone.
+
+    Raises:
+        RunFolderError: the drive, or who owns the folder, does not let us.
+    """
+    objectives = judge(timeline)
+    found_offline = look_back(timeline, online, changes, objectives.breaches)
+    judged = [_sized(timeline, one) for one in found_offline]
+    covered = coverage(timeline, unread)
+    durability, forecast = durability_of(timeline.folder), forecast_of(timeline.folder)
+    found = verdict(timeline, judged, covered)
+    better = improvements_of(timeline, changes)
+    page = Page(
+        timeline, judged, covered, found, None, durability, forecast, better, objectives.standings
+    )
+    body = summary(timeline, judged, covered, durability)
+    body |= {
+        "headline": headline(page),
+        "objectives": [objective_json(timeline, one) for one in objectives.standings],
+        "retention": retention(timeline, forecast),
+        "drives": drives(timeline),
+    }
+    text = json.dumps(body, indent=2, allow_nan=False) + "\n"  # from here on nothing is judged
+    if declared is not None:
+        page = replace(page, drill=declared(timeline.folder))
+    try:
+        write_atomically(timeline.folder.report, html(page))
+        write_atomically(timeline.folder.summary, text)
+    except OSError as error:
+        raise RunFolderError(f"cannot write {error.filename}: {error.strerror}") from error
+    return EXIT_CODE[page.verdict]
+
+
+def _sized(timeline: Timeline, one: Judged) -> Judged:
+    effect = step_config(timeline.plan).minimum_effect
+    history = History(timeline.folder.journal)
+    size = incident_size(history, one.finding, timeline.end_k, effect)
+    return replace(one, size=size)
+
+
+def html(page: Page) -> str:
+    """Return the whole page, self-contained; everything that came from outside is escaped."""
+    modules = [
+        plugins.load("spark.report.sections", name)
+        for name in plugins.names("spark.report.sections")
+    ]
+    modules.sort(key=lambda module: int(module.ORDER))
+    sections = [(module.TITLE, module.render(page)) for module in modules]
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True)
+    return environment.get_template("page.html").render(
+        title=f"{page.timeline.plan.name} {page.timeline.run.id}",
+        style=Markup((TEMPLATES / "page.css").read_text()),  # noqa: S704  # our own file
+        sections=sections,
+    )
+
+
+def drill_of(folder: RunFolder) -> Mapping[str, Any] | None:
+    """Return what a drill declared to have injected: for the reader, never for detection."""
+    if not folder.faults.exists():
+        return None
+    with folder.faults.open() as file:
+        try:
+            return dict(json_text.loads(file.readline()))
+        except (ValueError, TypeError) as error:
+            raise RunFolderError(f"{folder.faults} is damaged: {error}") from error
+
+
+def durability_of(folder: RunFolder) -> Mapping[str, Any]:
+    """Return what the target promised when the load began; a level of null where nobody looked.
+
+    Raises:
+        RunFolderError: the file is damaged.
+    """
+    if not folder.durability.exists():
+        return {"level": None, "notes": ["not looked at"]}
+    try:
+        return dict(json_text.loads(folder.durability.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunFolderError(f"{folder.durability} is damaged: {error}") from error
+
+
+def seen_online(
+    folder: RunFolder, run_id: str
+) -> tuple[Sequence[Finding], Sequence[Change], Sequence[Gap]]:
+    """Return findings and changes of the detector; a store that cannot be read is a gap."""
+    findings = findings_place(folder, read_plan(folder), run_id, SystemClock())
+    if not findings.exists():
+        return (), (), ()
+    try:
+        with findings.open() as store:
+            return store.findings(run_id), store.changes(run_id), ()
+    except FindingsError as error:
+        return (), (), (Gap("detector", 0, 0, str(error)),)
+    finally:
+        findings.close()

@@ -1,0 +1,47 @@
+"""What became of every message."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from soak.core import wording
+from spark.report.page import Page, table
+
+ORDER = 60
+TITLE = "Audit"
+
+WORDS = {
+    "sent": "handed to the client",
+    "acked": "acknowledged by the cluster",
+    "failed": "given up by the client",
+    "received": "received, each once a subscription",
+    "lost": "acknowledged, never received, neither expired nor unknown",
+    "duplicated": "one message at two offsets",
+    "reordered": "received after a later message of its producer stream",
+    "expired": "deleted by retention before they were read",
+    "reread": "read again at the same offset, after a restart of the consumer or a step back in the log",
+    "unknown": "of an interval that was not recorded, or unread at the end",
+    "received_unacked": "received although the client gave them up",
+    "received_unplanned": "received by consumers that the plan does not have",
+    "missed_sends": "due, but later than the backlog allows: skipped",
+}
+
+
+READING = ("received", "lost", "duplicated", "reordered", "reread", "expired", "unknown")
+"""What is told of each subscription, where there are several."""
+
+
+def render(page: Page) -> Markup:
+    rows = [
+        (key, WORDS.get(key, ""), wording.known(count))
+        for key, count in page.timeline.audit.items()
+    ]
+    whole = table(("", "messages", "count"), rows, numeric=2)
+    each = page.timeline.audit_by_subscription
+    if len(each) == 1:
+        return whole
+    lines = [
+        (str(number), *(wording.known(counts[key]) for key in READING))
+        for number, counts in enumerate(each)
+    ]
+    return whole + table(("subscription", *READING), lines, numeric=1)

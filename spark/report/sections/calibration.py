@@ -1,0 +1,71 @@
+"""How often the detector errs on noise like this run's, and how small a step it sees."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from detectors import calibration
+from detectors.calibration import Quiet
+from detectors.level_shift import Config
+from soak.core import wording
+from soak.core.plan.plan import STREAM_DETECTOR
+from soak.core.units import format_per_duration
+from soak.store.journal.history import History
+from spark.batch.calibration import quiet_seconds
+from spark.report.page import Page, joined, table, tag
+
+ORDER = 75
+TITLE = "How certain the detector can be on this noise"
+MOST_SECONDS = 3600  # of the soak, so that a report of 36 h waits for this a few seconds
+FALSE_ALARM_VALUES, POWER_VALUES = 400_000, 300_000
+WITHIN_SECONDS = (60, 600, 3600)
+
+
+def render(page: Page) -> Markup:
+    timeline = page.timeline
+    config = timeline.plan.detection.detectors[STREAM_DETECTOR]
+    history = History(timeline.folder.journal)
+    many = quiet_seconds(history, timeline.soak_spans, config, MOST_SECONDS)
+    if not many:
+        least = wording.span(calibration.LEAST_ROWS)
+        return tag("p", f"Too short to say: no latency has {least} of quiet seconds.")
+    return joined([tag("p", _false_alarms(many, config)), _power(many, config)])
+
+
+def _false_alarms(many: list[Quiet], config: Config) -> str:
+    found = calibration.false_alarms(many, config, values=FALSE_ALARM_VALUES, seed=0)
+    low, middle, high = (
+        wording.amount(one, "")
+        for one in found.ratio.of(calibration.MONTH_NS / config.false_alarms)
+    )
+    return f"""Series made of blocks of this run's own quiet seconds were put through the detector. Over a
+        panel of {config.panel_size} like these noise would be taken for a step {middle} times a month
+        (95 %: {low} to {high}); {format_per_duration(config.false_alarms)} is set. Rates this low cannot
+        be counted: they are extended on a straight line from rates that can, and the interval holds what that
+        leaves open. Counted are half hours: some hours later the threshold follows the noise, towards the set
+        rate. Drift, spikes and shares of slow messages are not simulated."""
+
+
+def _power(many: list[Quiet], config: Config) -> Markup:
+    found = calibration.power(many, config, WITHIN_SECONDS, values=POWER_VALUES, seed=0)
+    times = [f"within {wording.span(seconds)}" for seconds in WITHIN_SECONDS]
+    rows = [
+        (
+            wording.title_with_source(one.series),
+            wording.amount(one.before, one.unit),
+            *(_nearest(one, after) for after in one.after),
+        )
+        for one in found
+    ]
+    return joined(
+        [
+            tag("p", "The nearest level to which a step is confirmed with 90 % probability:"),
+            table(("latency", "level", *times), rows, numeric=1),
+        ]
+    )
+
+
+def _nearest(one: calibration.Power, after: float | None) -> str:
+    if not one.is_known:
+        return "not known"
+    return "none of those tried" if after is None else wording.amount(after, one.unit)

@@ -1,0 +1,113 @@
+"""Latency over the run: p50, p99 and p99.9 of publish and end to end, with steps and deletions marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from markupsafe import Markup
+
+from detectors.client_seconds import is_headline
+from soak.core import wording
+from soak.core.series import SeriesId, host_of, parse_series
+from spark.batch.timeline import Timeline
+from spark.report.charts import Plot, log_range, shade
+from spark.report.page import Page, joined, tag
+
+ORDER = 30
+TITLE = "Latency"
+
+HEIGHT = 250
+_CLIENTS = ("produce.", "consume.")
+_LINES = 4
+_BEFORE_SECONDS = 120  # the level before was measured in about these
+_CLASS = {"0.5": "p50", "0.99": "p99", "0.999": "p999"}
+_METRICS = (
+    ("end_to_end_latency_seconds", "End to end"),
+    ("publish_latency_seconds", "Publish, until acknowledged"),
+)
+
+
+def render(page: Page) -> Markup:
+    keys = [
+        ("p50", "p50"),
+        ("p99", "p99"),
+        ("p999", "p99.9"),
+        ("swatch-onset", "onset of a step, its 95 % interval shaded"),
+        ("swatch-gone", "resolved"),
+        ("level", "level before and after"),
+        ("swatch-deletion", "deletion by retention"),
+        ("swatch-phase", "phase that is not judged"),
+        ("swatch-gap", "gap"),
+        ("swatch-untrusted", "invalid"),
+    ]
+    legend = [tag("span", joined([tag("i", class_=key), text])) for key, text in keys]
+    note = "From the intended send time, so that a stall counts for every message that it delayed."
+    plots = [_plot(page, metric, title) for metric, title in _METRICS]
+    notes = [tag("p", text) for text in (note, *_clocks(page.timeline))]
+    return joined([*notes, tag("p", joined(legend), class_="legend"), *plots])
+
+
+def deletions(page: Page) -> list[float]:
+    """Return the seconds in which retention deleted something."""
+    found = page.timeline.event_seconds.get("retention_deletion")
+    return [] if found is None else [float(k) for k in found]
+
+
+def _clocks(timeline: Timeline) -> Iterator[str]:
+    """Say how far the hosts' clocks may have been off, where messages went from one host to another."""
+    hosts = {host_of(name) for name in timeline.seconds if name.startswith(_CLIENTS)}
+    if len(hosts) < 2:  # noqa: PLR2004  # on one host the monotonic clock is used
+        return
+    told = [f"{host} {_bound(timeline, host)}" for host in sorted(hosts)]
+    yield (
+        "Messages went between hosts, so end-to-end latency is as good as their clocks agree: "
+        f"{'; '.join(told)}."
+    )
+
+
+def _bound(timeline: Timeline, host: str) -> str:
+    for kind in ("chrony", "kernel"):  # the tighter bound first
+        name = str(SeriesId(f"probe@{host}", "clock_offset_bound_seconds", (("source", kind),)))
+        if name in timeline.series and timeline.series[name][1].size:
+            return (
+                f"off by at most {wording.amount(float(timeline.series[name][1].max()), 'seconds')}"
+            )
+    return "not known (the probe `clock` measures it)"
+
+
+def _plot(page: Page, metric: str, title: str) -> Markup:
+    timeline = page.timeline
+    names = [
+        name
+        for name, column in timeline.columns.items()
+        if column.metric == metric and is_headline(column) and name in timeline.series
+    ]
+    low, high = log_range([timeline.series[name][1] for name in names])
+    plot = Plot(page, HEIGHT, low, high, "seconds")
+    shade(plot)
+    for name in names:
+        quantile = dict(timeline.columns[name].labels)["quantile"]
+        plot.line(*timeline.series[name], _CLASS.get(quantile, "p999"), wording.title(name))
+    _steps(plot, metric)
+    found = deletions(page)
+    plot.ticks(found, "deletion", f"{len(found)} seconds with deletions by retention")
+    return tag("h3", title) + plot.svg(f"{title}: p50, p99 and p99.9 over time")
+
+
+def _steps(plot: Plot, metric: str) -> None:
+    """Write what counts beside its onset, and draw its two levels where they were measured."""
+    page = plot.page
+    begin_k, soak_end_k = page.timeline.soak
+    counted = [one.finding for one in page.shown if one.finding.is_about_cluster]
+    for line, found in enumerate(counted):
+        name = parse_series(found.series)
+        plot.label(found.onset_k, f"{page.moment(found.onset_k)} {found.cause}", line % _LINES)
+        end_k = soak_end_k if found.resolved_k is None else found.resolved_k
+        if name.metric == metric:
+            title = wording.title(found.series)
+            before = f"{title} before: {wording.amount(found.before, name.unit)}"
+            after = f"{title} after: {wording.amount(found.after, name.unit)}"
+            first_k = max(begin_k, found.onset_k - _BEFORE_SECONDS)
+            plot.level(first_k, found.onset_k, found.before, before)
+            plot.level(found.onset_k, end_k, found.after, after)
+        begin_k = max(begin_k, min(end_k, found.onset_k))

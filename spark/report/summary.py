@@ -1,0 +1,151 @@
+"""The verdict of a run, for machines: what `report/summary.json` says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from soak.core import wording
+from soak.core.model import Change, Finding
+from soak.core.series import parse_series
+from soak.core.units import format_rate
+from spark.batch.coverage import Coverage, gap_json
+from spark.batch.offline_analysis import Judged
+from spark.batch.timeline import Timeline
+
+Verdict = Literal["clean", "regressed", "inconclusive"]
+
+EXIT_CODE: dict[Verdict, int] = {"clean": 0, "regressed": 3, "inconclusive": 4}
+
+
+def verdict(timeline: Timeline, judged: Sequence[Judged], covered: Coverage) -> Verdict:
+    """Return the verdict: a loss or a regression that was seen stands, however little was covered."""
+    if timeline.audit["lost"] or any(
+        one.finding.is_about_cluster and one.finding.state != "warning" for one in judged
+    ):
+        return "regressed"
+    return "clean" if covered.is_enough else "inconclusive"
+
+
+def summary(
+    timeline: Timeline,
+    judged: Sequence[Judged],
+    covered: Coverage,
+    durability: Mapping[str, object],
+) -> dict[str, object]:
+    """Return the whole of `summary.json`; findings in order of time, warnings left out."""
+    told = sorted(
+        (one for one in judged if one.finding.state != "warning"),
+        key=lambda one: one.finding.onset_k,
+    )
+    return {
+        "run": timeline.run.id,
+        "name": timeline.plan.name,
+        "start": wording.iso(timeline.run.start_wall_ns),
+        "verdict": verdict(timeline, judged, covered),
+        "findings": [_finding(timeline, one) for one in told],
+        "phases": _phases(timeline),
+        "audit": dict(timeline.audit),
+        "coverage": {
+            "seconds": covered.seconds,
+            "ratio": round(covered.ratio, 4),
+            "gaps": [gap_json(timeline, gap) for gap in covered.gaps],
+            "untrusted_seconds": covered.invalid_seconds,
+        },
+        "durability": durability,
+    }
+
+
+def _phases(timeline: Timeline) -> list[dict[str, object]]:
+    """Return what was done when, and what a ramp or catch-up came to; see docs/phases.md."""
+    phases = timeline.phases
+    return [
+        {
+            "phase": one.phase,
+            "part": one.part,
+            "from": wording.iso(timeline.wall_ns(one.from_k)),
+            "to": wording.iso(timeline.wall_ns(edge)),
+            "rate": None if one.rate is None else format_rate(one.rate),
+            "reason": one.reason,
+            "outcome": dict(phases.outcome(one, edge)),
+        }
+        for one, edge in phases.held(timeline.end_k)
+    ]
+
+
+def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:
+    found = one.finding
+    name = parse_series(found.series)
+    low, high = found.interval
+    return {
+        "key": found.key,
+        "kind": found.kind,
+        "what": wording.what_text(found),
+        "metric": name.metric,
+        "labels": {"source": name.source, **dict(name.labels)},
+        "at": wording.iso(timeline.wall_ns(found.onset_k)),
+        "interval_seconds": [low - found.onset_k, high - found.onset_k],
+        "before": _finite(found.before),
+        "after": _finite(found.after),
+        "ratio": _finite(found.ratio),
+        "cause": found.cause,
+        "confidence": found.confidence,
+        "state": found.state,
+        "found": one.found,
+        "is_about_cluster": found.is_about_cluster,
+        "suspect": found.suspect,
+        "causes": [
+            {"cause": cause.cause, "score": cause.score, "suspect": cause.suspect}
+            for cause in found.causes
+        ],
+        "evidence": [
+            {"cause": cause.cause, "text": item.text, "numbers": _numbers(item.numbers)}
+            for cause in found.causes
+            for item in cause.evidence
+        ],
+        "against": [
+            {"cause": cause.cause, "text": item.text, "numbers": _numbers(item.numbers)}
+            for cause in found.causes
+            for item in cause.against
+        ],
+        "also": list(found.changes),
+        "messages": _messages(found),
+        "size": None if one.size is None else one.size.to_json(),
+        "step": _step(timeline, one.step) if one.step else None,
+    }
+
+
+def _messages(found: Finding) -> dict[str, int | None] | None:
+    """Return what an outage cost: of the messages due, how many failed and how many came late."""
+    if found.due_messages is None:
+        return None
+    return {
+        "failed": found.failed_messages,
+        "late": found.late_messages,
+        "due": found.due_messages,
+    }
+
+
+def _step(timeline: Timeline, step: Sequence[Change]) -> dict[str, object]:
+    """Return what looking back says: since when, and what each latency did, clearest first."""
+    onset_k, (low, high) = step[0].onset_k, step[0].interval
+    return {
+        "at": wording.iso(timeline.wall_ns(onset_k)),
+        "interval_seconds": [low - onset_k, high - onset_k],
+        "moved": [
+            {"series": one.series, "before": _finite(one.before), "after": _finite(one.after)}
+            for one in step
+        ],
+    }
+
+
+def _numbers(numbers: Mapping[str, float | int | str]) -> dict[str, object]:
+    return {
+        key: _finite(value) if isinstance(value, float) else value for key, value in numbers.items()
+    }
+
+
+def _finite(value: float) -> float | None:
+    """Return the value, or None where it is no number: JSON knows neither NaN nor infinity."""
+    return value if math.isfinite(value) else None

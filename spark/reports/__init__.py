@@ -1,5 +1,0 @@
-"""The sections of the report: one module a section, found by its name, in the order of their `ORDER`.
-
-A module defines `ORDER`, `TITLE` and `render(page) -> Markup`; `spark.report` puts them on the page. Shared
-parts are in `spark.page` and `spark.plot`. Open `latency` first.
-"""

@@ -1,0 +1,182 @@
+"""The journals of a run as a Spark source: tailed for the detector, or read whole, as by a notebook.
+
+Spark keeps the places in its checkpoint, so a line is read again only in a batch that is repeated.
+What cannot be read becomes a row with a `gap`, never an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
+from pyspark.sql.types import StructType
+
+from soak.core.model import Column, Record
+from soak.core.plan.phases import Phases
+from soak.store.journal.reader import SourceReader
+from soak.store.run_folder import RunFolder, read_phases
+from spark.sources.offsets import ColumnsIndex, Offset, Span, columns_at, newest, spans
+from spark.sources.schema import ARROW_ROWS, ROWS, columns_text
+
+NAME = "soak_journal"
+BATCH_BYTES = 16 * 2**20  # some 15 minutes of three sources: what one batch of a late start takes
+_ROWS_A_BATCH = 2_000
+
+Row = dict[str, object]
+
+
+class JournalSource(DataSource):
+    """Options: `run_dir`, and `run`, the run's id."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return ROWS
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # Spark's signature
+        return JournalReader(_Place.of(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # Spark's signature
+        return JournalTail(_Place.of(self.options))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    folder: Path
+    run: str
+
+    @classmethod
+    def of(cls, options: Any) -> _Place:  # noqa: ANN401  # Spark's own dictionary
+        return cls(Path(options["run_dir"]), options["run"])
+
+    @property
+    def journal(self) -> Path:
+        return RunFolder(self.folder).journal
+
+
+class _Spans(InputPartition):
+    def __init__(self, listed: Sequence[Span]) -> None:
+        super().__init__(None)
+        self.spans = tuple(listed)
+
+
+class JournalReader(DataSourceReader):
+    """All that is there, a file a partition."""
+
+    def __init__(self, place: _Place) -> None:
+        self._place = place
+
+    def partitions(self) -> Sequence[InputPartition]:
+        journal = self._place.journal
+        listed = spans(journal, {}, newest(journal, {}, None), ColumnsIndex())
+        return [_Spans([span]) for span in listed]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return batches(rows(self._place.folder, self._place.run, _spans_of(partition)))
+
+
+class JournalTail(DataSourceStreamReader):
+    """What was appended since the last batch, in one partition: a worker more costs more."""
+
+    def __init__(self, place: _Place) -> None:
+        self._place = place
+        self._index = ColumnsIndex()
+
+    def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
+        return ReadMaxBytes(BATCH_BYTES)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  # Spark's name
+        if isinstance(limit, ReadMaxBytes):
+            return newest(self._place.journal, start, limit.max_bytes)
+        if isinstance(limit, ReadAllAvailable):
+            return newest(self._place.journal, start, None)
+        raise ValueError(f"a journal is limited by bytes, not by {limit}")
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        listed = spans(self._place.journal, start, end, self._index)
+        return [_Spans(listed)] if listed else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return batches(rows(self._place.folder, self._place.run, _spans_of(partition)))
+
+
+def rows(folder: Path, run: str, listed: Iterable[Span]) -> Iterator[Row]:
+    """Give the records in these spans as rows of `ROWS`, and a row with a `gap` for each damage."""
+    paths = RunFolder(folder)
+    phases = read_phases(paths.phases)
+    readers: dict[str, SourceReader] = {}
+    told: set[tuple[str, str]] = set()  # of a source, for the ids of another are none of its own
+    for span in listed:
+        reader = readers.setdefault(span.source, SourceReader(paths.journal / span.source))
+        path = span.path(paths.journal)
+        if span.end < span.begin:
+            yield _gap(run, span.source, f"{path.name} ends at {span.end}, read to {span.begin}")
+            continue
+        for place in span.columns_at:
+            known = columns_at(path, place)
+            if known is not None:
+                reader.columns[known[0]] = known[1]
+        for record, columns in reader.read(path, span.begin, span.end):
+            named = span.source, record.columns_id
+            is_new = named not in told
+            told.add(named)
+            yield _row(run, span.source, record, columns if is_new else None, phases)
+        for damage in reader.damage:
+            reason = f"{damage.path.name} at byte {damage.offset}: {damage.reason}"
+            yield _gap(run, span.source, reason)
+        reader.damage.clear()
+
+
+def batches(found: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+    """Give rows as Arrow batches of bounded size."""
+    while part := list(islice(found, _ROWS_A_BATCH)):
+        yield pa.RecordBatch.from_pylist(part, schema=ARROW_ROWS)
+
+
+def _spans_of(partition: InputPartition) -> tuple[Span, ...]:
+    # Spark asks for at least one partition and makes an empty one when there is none
+    return partition.spans if isinstance(partition, _Spans) else ()
+
+
+def _gap(run: str, source: str, reason: str) -> Row:
+    return {"run": run, "shard": 0, "source": source, "gap": reason}
+
+
+def _row(
+    run: str, source: str, record: Record, columns: Sequence[Column] | None, phases: Phases
+) -> Row:
+    events = [asdict(event) for event in record.events]
+    return {
+        "run": run,
+        "shard": 0,
+        "source": source,
+        "epoch": record.epoch,
+        "k": record.k,
+        "at_ns": record.at_ns,
+        "length_ns": record.length_ns,
+        "columns_id": record.columns_id,
+        "columns": columns_text(columns) if columns is not None else None,
+        "values": record.values,
+        "trusted": record.is_valid,
+        "trust": json.dumps(dict(record.validity)) if record.validity else None,
+        "events": json.dumps(events) if events else None,
+        "phase": phases.at(record.k),
+        "gap": None,
+    }

@@ -1,0 +1,211 @@
+"""The streaming detector: reads journals, writes changes and findings, and resumes after any crash."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.functions import col, count
+from pyspark.sql.functions import max as greatest
+from pyspark.sql.types import LongType
+
+from detectors.objectives import settings_of
+from detectors.panel import LAYOUT
+from soak.core.model import Change, Column
+from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR, Plan
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+from soak.service.files import file_lock, write_atomically
+from soak.service.metrics import MetricsPage, publish
+from soak.service.systemd import Notifier, notifier
+from soak.store.journal.reader import has_ended, sources
+from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
+from spark.cluster.session import build_session
+from spark.sources.journals import NAME, JournalSource
+from spark.sources.offsets import newest
+from spark.streaming.attribution import Attribution
+from spark.streaming.checkpoint import Headway, await_predecessor, committed, held, is_all_read
+from spark.streaming.panel_state import detect
+
+# --- Which layout the state in the detector's checkpoint has: one of another program is not read, but
+# made anew.
+# The journals hold all that made it, so the query begins at their first second again.
+
+
+def forget_other(folder: RunFolder, layout: str = LAYOUT) -> None:
+    """Remove a checkpoint that a program with another layout wrote, and note the one that comes now.
+
+    Killed in between, the next start does the same again. No Spark may use the checkpoint.
+    """
+    note = folder.spark / "layout"
+    known = note.read_text(errors="replace").strip() if note.exists() else ""
+    if known == layout:
+        return
+    if folder.checkpoint.exists():
+        _LOG.warning("detector_state_rebuilt was=%s is=%s", known or "unknown", layout)
+        shutil.rmtree(folder.checkpoint)
+    write_atomically(note, layout + "\n")
+
+
+# --- The streaming daemon: journals in, change points and findings out, across any number of kills.
+# Reads the journals, the plan and what `conduct` decided; nothing else of the run folder.
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_LOG = logging.getLogger(__name__)
+_POLL_SECONDS = 1
+DRAIN_NS = 10 * SECOND_NS
+"""How long what is written already may take after a request to stop: the rest of the supervisor's
+grace is for the last word on the findings, which would be lost with a kill."""
+_SEEN = "seen"
+
+
+def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
+    """Detect until all sources have ended or `stop` is set; return the exit status.
+
+    Raises:
+        RunFolderError: not a run folder, or another process detects in it.
+    """
+    folder = RunFolder(run_dir.resolve())
+    known = read_run(folder)
+    plan = read_plan(folder)
+    manager = notifier()
+    with file_lock(folder.spark / "lock", "the detector's checkpoint"):
+        manager.ready()  # what is recorded from now on is taken in, however long Spark takes to start
+        await_predecessor(folder.spark, clock)
+        manager.alive()  # each step of the start is progress, and so is each batch that is committed
+        forget_other(folder)
+        temporary = folder.spark / "tmp"
+        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+        log = folder.logs / "spark.log"
+        session = build_session("soak detect-stream", temporary=temporary, cores=1, log=log)
+        manager.alive()
+        try:
+            with held(session, folder.spark):
+                page = MetricsPage(
+                    clock, {"run": known.id, "plan": plan.name, "daemon": "detect-stream"}
+                )
+                publish(page, folder.path, plan.metrics, plan.daemons, "detect-stream")
+                _Stream(folder, known, plan, clock, page, manager).run(session, stop)
+        finally:
+            session.stop()
+    return 0
+
+
+@dataclass(slots=True)
+class _Stream:
+    folder: RunFolder
+    known: Run
+    plan: Plan
+    clock: Clock
+    page: MetricsPage
+    manager: Notifier
+
+    def run(self, session: SparkSession, stop: threading.Event) -> None:
+        headway = Headway(self.folder.checkpoint, self.folder.journal, self.clock)
+        attribution = Attribution(self.folder, self.known.id, self.plan, self.clock)
+        query = self._started(session, attribution)
+        self.manager.alive()
+        try:
+            while not stop.is_set() and not self._is_over():
+                if headway.has_progressed():
+                    self.manager.alive()
+                if query.awaitTermination(_POLL_SECONDS):
+                    break
+                self._write_progress(query, is_running=True)
+            self.manager.stopping()
+            self._drain(query)
+        finally:
+            query.stop()
+        if committed(self.folder.checkpoint) is not None:  # else it has seen nothing to speak about
+            attribution.conclude()
+        attribution.findings.close()
+        self._write_progress(query, is_running=False)
+
+    def _started(self, session: SparkSession, attribution: Attribution) -> StreamingQuery:
+        session.dataSource.register(JournalSource)
+        options = {"run_dir": str(self.folder.path), "run": self.known.id}
+        rows = session.readStream.format(NAME).options(**options).load()
+        detectors = self.plan.detection.detectors
+        changes = detect(
+            observed(rows),
+            detectors[STREAM_DETECTOR],
+            detectors[OUTAGE_DETECTOR],
+            settings_of(self.plan),
+        )
+
+        def on_batch(frame: DataFrame, batch: int) -> None:
+            found = [Change.from_row(row.asDict()) for row in frame.collect()]  # the one action
+            for change in found:
+                _LOG.info("change batch=%d %s", batch, change)
+            attribution.advance(found)
+
+        return (
+            changes.writeStream.queryName("detect")
+            .option("checkpointLocation", str(self.folder.checkpoint))
+            .trigger(processingTime=f"{self.plan.detection.trigger // 10**6} milliseconds")
+            .foreachBatch(on_batch)
+            .start()
+        )
+
+    def _is_over(self) -> bool:
+        """True when the run ended, every source said so, and all of it was taken in."""
+        if read_phases(self.folder.phases).end_k is None:
+            return False
+        journal = self.folder.journal
+        names = sources(journal)
+        if not names or not all(has_ended(journal / name) for name in names):
+            return False
+        return is_all_read(self.folder.checkpoint, journal)
+
+    def _drain(self, query: StreamingQuery) -> None:
+        """Give what is on disk already a last chance; the rest waits for the next start."""
+        end_ns = self.clock.mono_ns() + DRAIN_NS
+        wanted = newest(self.folder.journal, committed(self.folder.checkpoint) or {}, None)
+        while self.clock.mono_ns() < end_ns:
+            done = committed(self.folder.checkpoint) or {}
+            if all(done.get(source, [-1, 0]) >= place for source, place in wanted.items()):
+                return
+            query.awaitTermination(_POLL_SECONDS)
+
+    def _write_progress(self, query: StreamingQuery, *, is_running: bool) -> None:
+        last = query.lastProgress
+        if last is None:
+            return
+        seen = last.observedMetrics.get(_SEEN)
+        body = {
+            "batch": last.batchId,
+            "batch_seconds": last.durationMs.get("triggerExecution", 0) / 1000,
+            "rows": last.numInputRows,
+            "k": seen["k"] if seen is not None else None,
+            "damaged": seen["damaged"] if seen is not None else 0,
+            "is_running": is_running,
+            "wall_ns": self.clock.wall_ns(),
+        }
+        numbers = {
+            "detect_batch_seconds": last.durationMs.get("triggerExecution", 0) / 1000,
+            "detect_batch_rows": last.numInputRows,
+            "detect_newest_second": math.nan if seen is None or seen["k"] is None else seen["k"],
+        }
+        self.page.show([(Column(name), float(value)) for name, value in numbers.items()])
+        # not flushed to disk: it is for the live view, and the drive may be the one under test
+        draft = self.folder.spark / ".progress.json"
+        try:
+            draft.write_text(json.dumps(body) + "\n")
+            draft.replace(self.folder.spark / "progress.json")
+        except OSError as error:
+            _LOG.warning("progress_not_written error=%s", error)
+
+
+def observed(rows: DataFrame) -> DataFrame:
+    """Return the rows as they are, noting the newest second and the gaps for `progress.json`."""
+    newest_k, damaged = greatest(col("k")).cast(LongType()), count(col("gap"))
+    return rows.observe(_SEEN, newest_k.alias("k"), damaged.alias("damaged"))
