@@ -6,11 +6,12 @@ Facts that several hypotheses weigh; each is a function of `Facts`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import poisson
 
 from detectors.causes import channel
 from detectors.causes.answers import ROUND_TRIPS
@@ -97,6 +98,70 @@ PACKETS = re.compile(
 )
 LONE_DELAY = "broker_lone_delay_seconds"
 LEAST_WAY_SHARE = 0.2  # of the step
+_OF_ONE_BROKER = 0.8  # of the late answers, for it to be that broker's way
+
+
+_RESENT_SECONDS = 0.15
+"""Three quarters of what TCP on Linux waits at least before it sends a packet again (TCP_RTO_MIN, 200 ms)."""
+_FEWEST_RESENT = 3
+_BY_CHANCE = 1e-3
+_MORE_OFTEN = 4.0  # than in the minute before
+
+
+@dataclass(frozen=True, slots=True)
+class Resent:
+    """Seconds in which one connection's answer came so late that a packet was probably sent again.
+
+    `seconds` of `of` after the onset, `seconds_before` of `of_before`, and the median delay in seconds.
+    """
+
+    seconds: int
+    of: int
+    seconds_before: int
+    of_before: int
+    delay: float
+    suspect: str
+
+
+def resent(facts: Facts) -> Resent | None:
+    """Return what says that packets were lost from the onset on, or None.
+
+    A few seconds of many hardly move a median, so they are counted: there must be more of them than their
+    rate before gives by chance, once in a thousand times.
+    """
+    first = facts.near[0]
+    end = min(facts.end_k, facts.change.interval[1] + VALUES)
+    late: dict[int, float] = {}
+    by_broker: dict[str, int] = {}
+    known: set[int] = set()
+    for name, series in facts.touched(LONE_DELAY).items():
+        known.update(series.k.tolist())
+        is_late = series.values >= _RESENT_SECONDS
+        for k, seconds in zip(
+            series.k[is_late].tolist(), series.values[is_late].tolist(), strict=True
+        ):
+            late[k] = max(seconds, late.get(k, 0.0))
+            if first <= k < end:
+                broker = parse_series(name).label("target")
+                by_broker[broker] = by_broker.get(broker, 0) + 1
+    asked = np.array(sorted(known), np.int64)
+    ks = np.array(sorted(late), np.int64)
+    now, of = _count(ks, first, end), _count(asked, first, end)
+    begin = facts.nearby.soak_start(facts.onset_k)
+    before, of_before = _count(ks, begin, first), _count(asked, begin, first)
+    just_before = _count(ks, first - VALUES, first) / max(1, _count(asked, first - VALUES, first))
+    if now < _FEWEST_RESENT or now / of < _MORE_OFTEN * just_before:
+        return None
+    if poisson.sf(now - 1, of * (before + 1) / (of_before + 1)) > _BY_CHANCE:
+        return None
+    delay = float(np.median([late[k] for k in ks.tolist() if first <= k < end]))
+    most = max(by_broker, key=by_broker.__getitem__)
+    is_of_one = by_broker[most] > _OF_ONE_BROKER * sum(by_broker.values())
+    return Resent(now, of, before, of_before, delay, most if is_of_one else "")
+
+
+def _count(ks: NDArray[np.int64], begin: int, end: int) -> int:
+    return int(np.count_nonzero((ks >= begin) & (ks < end)))
 
 
 def is_way_calm(facts: Facts) -> bool:
@@ -104,6 +169,8 @@ def is_way_calm(facts: Facts) -> bool:
 
     What a broker that stands still adds to its answers, when it goes on, is small beside the step.
     """
+    if resent(facts) is not None:
+        return False
     ways = [*facts.shifts_like(ROUND_TRIPS), *facts.shifts(LONE_DELAY)]
     packets = facts.shifts_like(PACKETS)
     felt = [*packets, *(one for one in ways if one.added(facts.change) >= LEAST_WAY_SHARE)]
@@ -122,11 +189,16 @@ class Limit:
     after: float
     rise: float
 
+    def was_exceeded(self, one: Shift) -> bool:
+        """True for a channel that was as far before, and is hardly further now."""
+        return one.before >= self.after and one.ratio < _HARDLY_MORE
+
     def is_exceeded(self, one: Shift) -> bool:
         """True for a channel that came this far, whenever that was."""
         return one.after >= self.after and one.rise >= self.rise
 
 
+_HARDLY_MORE = 1.5
 USED = Limit("host_cpu_ratio", 0.75, 0.15)
 STOLEN = Limit("host_cpu_steal_ratio", 0.05, 0.04)
 WAITING = Limit("process_cpu_waiting_ratio", 0.5, 0.25)
@@ -150,6 +222,12 @@ def short_of_cpu(facts: Facts) -> list[Shift]:
         and facts.is_of_broker(one.series)
         and not (limit.metric in _OF_HOST and source_of(one.series) in facts.busy_with_us)
     ]
+
+
+def was_short_of_cpu(found: Iterable[Shift]) -> bool:
+    """True when the CPU of all these, which ran short at the onset, had been nearly as short before."""
+    by_metric = {limit.metric: limit for limit in _OF_BROKERS}
+    return all(one.metric in by_metric and by_metric[one.metric].was_exceeded(one) for one in found)
 
 
 # --- a backlog that begins to drain at the onset: its peak lies there, and it falls from then on

@@ -5,9 +5,10 @@ Method:  a channel of the network itself steps up at the onset: round trips, by 
          later than others to the same question at the same instant; packets sent again, dropped or damaged.
          What only counts packets needs ten times as many of them. Else packets and single late answers need
          latency to follow them second by second, or the brokers' drives and CPU to be measured and calm;
-         single late answers never count where CPU rose. Pages that answer late count where the brokers' own
-         time for a request is known and stayed. Consumers that find no way to a broker, or no address of it,
-         say so in their errors.
+         single late answers never count where CPU rose, unless they are as late as a packet that is sent
+         again, in more seconds than before: these are counted, for they may be a few of a minute. Pages
+         that answer late count where the brokers' own time for a request is known and stayed. Consumers that
+         find no way to a broker, or no address of it, say so in their errors.
 Assumes: nothing is concluded from the rest being innocent alone.
 """
 
@@ -19,9 +20,19 @@ from detectors.causes import background
 from detectors.causes.answers import ROUND_TRIPS
 from detectors.causes.channel import Shift, are_calm, risen
 from detectors.causes.facts import Facts
-from detectors.causes.hypothesis import CLEAR, FAIR, SLIGHT, Hypothesis, Sign, ruled_out, unmeasured
+from detectors.causes.hypothesis import (
+    CLEAR,
+    DECISIVE,
+    FAIR,
+    SLIGHT,
+    Hypothesis,
+    Sign,
+    ruled_out,
+    unmeasured,
+)
 from detectors.causes.locking import coupling
 from detectors.nearby import when
+from soak.core import wording
 from soak.core.model import Evidence
 from soak.core.series import host_of, source_of
 
@@ -50,6 +61,11 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
     if facts.answers.unreachable:
         yield _without_a_way(facts)
         return
+    yield from _measured(facts)
+
+
+def _measured(facts: Facts) -> Iterator[Hypothesis]:
+    """Give what round trips, late answers, packets and pages say."""
     trips = facts.shifts_like(ROUND_TRIPS)
     counted = facts.shifts_like(background.PACKETS)
     is_innocent = facts.is_drive_innocent and facts.is_cpu_innocent
@@ -60,6 +76,10 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
     lone = _felt(risen(facts.shifts(background.LONE_DELAY), _MORE), facts)
     if trip is not None:
         yield _hypothesis([trip, lone, packets], facts, Sign(FAIR, _part_text(trip, facts)))
+        return
+    again = background.resent(facts)
+    if again is not None:
+        yield _resent(again, facts)
         return
     if facts.is_cpu_guilty:  # a host that waits for a processor answers late too
         lone = None
@@ -74,7 +94,7 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
         yield unmeasured(
             "network", "round trips to the brokers (probe round_trip), packets sent again"
         )
-    elif are_calm([*trips, *counted]):
+    elif lone is None and are_calm([*trips, *counted]):
         yield ruled_out("network", "Round trips and packets sent again stayed as they were.")
 
 
@@ -111,6 +131,24 @@ def _felt(
 
 def _part_text(trip: Shift, facts: Facts) -> Evidence:
     return Evidence(f"That is {min(1.0, trip.added(facts.change)):.0%} of the step by itself.")
+
+
+def _resent(again: background.Resent, facts: Facts) -> Hypothesis:
+    text = (
+        f"In {again.seconds} of {again.of} seconds an answer of "
+        f"{again.suspect or 'one broker or another'} came {wording.amount(again.delay, 'seconds')} later "
+        "than others to the same question, as late as when a packet is lost and sent again; before, in "
+        f"{again.seconds_before} of {again.of_before}."
+    )
+    numbers = {
+        "late_seconds": again.seconds,
+        "asked_seconds": again.of,
+        "delay_seconds": again.delay,
+    }
+    step = facts.change.after - facts.change.before
+    share = min(1.0, again.delay / step) if step > 0.0 else 1.0
+    strength = CLEAR if facts.is_cpu_guilty else DECISIVE
+    return Hypothesis("network", (Sign(strength, Evidence(text, numbers)),), again.suspect, share)
 
 
 def _by_packets(packets: Shift, facts: Facts, *, is_innocent: bool) -> Hypothesis | None:

@@ -5,6 +5,7 @@ Method:  the CPU of a broker's host, its steal, the time that tasks wait for CPU
          quarter of the step, 5 ms at least) begin at the onset, or come there three times as often, and
          latency is locked to them. Shorter ones matter together where they take much of a second; where only
          the time a second is known, as of a metrics page, that must step at the onset.
+         CPU that was nearly as short before says little.
          On a CPU that runs short usual pauses last longer, too: what latency is not locked to is sure only
          where it takes more of the time than G1 allows itself.
 Assumes: a host of which drive, flushes or a broker's log are watched is a broker's; a log is a broker's.
@@ -63,8 +64,11 @@ def _cpu(facts: Facts) -> Hypothesis:
         text = "The CPU of the brokers' hosts did not run short."
         return absent("broker_cpu", text, facts.unwatched("CPU", facts.cpu_hosts))
     has_two = len({one.metric for one in found}) > 1
-    strengths = [CLEAR, FAIR if has_two else 0.0, *[0.0] * len(found)]
+    was_short = background.was_short_of_cpu(found)
+    strengths = [FAIR if was_short else CLEAR, FAIR if has_two else 0.0, *[0.0] * len(found)]
     signs = [Sign(s, one.evidence(facts.change)) for s, one in zip(strengths, found, strict=False)]
+    if was_short:
+        signs.append(Sign(0.0, Evidence("It had been short before the step, too.")))
     share = max(min(1.0, abs(one.rise)) for one in found)
     return Hypothesis("broker_cpu", tuple(signs), _host(found[0]), share)
 

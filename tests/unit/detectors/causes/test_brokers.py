@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -48,6 +49,10 @@ def test_a_broker_s_host_that_runs_out_of_cpu() -> None:
 
     assert causes(one) == causes(two) == ["broker_cpu"]
     assert attribute(STEP, two)[0].score > attribute(STEP, one)[0].score
+
+
+def test_cpu_that_was_nearly_as_short_before_the_step_is_not_enough() -> None:
+    assert causes(around(channel(WAITING, 0.74, 0.96), channel(FSYNC, 0.002, 0.002))) == ["unknown"]
 
 
 @pytest.mark.parametrize(("spun", "cause"), [(0.95, "unknown"), (0.5, "broker_cpu")])
@@ -323,6 +328,27 @@ def test_single_answers_that_are_late_beside_calm_brokers() -> None:
 
     assert causes(around(lone, *calm())) == ["network"]
     assert causes(around(lone)) == ["unknown"]
+
+
+def late_answers(*late_ks: int) -> Series:
+    """Return a broker's single late answers: 3 ms but for these seconds, as late as a packet sent again."""
+    calm = channel('probe@b1|broker_lone_delay_seconds{target="b2:9092"}', 3e-3, 3e-3)
+    return Series(calm.name, calm.k, np.where(np.isin(calm.k, late_ks), 0.201, calm.values))
+
+
+def test_a_few_answers_as_late_as_a_lost_packet_are_the_network_though_their_median_stays() -> None:
+    (found,) = attribute(STEP, around(late_answers(3, *range(ONSET, END, 9))))
+
+    assert (found.cause, found.suspect) == ("network", "b2:9092")
+    assert found.evidence[0].text == (
+        "In 7 of 65 seconds an answer of b2:9092 came 201 ms later than others to the same question, as late "
+        "as when a packet is lost and sent again; before, in 1 of 96."
+    )
+
+
+@pytest.mark.parametrize("late", [range(0, END, 9), range(ONSET - 30, END, 9), (ONSET, ONSET + 9)])
+def test_answers_as_late_at_the_same_rate_before_or_by_chance_are_not(late: Sequence[int]) -> None:
+    assert causes(around(late_answers(*late))) == ["unknown"]
 
 
 def test_innocent_brokers_alone_do_not_make_it_the_network() -> None:
