@@ -378,14 +378,20 @@ def _in_time(
 
 
 def _pool(expect: Expectation, match: SummaryFinding, pool: DrivePool | None) -> list[Check]:
-    """Return a check of the bytes written when the finding began; none if that is not judged."""
+    """Return a check of the bytes written when the finding began; none if that is not judged.
+
+    An onset is known by its second, so anything written within that second counts.
+    """
     if not expect.pool_within:
         return []
     expected = f"within {expect.pool_within:.0%} of the pool"
     at_ns = began_wall_ns(match)
-    written = None if pool is None or at_ns is None else pool.written_bytes(at_ns)
-    if pool is None or pool.allowed_bytes is None or written is None:
+    if pool is None or at_ns is None or pool.allowed_bytes is None:
         return [Check("written", expected, "unknown", is_met=False)]
+    least, most = (pool.written_bytes(at_ns + later_ns) for later_ns in (0, SECOND_NS))
+    if least is None or most is None:
+        return [Check("written", expected, "unknown", is_met=False)]
+    written = min(max(least, pool.allowed_bytes), most)
     amounts = (wording.amount(each, "bytes") for each in (written, pool.allowed_bytes))
     is_met = abs(written / pool.allowed_bytes - 1.0) <= expect.pool_within
     return [Check("written", expected, " of ".join(amounts), is_met)]

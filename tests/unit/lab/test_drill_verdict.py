@@ -201,7 +201,10 @@ def test_a_finding_of_another_time_is_not_the_faults(at: str, wrong: set[str]) -
 
 
 def test_what_was_written_at_the_onset_is_held_against_the_pool() -> None:
-    """A finding 2 s late is 20 % too much where the pool lasts for ten seconds."""
+    """A finding 2 s late is 20 % too much where the pool lasts for ten seconds.
+
+    One 3 s early is 20 % too little, for it may have begun at the end of its second.
+    """
 
     class Drive:
         written_bytes = 0
@@ -219,14 +222,16 @@ def test_what_was_written_at_the_onset_is_held_against_the_pool() -> None:
         drive.written_bytes = 100 * second
         pool.sample(FIRST_NS + (second - 10) * SECOND_NS)
 
-    def found(within: float) -> Check:
+    def found(within: float, begin: str = "2027-01-15T08:00:02+00:00") -> Check:
         expect = Expectation(cause="retention_cliff", pool_within=within)
         moments = Moments(FIRST_NS, pool=pool)
-        checks = verdict.judge(expect, summary(), moments)
+        checks = verdict.judge(expect, summary(finding={"at": begin}), moments)
         return next(check for check in checks if check.subject == "written")
 
     assert (pool.allowed_bytes, pool.written_bytes(FIRST_NS)) == (1000, 1000.0)
     assert (found(0.21).is_met, found(0.19).is_met) == (True, False)
+    early = "2027-01-15T07:59:57+00:00"
+    assert (found(0.21, early).is_met, found(0.19, early).is_met) == (True, False)
     assert pool.written_bytes(FIRST_NS + 60 * SECOND_NS) is None
 
 
