@@ -46,7 +46,7 @@ def run_check(
     Raises:
         PlanError: with file, line and key of every fault.
     """
-    with _without_client_logs():
+    with without_client_logs():
         _run_check(plan, show, scale, duration, drives, run_dir)
 
 
@@ -115,7 +115,7 @@ def _cluster_warnings(plan_file: PlanFile, clock: Clock) -> list[str]:
 
 
 @contextlib.contextmanager
-def _without_client_logs() -> Iterator[None]:
+def without_client_logs() -> Iterator[None]:
     """Keep the log lines of clients from the terminal: an error names the cause once."""
     logging.disable(logging.ERROR)
     try:

@@ -39,11 +39,10 @@ from soak.lab.faults.active import Fault
 from soak.lab.faults.registry import find_fault
 from soak.lab.ports import Target
 from soak.service import children
-from soak.service.files import is_locked
+from soak.service.files import is_locked, shipped_configs
 from soak.service.signals import exit_on_sigterm
 from soak.store.run_folder import RunFolder
 
-DRILLS = Path(__file__).resolve().parents[2] / "configs" / "drills"
 PASSED, MISSED, INCONCLUSIVE, NOT_HERE = 0, 1, 4, 5
 """Exit codes; INCONCLUSIVE: the detector did not read all of it; NOT_HERE: this machine cannot run it."""
 STOP_SECONDS = 300.0  # in which a stopped drill undoes its fault and creates its report
@@ -78,9 +77,14 @@ def exit_code(result: Result) -> int:
     return PASSED if result.is_passed else MISSED
 
 
+def drills_folder() -> Path:
+    """Return the folder of the drills that ship."""
+    return shipped_configs() / "drills"
+
+
 def drill_names() -> list[str]:
     """Return the names of the drills that ship."""
-    return sorted(item.stem for item in DRILLS.glob("*.yaml"))
+    return sorted(item.stem for item in drills_folder().glob("*.yaml"))
 
 
 def find_drill(name: str) -> Drill:
@@ -89,7 +93,7 @@ def find_drill(name: str) -> Drill:
     Raises:
         PlanError: there is none, or its file is wrong.
     """
-    path = Path(name) if name.endswith(".yaml") else DRILLS / f"{name}.yaml"
+    path = Path(name) if name.endswith(".yaml") else drills_folder() / f"{name}.yaml"
     if not path.is_file():
         raise PlanError(f"no drill {name!r}{plugins.nearest(name, drill_names())}")
     return drill_files.load(path)

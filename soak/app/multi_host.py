@@ -364,6 +364,7 @@ def load_probe_plan(path: Path) -> tuple[ProbePlan, Document] | None:
     Raises:
         PlanError: the plan of a probe host is wrong.
     """
+    path = preflight.plan_path(path)
     text = preflight.read_plan_text(path)
     value = parse_yaml(text, str(path)).value
     if not isinstance(value, dict) or "probes" not in value or value.keys() & _RUN_SECTIONS:
@@ -406,6 +407,7 @@ def run_probe_host(
 
 
 def _load(path: Path) -> tuple[AnyPlan, Document]:
+    path = preflight.plan_path(path)
     return plan_text.load_any(preflight.read_plan_text(path), str(path))
 
 

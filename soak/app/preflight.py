@@ -44,6 +44,7 @@ from soak.core.ports import Broker, Clock
 from soak.core.units import duration_ns, format_duration, format_size
 from soak.lab.drive.drive import MIN_BYTES
 from soak.runtime.context import connect
+from soak.service.files import shipped_configs
 from soak.store.run_folder import RunFolder, read_profile
 from soak.store.run_folder import copy_profile as copy_profile_file
 from soak.supervisor.run import MAX_TRIGGER_NS
@@ -57,20 +58,44 @@ _SCALE_PATTERN = re.compile(r"[+-]?[\d.]{1,30}(/\d{1,30}|[eE][+-]?\d{1,2})?", re
 def load_plan(path: Path) -> PlanFile:
     """Return the plan in a file; a plan without the address of a broker uses the lab.
 
+    `path` as in `plan_path`.
+
     Raises:
         PlanError: the file cannot be read, or the plan is wrong.
     """
+    path = plan_path(path)
     return _with_lab(plan_text.load(read_plan_text(path), str(path)))
 
 
 def load_plan_with_faults(path: Path) -> tuple[PlanFile | None, list[PlanError]]:
     """Return the plan in a file without its wrong keys, as far as there is one, and all faults of its text.
 
+    `path` as in `plan_path`.
+
     Raises:
         PlanError: the file cannot be read, or is not YAML.
     """
+    path = plan_path(path)
     loaded, faults = plan_text.load_with_faults(read_plan_text(path), str(path))
     return (None if loaded is None else _with_lab(loaded)), faults
+
+
+def plan_path(path: Path) -> Path:
+    """Return the file of a plan: where there is none, `path` may name a plan that ships, as `demo-clean`.
+
+    Raises:
+        PlanError: it is neither.
+    """
+    is_name = path.parent == Path() and not path.suffix and not path.exists()
+    if not is_name:
+        return path
+    folder = shipped_configs() / "plans"
+    known = sorted(item.stem for item in folder.glob("*.yaml"))
+    if path.name not in known:
+        raise PlanError(
+            f"there is no file {path}, and no plan of this name{plugins.nearest(path.name, known)}"
+        )
+    return folder / f"{path.name}.yaml"
 
 
 def found_by(*checks: Callable[[], None]) -> list[PlanError]:

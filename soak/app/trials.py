@@ -31,9 +31,9 @@ from soak.lab.trials.page import write_page
 from soak.lab.trials.schedule import KINDS, Kind, Trouble, draw
 from soak.lab.trials.side_task import TrialTask, configured, read_injected
 from soak.service import children
+from soak.service.files import shipped_configs
 from soak.store.run_folder import RunFolder
 
-PLAN = Path(__file__).resolve().parents[2] / "configs" / "trials.yaml"
 RESULT = "trial.json"
 _REPLAY_SECONDS = 7_200.0
 _SHORTEST_SECONDS = 600
@@ -51,7 +51,7 @@ def run_trial(seed: int, hours: float, run_dir: Path | None, only: Sequence[str]
     soak_seconds = round(3600 * hours)
     if soak_seconds < _SHORTEST_SECONDS:
         raise PlanError(f"a trial takes at least {_SHORTEST_SECONDS // 60} minutes")
-    plan_file = _with_soak(preflight.load_plan(PLAN), soak_seconds)
+    plan_file = _with_soak(preflight.load_plan(shipped_configs() / "trials.yaml"), soak_seconds)
     phases = plan_file.plan.phases
     assert plan_file.plan.lab is not None  # of the plan that ships
     kinds = possible_kinds(plan_file.plan.lab, only)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import soak
 from soak.core.errors import NotAvailableError, SoakError
-from soak.service.files import write_atomically
+from soak.service.files import shipped_folder, write_atomically
 
 UNITS = Path("etc/systemd/system")
 SYSUSERS = Path("etc/sysusers.d/soak.conf")
@@ -230,11 +230,7 @@ def loaded_units(listed: str, units: Collection[str]) -> tuple[list[str], list[s
 
 
 def _shipped_folder() -> Path:
-    beside = Path(soak.__file__).parents[1] / "systemd"
-    for folder in (beside, Path(sys.prefix) / "share" / "soakd" / "systemd"):
-        if (folder / "common.conf").is_file():
-            return folder
-    raise NotAvailableError("this installation of soakd ships no units")
+    return shipped_folder("systemd", "common.conf")
 
 
 def is_hidden(path: str, hidden: Collection[str] = HIDDEN_FOLDERS) -> bool:

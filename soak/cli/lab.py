@@ -56,6 +56,19 @@ def drill(
         raise typer.Exit(drills.run_drill(name, run_dir, seed))
 
 
+def demo(
+    run_dir: Annotated[Path | None, typer.Option(help="Folder for this run; new or empty.")] = None,
+) -> None:
+    """Soak a real Kafka for four minutes on this machine: a fault is injected, found, mailed and reported.
+
+    It is the drill `retention_cliff`. Kafka, and a Java for it, are fetched once if they are not here. Exit
+    codes are those of `soak lab drill`.
+    """
+    from soak.app import drills
+
+    raise typer.Exit(drills.run_drill("retention_cliff", run_dir, 0))
+
+
 @lab.command()
 def matrix(
     drills: Annotated[
@@ -336,4 +349,4 @@ def _show(state: LabState) -> None:
         print(f"  broker {part.number}: {how}, process {part.pid}, {mib} MiB, log {part.log}")
 
 
-COMMANDS = {"lab": lab}
+COMMANDS = {"demo": demo, "lab": lab}

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -83,7 +83,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         add_completion=asked not in known,
         pretty_exceptions_enable=False,
     )
-    app.callback()(lambda: None)
+    app.callback()(_options)
     for name in [asked] if asked in known else sorted(known):
         command = known[name]
         if isinstance(command, typer.Typer):
@@ -91,6 +91,27 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         else:
             app.command(name)(command)
     return app
+
+
+def _options(
+    version: Annotated[  # its callback does all
+        bool,
+        typer.Option(
+            "--version", callback=_print_versions, is_eager=True, help="Print versions and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
+def _print_versions(is_asked: bool) -> None:  # as typer calls it
+    """Print the versions of soakd and of what it works with, and exit, if that is asked for."""
+    if is_asked:
+        from soak.app.versions import versions
+
+        for name, version in versions():
+            print(f"{name} {version}")
+        raise typer.Exit
 
 
 def keep_private() -> None:

@@ -46,6 +46,37 @@ def check(
     run_check(plan, show, scale, duration, drives, run_dir)
 
 
+def init(
+    plan: Annotated[Path, typer.Argument(help="The file to write.")] = Path("my-soak.yaml"),
+    servers: Annotated[
+        str, typer.Option(help="host:port,host:port, or the service URL of a Pulsar.")
+    ] = "",
+    kind: Annotated[str, typer.Option(help="kafka, redpanda or pulsar.")] = "kafka",
+    security: Annotated[
+        str, typer.Option(help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.")
+    ] = "PLAINTEXT",
+    mechanism: Annotated[
+        str, typer.Option(help="With SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.")
+    ] = "SCRAM-SHA-512",
+    user: Annotated[str, typer.Option(help="With SASL.")] = "",
+    ca_file: Annotated[
+        str, typer.Option(help="A certificate that this machine does not trust by default.")
+    ] = "",
+    admin_url: Annotated[str, typer.Option(help="Of a Pulsar: http://host:8080.")] = "",
+    mail: Annotated[str, typer.Option(help="Address for findings.")] = "",
+) -> None:
+    """Write a first plan for a cluster, with comments, and check it; what no option says is asked for.
+
+    Exit as `soak check`; the plan is there to be mended when a fault is found.
+    """
+    from soak.app import first_plan
+
+    given = first_plan.Answers(
+        kind, servers, security.upper(), mechanism.upper(), user, ca_file, admin_url, mail
+    )
+    first_plan.init(plan, first_plan.ask(given))
+
+
 def run(
     plan: Plan,
     run_dir: Annotated[
@@ -215,6 +246,7 @@ def merge(
 
 
 COMMANDS = {
+    "init": init,
     "check": check,
     "run": run,
     "stop": stop,

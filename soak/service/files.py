@@ -1,15 +1,17 @@
-"""Files that processes share: atomic replacement, lock files, and the user's cache folder."""
+"""Files that processes share: atomic replacement, lock files, the user's cache, and what ships with soakd."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import os
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from soak.core.errors import RunFolderError
+import soak
+from soak.core.errors import NotAvailableError, RunFolderError
 
 
 def user_cache() -> Path:
@@ -18,6 +20,26 @@ def user_cache() -> Path:
     # The base directory specification: a relative path is to be ignored.
     root = Path(base) if base.startswith("/") else Path.home() / ".cache"
     return root / "soakd"
+
+
+def shipped_folder(name: str, holds: str) -> Path:
+    """Return a folder that ships with soakd, such as `configs`, in a checkout or an installation.
+
+    `holds` names a file in it: another program may have a folder of that name beside our packages.
+
+    Raises:
+        NotAvailableError: this installation does not have it.
+    """
+    installed = Path(sysconfig.get_path("data")) / "share" / "soakd"
+    for folder in (Path(soak.__file__).parents[1] / name, installed / name):
+        if (folder / holds).is_file():
+            return folder
+    raise NotAvailableError(f"this installation of soakd ships no {name}")
+
+
+def shipped_configs() -> Path:
+    """Return the folder of the plans and drills that ship, as `shipped_folder`."""
+    return shipped_folder("configs", "reference.yaml")
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o640) -> None:

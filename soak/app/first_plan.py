@@ -1,0 +1,230 @@
+"""`soak init`: write a commented first plan for a cluster, sized by its brokers, and check it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from string import Template
+
+import typer
+
+from soak.app.check import run_check, without_client_logs
+from soak.core.clock import SystemClock
+from soak.core.errors import BrokerError, PlanError, SoakError
+from soak.core.plan import text
+from soak.runtime.context import connect
+
+KINDS = ("kafka", "redpanda", "pulsar")
+SECURITY = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+PASSWORD = "SOAK_KAFKA_PASSWORD"  # noqa: S105  # the name of a variable
+_COPIES = 3  # of each partition, where the cluster has so many brokers
+_PARTITIONS_A_BROKER = 4
+_DEFAULT_BROKERS = 3
+_SASL = "SASL_"
+
+_PLAN = Template("""\
+# A first soak of a cluster. `soak check --show` prints this plan with every key that is left out here.
+name: $name # names the folder of the runs
+broker:
+$broker
+topic: # made by the run, and deleted by `soak clean`
+  partitions: $partitions # $partitions_why
+  replication: $replication # copies of each partition; $replication_why
+${settings}load:
+  rate: 1k/s # messages a second of all producers together, kept whatever the brokers do
+  message_size: 1KiB
+phases:
+  warm_up: 5min # recorded and not judged
+  soak: 36h # try it first with: soak run --duration 10min $file
+objectives: # each breach is reported; adapt them to what your users need
+  - p99 publish <= 100ms for 99% of minutes
+  - 99.9% of messages acknowledged within 1s
+probes: # what else is sampled each second, to name a cause
+  host: {}
+  pressure: {}
+${probes}  # Drives, flushes and logs are seen on the brokers' hosts alone: `soak probe` (docs/hosts.md).
+detection:
+  detectors:
+    level_shift: {}
+$sinks""")
+
+_SETTINGS = """\
+  settings: # by their real names
+    retention.bytes: 1000000000 # of each partition: is reached in the run, so deletions are judged, too
+"""
+_PROBES = """\
+  round_trip: {}
+  retention_kafka: {directory: null}
+"""
+_MAIL = Template("""\
+sinks:
+  mail:
+    to: [$to]
+    host: $host # your mail server; `security`, `username` and `password` if it wants them
+""")
+_NO_MAIL = """\
+# Without a sink findings are in the report alone.
+# sinks:
+#   mail: {to: [oncall@example.org], host: mail.example.org}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a plan needs to know of a cluster.
+
+    `servers` is host:port,host:port, or a Pulsar service URL; `security` and `mechanism` are librdkafka's
+    `security.protocol` and `sasl.mechanism`.
+    """
+
+    kind: str
+    servers: str
+    security: str = "PLAINTEXT"
+    mechanism: str = "SCRAM-SHA-512"
+    user: str = ""
+    ca_file: str = ""
+    admin_url: str = ""
+    mail_to: str = ""
+    mail_host: str = ""
+
+
+def init(path: Path, answers: Answers) -> None:
+    """Write a plan to `path`, fitted to the brokers that answer, and check it.
+
+    Raises:
+        PlanError: the file exists, or an answer cannot be used.
+        SoakError: the file cannot be written, or the check finds a fault; the file stays.
+    """
+    if path.exists():
+        raise PlanError(f"{path} exists already; it was not overwritten")
+    for option, given, known in (
+        ("--kind", answers.kind, KINDS),
+        ("--security", answers.security, SECURITY),
+        ("--mechanism", answers.mechanism, MECHANISMS),
+    ):
+        if given not in known:
+            raise PlanError(f"{option} {given}: known are {', '.join(known)}")
+    with without_client_logs():
+        brokers, is_guess = _brokers(path, answers)
+    written = plan_text(path, answers, brokers)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(written)
+    except OSError as error:
+        raise SoakError(f"cannot write {path}: {error.strerror}") from error
+    print(f"{path} is written for {brokers} brokers{', as none answered' if is_guess else ''}.")
+    if answers.security.startswith(_SASL):
+        print(f"The password is read from the environment variable {PASSWORD}.")
+    print()
+    run_check(path, False, "", "", False, None)
+    print(f"\nTry it: soak run --duration 10min {path}\nAnd then: soak run {path}")
+
+
+def ask(given: Answers) -> Answers:
+    """Return the answers with those that are missing, asked for at a terminal.
+
+    Raises:
+        PlanError: there is no terminal, and the servers are not given.
+    """
+    if not sys.stdin.isatty():
+        if not given.servers:
+            raise PlanError("no terminal to ask at: give --servers")
+        return given
+    what = (
+        "Service URL (pulsar://host:6650)"
+        if given.kind == "pulsar"
+        else "Servers (host:port,host:port)"
+    )
+    found = replace(given, servers=given.servers or typer.prompt(what))
+    if found.kind == "pulsar":
+        url = found.admin_url or typer.prompt("Admin URL (http://host:8080)")
+        return _with_mail(replace(found, admin_url=url))
+    if not given.servers:  # else the options say all
+        security = typer.prompt(f"Security ({', '.join(SECURITY)})", default=found.security)
+        found = replace(found, security=security)
+    if found.security.startswith(_SASL) and not found.user:
+        user = typer.prompt("User")
+        mechanism = typer.prompt(f"Mechanism ({', '.join(MECHANISMS)})", default=found.mechanism)
+        found = replace(found, user=user, mechanism=mechanism)
+    return _with_mail(found)
+
+
+def _with_mail(answers: Answers) -> Answers:
+    if answers.mail_to and answers.mail_host:
+        return answers
+    to = answers.mail_to or typer.prompt("Mail address for findings (empty: none)", default="")
+    host = answers.mail_host or (typer.prompt("Mail server", default="localhost") if to else "")
+    return replace(answers, mail_to=to, mail_host=host)
+
+
+def plan_text(path: Path, answers: Answers, brokers: int) -> str:
+    """Return the plan for a cluster of so many brokers."""
+    copies = min(_COPIES, brokers)
+    sinks = (
+        _MAIL.substitute(
+            to=_quoted(answers.mail_to), host=_quoted(answers.mail_host or "localhost")
+        )
+        if answers.mail_to
+        else _NO_MAIL
+    )
+    is_pulsar = answers.kind == "pulsar"
+    return _PLAN.substitute(
+        name=_quoted(_name(path)),
+        file=path,
+        broker="\n".join(f"  {line}" for line in _broker(answers)),
+        partitions=_PARTITIONS_A_BROKER * brokers,
+        partitions_why=f"{_PARTITIONS_A_BROKER} a broker",
+        replication=copies,
+        replication_why="the brokers that answered" if copies < _COPIES else "as in production",
+        settings="" if is_pulsar else _SETTINGS,
+        probes="" if is_pulsar else _PROBES,
+        sinks=sinks,
+    )
+
+
+def _broker(answers: Answers) -> Sequence[str]:
+    """Return the lines of the section `broker`."""
+    if answers.kind == "pulsar":
+        return (
+            "pulsar:",
+            f"  service_url: {_quoted(answers.servers)}",
+            f"  admin_url: {_quoted(answers.admin_url)}",
+            "  # client: {authentication: token, token: '${file:/etc/soak/token}'}",
+        )
+    lines = [f"{answers.kind}:", f"  bootstrap_servers: {_quoted(answers.servers)}"]
+    settings: dict[str, str] = {}
+    if answers.security != SECURITY[0]:
+        settings["security.protocol"] = answers.security
+    if answers.security.startswith(_SASL):
+        settings["sasl.mechanism"] = answers.mechanism
+        settings["sasl.username"] = answers.user
+        settings["sasl.password"] = f"${{env:{PASSWORD}}}"
+    if answers.ca_file:
+        settings["ssl.ca.location"] = answers.ca_file
+    if settings:
+        lines.append("  common: # settings of librdkafka, by their real names")
+        lines += [f"    {name}: {_quoted(value)}" for name, value in settings.items()]
+    return lines
+
+
+def _brokers(path: Path, answers: Answers) -> tuple[int, bool]:
+    """Return how many brokers the cluster has, and whether that is a guess, for it did not answer."""
+    try:
+        found = text.load(plan_text(path, answers, _DEFAULT_BROKERS), str(path))
+        return max(1, connect(found.plan, SystemClock()).broker_count()), False
+    except BrokerError:
+        return _DEFAULT_BROKERS, True
+
+
+def _name(path: Path) -> str:
+    """Return the name of the plan: that of its file, of the characters that a name may have."""
+    return "".join(one if one.isalnum() or one in "-_." else "-" for one in path.stem) or "soak"
+
+
+def _quoted(value: str) -> str:
+    """Return a text as YAML: JSON is a part of it."""
+    return json.dumps(value, ensure_ascii=False)

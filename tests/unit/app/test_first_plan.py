@@ -1,0 +1,93 @@
+"""`soak init`: the plan that it writes can be run, and nothing is overwritten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from soak.app.first_plan import PASSWORD, Answers, ask, init, plan_text
+from soak.core.errors import PlanError
+from soak.core.plan import text
+from soak.core.plan.plan import Plan
+
+KAFKA = Answers("kafka", "b1:9092,b2:9092")
+PULSAR = Answers("pulsar", "pulsar://b1:6650", admin_url="http://b1:8080")
+SASL = replace(
+    KAFKA, security="SASL_SSL", mechanism="SCRAM-SHA-256", user="soak: me", ca_file="/etc/ca.pem"
+)
+SECRET = "${env:" + PASSWORD + "}"
+
+
+def plan(answers: Answers, brokers: int = 3, path: Path = Path("my-soak.yaml")) -> Plan:
+    return text.load(plan_text(path, answers, brokers), str(path)).plan
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [KAFKA, replace(KAFKA, kind="redpanda"), SASL, PULSAR, replace(KAFKA, mail_to="a@b.c")],
+)
+def test_what_it_writes_is_a_plan_of_36_hours(answers: Answers) -> None:
+    found = plan(answers)
+
+    assert (found.broker_kind, found.name) == (answers.kind, "my-soak")
+    assert found.phases.soak == 36 * 3600 * 10**9
+    assert list(found.sinks) == (["mail"] if answers.mail_to else [])
+
+
+@pytest.mark.parametrize(("brokers", "partitions", "copies"), [(1, 4, 1), (3, 12, 3), (9, 36, 3)])
+def test_partitions_and_copies_follow_the_number_of_brokers(
+    brokers: int, partitions: int, copies: int
+) -> None:
+    topic = plan(KAFKA, brokers).topic
+
+    assert (topic.partitions, topic.replication) == (partitions, copies)
+
+
+def test_a_password_is_a_reference_and_never_asked_for() -> None:
+    assert plan(SASL).broker_config.common == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "soak: me",
+        "sasl.password": SECRET,
+        "ssl.ca.location": "/etc/ca.pem",
+    }
+
+
+def test_the_name_of_a_file_with_other_characters_gives_a_name_that_a_plan_may_have() -> None:
+    assert plan(KAFKA, path=Path("first soak (b1).yaml")).name == "first-soak--b1-"
+
+
+def test_a_file_that_exists_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "my-soak.yaml"
+    path.write_text("mine")
+
+    with pytest.raises(PlanError, match="exists already; it was not overwritten"):
+        init(path, KAFKA)
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (replace(KAFKA, kind="kafak"), "--kind kafak: known are kafka, redpanda, pulsar"),
+        (replace(KAFKA, security="TLS"), "--security TLS: known are PLAINTEXT, SSL, SASL_"),
+        (
+            replace(SASL, mechanism="X"),
+            "--mechanism X: known are PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+        ),
+    ],
+)
+def test_an_unknown_answer_names_its_option(tmp_path: Path, answers: Answers, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        init(tmp_path / "my-soak.yaml", answers)
+    assert not (tmp_path / "my-soak.yaml").exists()
+
+
+def test_without_a_terminal_the_servers_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False)
+
+    with pytest.raises(PlanError, match="give --servers"):
+        ask(replace(KAFKA, servers=""))
+    assert ask(KAFKA) == KAFKA
