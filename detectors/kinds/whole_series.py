@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from detectors.kinds import drift, spikes, tail
 from detectors.minimum_effect import Config
 from soak.core.model import Change, Series
+from soak.core.ports import Each, each_here
 
 _ROWS = 20
 _SHARP = 0.6
@@ -51,17 +52,24 @@ def changes_of_series(series: Series, steps: Sequence[Change], config: Config) -
     return sorted([*kept, *drifts, *trains, *tails], key=lambda change: change.onset_k)
 
 
+def _changes_of(wanted: tuple[Series, Sequence[Change], Config]) -> list[Change]:
+    return changes_of_series(*wanted)
+
+
 def changes_of_many(
-    many: Sequence[tuple[Series, Config]], steps: Sequence[tuple[Change, ...]]
+    many: Sequence[tuple[Series, Config]],
+    steps: Sequence[tuple[Change, ...]],
+    each: Each = each_here,
 ) -> list[tuple[Change, ...]]:
     """Return the same of series that were cut together, in order of onset.
 
     A step keeps the series in which no other kind describes it better; each of the other kinds stands alone.
     """
-    said = []
-    for series, config in many:
-        own = [change for step in steps for change in step if change.series == series.name]
-        said += changes_of_series(series, own, config)
+    wanted = [
+        (series, [one for step in steps for one in step if one.series == series.name], config)
+        for series, config in many
+    ]
+    said = [change for found in each(_changes_of, wanted) for change in found]
     known = set(said)
     kept = [tuple(change for change in step if change in known) for step in steps]
     others = [(change,) for change in said if change.kind != "step"]

@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from detectors.minimum_effect import MAX_CONFIDENCE
 from detectors.offline.segmentation import Cut, Track, track_of
 from soak.core.model import Change, Series
+from soak.core.ports import Each, each_here
 
 
 @config_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -48,30 +49,39 @@ def detect(series: Series, config: Config) -> list[Change]:
     return [change for changes in detect_together([series], config) for change in changes]
 
 
-def detect_together(many: Sequence[Series], config: Config) -> list[tuple[Change, ...]]:
+def detect_together(
+    many: Sequence[Series], config: Config, each: Each = each_here
+) -> list[tuple[Change, ...]]:
     """Return the steps in order of time, each as the changes of the series that took it, clearest first.
 
     All changes of a step have one onset and one interval; `raised_k` is where each series shows it.
     The order of `many` does not matter.
     """
-    return detect_mixed([(series, config) for series in many])
+    return detect_mixed([(series, config) for series in many], each)
 
 
-def detect_mixed(many: Sequence[tuple[Series, Config]]) -> list[tuple[Change, ...]]:
+def detect_mixed(
+    many: Sequence[tuple[Series, Config]], each: Each = each_here
+) -> list[tuple[Change, ...]]:
     """Return the same for series that are each judged by a config of their own."""
     rate = max((config.false_step_rate for _, config in many), default=0.0)
-    found = []
-    for series, config in sorted(many, key=lambda one: one[0].name):
-        track = track_of(
-            series,
-            is_log=config.scale == "log",
-            unit_seconds=config.unit_seconds,
-            ratio=config.smallest_step_ratio,
-            least_change=config.smallest_step_seconds,
-        )
-        if track is not None:
-            found.append((track, track.cuts(config.false_step_rate / len(many))))
-    return _joined(found, rate)
+    ordered = sorted(many, key=lambda one: one[0].name)
+    wanted = [(series, config, config.false_step_rate / len(many)) for series, config in ordered]
+    found = each(_searched, wanted)
+    return _joined([one for one in found if one is not None], rate)
+
+
+def _searched(wanted: tuple[Series, Config, float]) -> _Searched | None:
+    """Return a series and its cuts, of which noise has one with this probability; None: too short."""
+    series, config, rate = wanted
+    track = track_of(
+        series,
+        is_log=config.scale == "log",
+        unit_seconds=config.unit_seconds,
+        ratio=config.smallest_step_ratio,
+        least_change=config.smallest_step_seconds,
+    )
+    return None if track is None else (track, track.cuts(rate))
 
 
 # --- cuts of several series: those of one direction whose times do not differ are one step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from soak.core.model import Reading
 
@@ -18,6 +18,25 @@ if TYPE_CHECKING:  # 12 MiB that the probe daemon can do without
     from soak.core.plan.load import Load
     from soak.core.plan.plan import Topic
     from soak.core.plan.text import KeyPath
+
+
+_Given = TypeVar("_Given")
+_Found = TypeVar("_Found")
+
+
+class Each(Protocol):
+    """Calls a function with each of many things, in any order and perhaps in other processes."""
+
+    def __call__(
+        self, function: Callable[[_Given], _Found], things: Sequence[_Given], /
+    ) -> list[_Found]:
+        """Return what the function returns for each, in the order of the things."""
+        ...
+
+
+def each_here(function: Callable[[_Given], _Found], things: Sequence[_Given], /) -> list[_Found]:
+    """Return what the function returns for each, called in this process one after the other."""
+    return [function(one) for one in things]
 
 
 class Clock(Protocol):

@@ -13,6 +13,7 @@ from detectors.level_shift import Config
 from detectors.offline.steps import Config as Steps
 from detectors.offline.steps import detect
 from soak.core.model import Column, Series
+from soak.core.ports import Each, each_here
 from soak.core.series import source_of
 from soak.store.journal.history import History, Window
 
@@ -59,7 +60,11 @@ EDGE_SECONDS = 5  # after a phase began, as online
 
 
 def quiet_seconds(
-    history: History, soak: Sequence[tuple[int, int]], config: Config, most_seconds: int
+    history: History,
+    soak: Sequence[tuple[int, int]],
+    config: Config,
+    most_seconds: int,
+    each: Each = each_here,
 ) -> list[Quiet]:
     """Return every latency that a finding may be about and that has enough quiet seconds, by name.
 
@@ -70,11 +75,14 @@ def quiet_seconds(
         smallest_step_ratio=config.smallest_step_ratio,
         smallest_step_seconds=config.smallest_step_seconds,
     )
-    found = [
-        quiet(series, column.unit, detect(series, steps))
-        for column, series in latencies(history, _pieces(soak, most_seconds))
-    ]
+    known = latencies(history, _pieces(soak, most_seconds))
+    found = each(_quiet, [(series, column.unit, steps) for column, series in known])
     return [one for one in found if one.values.size >= LEAST_ROWS]
+
+
+def _quiet(wanted: tuple[Series, str, Steps]) -> Quiet:
+    series, unit, steps = wanted
+    return quiet(series, unit, detect(series, steps))
 
 
 def _pieces(soak: Sequence[tuple[int, int]], most_seconds: int) -> list[tuple[int, int]]:

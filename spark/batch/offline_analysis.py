@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -11,10 +12,12 @@ import numpy as np
 from detectors import kinds, level_shift, outage
 from detectors.attribution import NO_CAUSE, attribute, attribute_breach
 from detectors.client_seconds import Second, is_headline
-from detectors.incidents import group, improvements, is_regression
+from detectors.incidents import Incident, group, improvements, is_regression
 from detectors.offline.steps import Config, detect_together
 from soak.core.model import Change, Column, Finding, Series
+from soak.core.plan.phases import Phases
 from soak.core.plan.plan import OUTAGE_DETECTOR
+from soak.core.ports import Each, each_here
 from soak.core.series import parse_series, series_name, source_of
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize
@@ -31,7 +34,9 @@ from spark.streaming.attribution import (
 # --- What changed in the latencies of a run, looking back at all of them together.
 
 
-def changes_together(many: Sequence[Series], plan: level_shift.Config) -> list[tuple[Change, ...]]:
+def changes_together(
+    many: Sequence[Series], plan: level_shift.Config, each: Each = each_here
+) -> list[tuple[Change, ...]]:
     """Return steps, drifts, spikes and tails of series that count seconds, in order of onset.
 
     What several series did at one time is one step: a change of each, clearest first. The smallest step is
@@ -41,8 +46,8 @@ def changes_together(many: Sequence[Series], plan: level_shift.Config) -> list[t
         smallest_step_ratio=plan.smallest_step_ratio,
         smallest_step_seconds=plan.smallest_step_seconds,
     )
-    steps = detect_together(many, config)
-    return kinds.changes_of_many([(series, plan.minimum_effect) for series in many], steps)
+    steps = detect_together(many, config, each)
+    return kinds.changes_of_many([(series, plan.minimum_effect) for series in many], steps, each)
 
 
 # --- Looks back at a whole run: which online findings the offline detector sees too, and what it sees alone.
@@ -77,6 +82,7 @@ def look_back(
     online: Sequence[Finding],
     changes: Sequence[Change] = (),
     breaches: Sequence[Change] = (),
+    each: Each = each_here,
 ) -> list[Judged]:
     """Return all incidents, each with who saw it; `changes` are those of all series, seen online.
 
@@ -89,7 +95,7 @@ def look_back(
     of_objectives = [finding for finding in online if finding.kind == "objective"]
     online = [finding for finding in online if finding.kind != "objective"]
     changes = [change for change in changes if change.kind != "objective"]
-    seen, stopped = offline_changes(timeline), outages(timeline)
+    seen, stopped = offline_changes(timeline, each), outages(timeline)
     steps = [one for event in seen for one in event if one.kind == "step"]
     courses = [one for event in seen for one in event if one.kind != "step"]
     rises = [one for one in (*steps, *courses, *stopped) if one.direction == "up"]
@@ -104,7 +110,7 @@ def look_back(
         judged.append(Judged(known, "both" if is_seen else "online", _step_of(known, seen)))
     alone = [step for step in steps if not any(_is_part(finding, step) for finding in confirmed)]
     unseen = [one for one in stopped if not any(_is_part(finding, one) for finding in confirmed)]
-    for finding in _findings(timeline, [*_lasting(alone, timeline), *unseen], changes):
+    for finding in _findings(timeline, [*_lasting(alone, timeline), *unseen], changes, each):
         warned = next((one for one in warnings if _is_same(one, finding)), None)
         step = _step_of(finding, seen)
         if warned is None:
@@ -151,7 +157,7 @@ def headlines(timeline: Timeline) -> list[str]:
     return [name for name, column in timeline.columns.items() if is_headline(column)]
 
 
-def offline_changes(timeline: Timeline) -> list[tuple[Change, ...]]:
+def offline_changes(timeline: Timeline, each: Each = each_here) -> list[tuple[Change, ...]]:
     """Return what changed in the headline latencies within the soak, invalid seconds left out.
 
     What is one event in several is one step.
@@ -165,7 +171,7 @@ def offline_changes(timeline: Timeline) -> list[tuple[Change, ...]]:
         many.append(Series(name, k[keep], values[keep]))
     return [
         tuple(_within_buckets(change, timeline.step) for change in changes)
-        for changes in changes_together(many, step_config(timeline.plan))
+        for changes in changes_together(many, step_config(timeline.plan), each)
     ]
 
 
@@ -272,27 +278,50 @@ def _lasting(steps: Sequence[Change], timeline: Timeline) -> list[Change]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """An incident that only looking back shows, and what its causes are looked for in."""
+
+    incident: Incident
+    changes: tuple[Change, ...]  # of all series
+    run: str
+    journal: Path
+    phases: Phases
+    topics: tuple[str, ...]
+    end_k: int
+    is_running: bool
+
+
 def _findings(
-    timeline: Timeline, steps: Sequence[Change], changes: Sequence[Change]
+    timeline: Timeline, steps: Sequence[Change], changes: Sequence[Change], each: Each
 ) -> list[Finding]:
-    findings = []
-    history = History(timeline.folder.journal)
     effect = step_config(timeline.plan).minimum_effect
-    for incident in group(steps, effect=effect, context=changes):
-        finding = finding_of(timeline.run.id, incident, None)
-        k0, k1 = seconds_around(incident.headline, timeline.end_k)
-        nearby = nearby_of(
-            history.window(k0, k1),
+    wanted = [
+        _Wanted(
+            incident,
             (*steps, *changes),
+            timeline.run.id,
+            timeline.folder.journal,
             timeline.phases,
-            history.earlier_events(k0),
-            timeline.plan.topic.names,
+            tuple(timeline.plan.topic.names),
+            timeline.end_k,
+            timeline.is_running,
         )
-        causes = tuple(attribute(incident, nearby, is_last=not timeline.is_running))
-        key = f"{finding.key}-offline"
-        about = is_regression(incident, causes)
-        findings.append(replace(finding, key=key, causes=causes, is_about_cluster=about))
-    return findings
+        for incident in group(steps, effect=effect, context=changes)
+    ]
+    return each(_attributed, wanted)
+
+
+def _attributed(wanted: _Wanted) -> Finding:
+    """Return an incident as a finding with its causes."""
+    incident, history = wanted.incident, History(wanted.journal)
+    finding = finding_of(wanted.run, incident, None)
+    k0, k1 = seconds_around(incident.headline, wanted.end_k)
+    window, earlier = history.window(k0, k1), history.earlier_events(k0)
+    nearby = nearby_of(window, wanted.changes, wanted.phases, earlier, wanted.topics)
+    causes = tuple(attribute(incident, nearby, is_last=not wanted.is_running))
+    about = is_regression(incident, causes)
+    return replace(finding, key=f"{finding.key}-offline", causes=causes, is_about_cluster=about)
 
 
 _WELL = {"sent_messages": 1.0, "acked_messages": 1.0, "received_messages": 1.0}

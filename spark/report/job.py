@@ -13,21 +13,23 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
+from detectors.minimum_effect import Config as MinimumEffect
 from soak.core import json_text
 from soak.core.clock import SystemClock
 from soak.core.errors import FindingsError, RunFolderError
 from soak.core.model import Change, Finding
 from soak.core.plan import plugins
-from soak.core.ports import Clock
+from soak.core.ports import Clock, Each, each_here
 from soak.core.units import SECOND_NS
-from soak.runtime.incident_size import incident_size
+from soak.runtime.incident_size import IncidentSize, incident_size
 from soak.service.files import write_atomically
 from soak.store.findings.topic import findings_place
 from soak.store.journal.history import History
 from soak.store.run_folder import RunFolder, read_plan, read_run
 from spark.batch.coverage import Gap, coverage
-from spark.batch.offline_analysis import Judged, improvements_of, look_back
+from spark.batch.offline_analysis import improvements_of, look_back
 from spark.batch.outcomes import drives, forecast_of, judge, objective_json, retention
+from spark.batch.tasks import in_tasks
 from spark.batch.timeline import Timeline, read_timeline
 from spark.cluster.session import build_session
 from spark.report.page import Page, headline
@@ -52,10 +54,10 @@ def run(run_dir: Path) -> int:
         session = build_session("soak-report", temporary=Path(temporary))
         try:
             timeline = read_timeline(session, folder)
+            online, changes, unread = seen_online(folder, timeline.run.id)
+            code = write(timeline, online, drill_of, changes, unread, in_tasks(session))
         finally:
             session.stop()
-    online, changes, unread = seen_online(folder, timeline.run.id)
-    code = write(timeline, online, drill_of, changes, unread)
     queue_end(folder, SystemClock())
     return code
 
@@ -85,8 +87,9 @@ def write(
     declared: Callable[[RunFolder], Mapping[str, Any] | None] | None = None,
     changes: Sequence[Change] = (),
     unread: Sequence[Gap] = (),
+    each: Each = each_here,
 ) -> int:
-    """Judge a timeline and write both files; return the exit code.
+    """Judge a timeline and write both files; return the exit code. What takes long is done by `each`.
 
     What was `declared` to have been injected is asked for when all is judged, and goes on the page alone.
 
@@ -94,14 +97,18 @@ def write(
         RunFolderError: the drive, or who owns the folder, does not let us.
     """
     objectives = judge(timeline)
-    found_offline = look_back(timeline, online, changes, objectives.breaches)
-    judged = [_sized(timeline, one) for one in found_offline]
+    found_offline = look_back(timeline, online, changes, objectives.breaches, each)
+    effect = step_config(timeline.plan).minimum_effect
+    journal = timeline.folder.journal
+    sizes = each(_size, [(journal, one.finding, timeline.end_k, effect) for one in found_offline])
+    judged = [replace(one, size=size) for one, size in zip(found_offline, sizes, strict=True)]
     covered = coverage(timeline, unread)
     durability, forecast = durability_of(timeline.folder), forecast_of(timeline.folder)
     found = verdict(timeline, judged, covered)
     better = improvements_of(timeline, changes)
+    standings = objectives.standings
     page = Page(
-        timeline, judged, covered, found, None, durability, forecast, better, objectives.standings
+        timeline, judged, covered, found, None, durability, forecast, better, standings, each
     )
     body = summary(timeline, judged, covered, durability)
     body |= {
@@ -121,11 +128,9 @@ def write(
     return EXIT_CODE[page.verdict]
 
 
-def _sized(timeline: Timeline, one: Judged) -> Judged:
-    effect = step_config(timeline.plan).minimum_effect
-    history = History(timeline.folder.journal)
-    size = incident_size(history, one.finding, timeline.end_k, effect)
-    return replace(one, size=size)
+def _size(wanted: tuple[Path, Finding, int, MinimumEffect]) -> IncidentSize | None:
+    journal, finding, end_k, effect = wanted
+    return incident_size(History(journal), finding, end_k, effect)
 
 
 def html(page: Page) -> str:

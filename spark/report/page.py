@@ -11,6 +11,7 @@ from markupsafe import Markup
 from detectors.objectives import Standing
 from soak.core import wording
 from soak.core.model import Change
+from soak.core.ports import Each, each_here
 from spark.batch.coverage import LEAST_COVERAGE, MOST_UNTRUSTED, Coverage
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import Timeline
@@ -36,6 +37,7 @@ class Page:
     forecast: Mapping[str, Any] = field(default_factory=dict)
     improvements: Sequence[Change] = ()  # falls of latency that belong to no finding
     standings: Sequence[Standing] = ()  # of the plan's objectives
+    each: Each = each_here  # how a section works on many things
 
     def moment(self, k: float) -> str:
         """Return the time of day, UTC; of a run that has one twice with the day: `11-22 03:12:41Z`."""

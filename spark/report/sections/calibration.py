@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from detectors import calibration
-from detectors.calibration import Quiet
+from detectors.calibration import FalseAlarms, Power, Quiet
 from detectors.level_shift import Config
 from soak.core import wording
 from soak.core.plan.plan import STREAM_DETECTOR
@@ -25,15 +25,24 @@ def render(page: Page) -> Markup:
     timeline = page.timeline
     config = timeline.plan.detection.detectors[STREAM_DETECTOR]
     history = History(timeline.folder.journal)
-    many = quiet_seconds(history, timeline.soak_spans, config, MOST_SECONDS)
+    many = quiet_seconds(history, timeline.soak_spans, config, MOST_SECONDS, page.each)
     if not many:
         least = wording.span(calibration.LEAST_ROWS)
         return tag("p", f"Too short to say: no latency has {least} of quiet seconds.")
-    return joined([tag("p", _false_alarms(many, config)), _power(many, config)])
+    alarms, powers = page.each(_simulated, [("alarms", many, config), ("power", many, config)])
+    assert isinstance(alarms, FalseAlarms)
+    assert not isinstance(powers, FalseAlarms)
+    return joined([tag("p", _alarm_text(alarms, config)), _power_table(powers)])
 
 
-def _false_alarms(many: list[Quiet], config: Config) -> str:
-    found = calibration.false_alarms(many, config, values=FALSE_ALARM_VALUES, seed=0)
+def _simulated(wanted: tuple[str, list[Quiet], Config]) -> FalseAlarms | list[Power]:
+    what, many, config = wanted
+    if what == "alarms":
+        return calibration.false_alarms(many, config, values=FALSE_ALARM_VALUES, seed=0)
+    return calibration.power(many, config, WITHIN_SECONDS, values=POWER_VALUES, seed=0)
+
+
+def _alarm_text(found: FalseAlarms, config: Config) -> str:
     low, middle, high = (
         wording.amount(one, "")
         for one in found.ratio.of(calibration.MONTH_NS / config.false_alarms)
@@ -46,8 +55,7 @@ def _false_alarms(many: list[Quiet], config: Config) -> str:
         rate. Drift, spikes and shares of slow messages are not simulated."""
 
 
-def _power(many: list[Quiet], config: Config) -> Markup:
-    found = calibration.power(many, config, WITHIN_SECONDS, values=POWER_VALUES, seed=0)
+def _power_table(found: list[Power]) -> Markup:
     times = [f"within {wording.span(seconds)}" for seconds in WITHIN_SECONDS]
     rows = [
         (
@@ -65,7 +73,7 @@ def _power(many: list[Quiet], config: Config) -> Markup:
     )
 
 
-def _nearest(one: calibration.Power, after: float | None) -> str:
+def _nearest(one: Power, after: float | None) -> str:
     if not one.is_known:
         return "not known"
     return "none of those tried" if after is None else wording.amount(after, one.unit)
