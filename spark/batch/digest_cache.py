@@ -11,14 +11,16 @@ import json
 import logging
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from soak.core.errors import JournalError
 from soak.store.journal.reader import CHUNK_BYTES, segments
@@ -82,6 +84,24 @@ def cached_row(path: Path, step: int, scope: Scope) -> pa.RecordBatch:
         if found.column("error")[0].as_py() is None:
             _keep(kept, found, key, scope)
     return found
+
+
+_ARRAYS = ("seconds", "k")
+_TABLE = "values"
+
+
+def rows_of(table: pa.Table) -> Iterator[Row]:
+    """Give the rows of a table of `SCHEMA`; seconds and values as arrays, of which there are millions."""
+    plain = table.drop_columns([*_ARRAYS, _TABLE]).to_pylist()
+    for at, row in enumerate(plain):
+        arrays = {name: _array(table.column(name)[at]) for name in _ARRAYS}
+        nested = table.column(_TABLE)[at].values
+        values = [] if nested is None else [_array(one) for one in nested]
+        yield {**row, **arrays, _TABLE: values}
+
+
+def _array(found: pa.ListScalar) -> NDArray[Any]:
+    return np.empty(0) if found.values is None else found.values.to_numpy(zero_copy_only=False)
 
 
 def digest_row(path: Path, step: int, scope: Scope) -> pa.RecordBatch:

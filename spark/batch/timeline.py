@@ -26,7 +26,7 @@ from soak.store.audit import audit_run, is_loss_known, part_reader
 from soak.store.journal.reader import segments, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
 from spark.batch.digest import RoughSeconds, Scope, reduction
-from spark.batch.digest_cache import SCHEMA, Row, cached_row, digest_row
+from spark.batch.digest_cache import SCHEMA, Row, cached_row, digest_row, rows_of
 from spark.sources.schema import columns_of
 
 Ints = NDArray[np.int64]
@@ -122,7 +122,7 @@ def read_timeline(session: SparkSession, folder: RunFolder) -> Timeline:
     def read(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
         if not paths:
             return []
-        return list(digest_frame(session, paths, step, scope).toArrow().to_pylist())
+        return list(rows_of(digest_frame(session, paths, step, scope).toArrow()))
 
     return assemble(folder, read)
 
@@ -178,7 +178,8 @@ def digest_frame(
 
 def digest_rows(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
     """Return one row a journal file, read in this process."""
-    return [digest_row(path, step, scope).to_pylist()[0] for path in paths]
+    batches = [digest_row(path, step, scope) for path in paths]
+    return [row for batch in batches for row in rows_of(pa.Table.from_batches([batch]))]
 
 
 def _timeline(
