@@ -125,23 +125,22 @@ class FindingsTopics:
             raise FindingsError("the findings topics were not read yet")
         return self._view
 
-    def refresh(self) -> None:
-        """Read what is new in the topics.
+    def refresh(self, *, to_end: bool = False) -> None:
+        """Read what is new in the topics, with `to_end` as `FindingsLog.read_new` says.
 
         Raises:
             FindingsError: they cannot be read, or have a record that this program cannot read.
         """
         now_ns = self.clock.mono_ns()
         if self._view is not None and now_ns - self._read_ns > REREAD_NS:
-            self.log.rewind()
             self._forget()
+        records = self.log.read_new(to_end=to_end)
         if self._view is None:
             self._open_view()
         try:
-            self._apply(self.log.read_new())
+            self._apply(records)
         except FindingsError:
-            self.log.rewind()  # records that were read and not applied would be missing
-            self._forget()
+            self._forget()  # records that were read and not applied would be missing
             raise
         self._read_ns = now_ns
 
@@ -156,8 +155,7 @@ class FindingsTopics:
             try:
                 # Work that turns out to write nothing needs no turn, and so the first try takes none.
                 if turn > 1 and not self.log.has_turn:
-                    self.log.take_turn()
-                    self.refresh()
+                    self._take_turn()
                 return work(self.view())
             except TurnLostError:
                 if turn > 1:
@@ -168,6 +166,15 @@ class FindingsTopics:
                     raise
                 was_refused = True
         raise FindingsBusyError("other processes write to the findings topics all the time")
+
+    def _take_turn(self) -> None:
+        """Become the only writer and read all that was written before: a part would be no ground to write on."""
+        self.log.take_turn()
+        try:
+            self.refresh(to_end=True)
+        except FindingsError:
+            self.log.end_turn()
+            raise
 
     def _open_view(self) -> None:
         view = FindingsStore(Path(":memory:"), publish=self._publish)
@@ -183,6 +190,9 @@ class FindingsTopics:
         self._view = view
 
     def _forget(self) -> None:
+        """Read all anew the next time, also before the next write."""
+        self.log.rewind()
+        self.log.end_turn()
         self._others.clear()
         if self._view is not None:
             self._view.__exit__(None, None, None)

@@ -7,14 +7,19 @@ writer read at the start of its turn holds until it commits, as in a database wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import confluent_kafka
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
@@ -56,6 +61,9 @@ _PRODUCER = {
 }
 _POLL_SECONDS = 0.5
 _FIRST_TURN_SECONDS = 30.0  # the first one of a cluster creates the log of its transactions
+OPEN_NS = 30 * SECOND_NS
+"""So long a transaction of a killed process may hide what was committed behind it: its time-out, and the
+period in which a broker looks for those that are over."""
 _MESSAGES = 1000  # taken at once
 _EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
 _FENCED = {
@@ -112,16 +120,24 @@ class FindingsLog(Protocol):
 
     @property
     def has_turn(self) -> bool:
-        """True from `take_turn` on, until a write fails."""
+        """True from `take_turn` on, until a write fails or the turn is given up."""
 
-    def read_new(self) -> list[LogRecord]:
-        """Return the records since the last call, or since the beginning, up to the present end."""
+    def read_new(self, *, to_end: bool = False) -> Iterable[LogRecord]:
+        """Return the records since the last call, or since the beginning, up to the present end.
+
+        What lies behind a transaction that has not ended yet, be it of another run, is left for the next
+        call; with `to_end` its end is awaited, so that all that was committed before the call is there.
+        Nothing was read when the call itself fails; the records may fail later.
+        """
 
     def rewind(self) -> None:
         """Read from the beginning again."""
 
     def take_turn(self) -> None:
-        """Become the only writer; the writer before finds its turn lost."""
+        """Become the only writer; the writer before finds its turn lost. Read to the end before writing."""
+
+    def end_turn(self) -> None:
+        """Give the turn up, as what was read in it is not known any more."""
 
     def write(self, records: Sequence[Write]) -> None:
         """Write all records or none.
@@ -132,7 +148,11 @@ class FindingsLog(Protocol):
         """
 
     def claim(self) -> bool:
-        """Return whether this process owns the outbox of the run; the first call joins its group."""
+        """Return whether this process owns the outbox of the run; the first call joins its group.
+
+        Raises:
+            FindingsError: also when the group does not take this process as a member.
+        """
 
     def close(self) -> None:
         """Give up claim, turn and connections."""
@@ -155,11 +175,15 @@ class KafkaFindingsLog:
         self._clock = clock
         self._timeout_seconds = store.timeout / SECOND_NS
         self._clients = SamplesClients(store.target, f"soakd-{run}-findings", clock)
+        self._group = f"soak-alert-{run}"
+        self._admin: Any = None
         self._reader: Any = None
         self._next: dict[Place, int] = {}  # the next offset, by topic and partition
+        self._read_error = ""  # of a partition that cannot be read
         self._writer: Any = None
         self._member: Any = None
         self._has_joined = False  # the group has answered, be it with no partition
+        self._member_error = ""  # why it does not
         self._membership: Any = None  # of the group, while this process owns the outbox
         self._vanished: FindingsError | None = (
             None  # raised until `close`, not to begin anew unasked
@@ -169,24 +193,32 @@ class KafkaFindingsLog:
     def has_turn(self) -> bool:
         return self._writer is not None
 
-    def read_new(self) -> list[LogRecord]:
+    def read_new(self, *, to_end: bool = False) -> Iterable[LogRecord]:
         self._ensure_reader()
-        ends = {place: self._end(*place) for place in self._next}
+        end_of = self._end_of_all if to_end else self._end_of_committed
+        ends = {place: self._end(place, end_of) for place in self._next}
         for place, end in ends.items():
             if end < self._next[place]:
                 raise self._vanish(place[0], "was emptied or created anew")
-        found: list[LogRecord] = []
-        deadline_ns = self._clock.mono_ns() + self._store.timeout
+        patience_ns = max(self._store.timeout, OPEN_NS if to_end else 0)
+        return self._read_up_to(ends, patience_ns)
+
+    def _read_up_to(self, ends: Mapping[Place, int], patience_ns: int) -> Iterator[LogRecord]:
+        """Yield the records before these offsets; `patience_ns` is how long there may be no progress."""
+        self._read_error = ""
+        deadline_ns = self._clock.mono_ns() + patience_ns
         while any(self._next[place] < end for place, end in ends.items()):
+            before = dict(self._next)
             first = self._reader.poll(_POLL_SECONDS)  # `consume` would wait for all of its messages
             if first is not None:
                 for message in (first, *self._reader.consume(_MESSAGES, 0)):
-                    self._take(message, found)
-                deadline_ns = self._clock.mono_ns() + self._store.timeout
-            elif self._clock.mono_ns() >= deadline_ns:
-                reason = self._clients.cause.or_else("no answer")
+                    yield from self._take(message)
+            now_ns = self._clock.mono_ns()
+            if self._next != before:
+                deadline_ns = now_ns + patience_ns
+            elif now_ns >= deadline_ns:
+                reason = self._read_error or self._clients.cause.or_else("no answer")
                 raise FindingsError(f"cannot read {' and '.join(TOPICS)}: {reason}")
-        return found
 
     def rewind(self) -> None:
         if self._reader is not None:
@@ -203,6 +235,9 @@ class KafkaFindingsLog:
         except KafkaException as error:
             raise self._write_error(error) from error
         self._writer = writer
+
+    def end_turn(self) -> None:
+        self._writer = None
 
     def write(self, records: Sequence[Write]) -> None:
         writer, self._writer = self._writer, None
@@ -229,9 +264,9 @@ class KafkaFindingsLog:
         if self._member is None:
             self._ensure_reader()  # the topics exist from then on
             self._member = self._create(
-                confluent_kafka.Consumer, {**_MEMBER, "group.id": f"soak-alert-{self._run}"}
+                confluent_kafka.Consumer, {**_MEMBER, "group.id": self._group}
             )
-            self._has_joined = False
+            self._has_joined, self._member_error = False, ""
             self._member.subscribe(
                 [OUTBOX_TOPIC],
                 on_assign=self._note_assigned,
@@ -241,18 +276,23 @@ class KafkaFindingsLog:
             self._await_group()
         # After a new generation of the group, an owner that wrote too early learns here that it still is one.
         self._serve_member(0.0 if self._membership is not None else _POLL_SECONDS)
+        if self._membership is None and (self._member_error or not self._has_joined):
+            reason = self._member_error or self._clients.cause.or_else("no answer yet")
+            raise FindingsError(
+                f"cannot join group {self._group}, whose owner sends the messages: {reason}"
+            )
         return self._membership is not None
 
     def close(self) -> None:
         self._writer = self._membership = self._vanished = None
-        member, self._member = self._member, None
+        member, self._member, self._admin = self._member, None, None
         if member is not None:
             member.close()
         self.rewind()
 
     def _await_group(self) -> None:
         deadline_ns = self._clock.mono_ns() + JOIN_NS
-        while not self._has_joined and self._clock.mono_ns() < deadline_ns:
+        while not (self._has_joined or self._member_error) and self._clock.mono_ns() < deadline_ns:
             self._serve_member(_POLL_SECONDS)
 
     def _serve_member(self, timeout_seconds: float) -> None:
@@ -261,11 +301,17 @@ class KafkaFindingsLog:
         for _ in range(_MESSAGES):
             if message is None:
                 return
+            error = message.error()
+            # A member that was away for too long joins again by itself.
+            if error is not None and error.code() != KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001  # its public name
+                self._member_error = error.str()
+                if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    self._member_error += "; allow Read on it to the user of `store`"
             message = self._member.poll(0)
 
     def _note_assigned(self, member: Any, places: Sequence[TopicPartition]) -> None:  # noqa: ANN401  # a client
         """Note the place in the group; `places` are new ones, none when another daemon joins or leaves."""
-        self._has_joined = True
+        self._has_joined, self._member_error = True, ""
         # As it is now: a later one may be that of a member that has lost the partition.
         if any(place.partition == 0 for place in (*places, *member.assignment())):
             self._membership = member.consumer_group_metadata()
@@ -284,15 +330,28 @@ class KafkaFindingsLog:
         self._next = dict.fromkeys(partitions, 0)
         self._reader.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in partitions])
 
-    def _end(self, topic: str, partition: int) -> int:
-        """Return the end of what is committed; a new partition has a leader before it has a log."""
-        place = TopicPartition(topic, partition)
-        ask = partial(self._reader.get_watermark_offsets, place, timeout=self._timeout_seconds)
+    def _end_of_committed(self, place: TopicPartition) -> int:
+        return int(self._reader.get_watermark_offsets(place, timeout=self._timeout_seconds)[1])
+
+    def _end_of_all(self, place: TopicPartition) -> int:
+        """Return the end behind transactions that have not ended too."""
+        if self._admin is None:
+            self._admin = self._create(AdminClient, {})
+        found = self._admin.list_offsets(
+            {place: OffsetSpec.latest()},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=self._timeout_seconds,
+        )
+        return int(found[place].result(self._timeout_seconds).offset)
+
+    def _end(self, place: Place, end_of: Callable[[TopicPartition], int]) -> int:
+        """Return the end of a partition; a new one has a leader before it has a log."""
+        topic = place[0]
         deadline_ns = self._clock.mono_ns() + self._store.timeout
         while True:
             try:
-                return int(ask()[1])
-            except KafkaException as error:
+                return end_of(TopicPartition(*place))
+            except (KafkaException, TimeoutError) as error:
                 now_ns = self._clock.mono_ns()
                 if now_ns < deadline_ns:
                     self._clock.sleep_until(now_ns + SECOND_NS // 4)
@@ -302,22 +361,23 @@ class KafkaFindingsLog:
                     reason = self._clients.cause.or_else(error_text(error))
                     raise FindingsError(f"cannot read {topic}: {reason}") from error
 
-    def _take(self, message: Any, found: list[LogRecord]) -> None:  # noqa: ANN401  # the client ships no types
+    def _take(self, message: Any) -> Iterator[LogRecord]:  # noqa: ANN401  # the client ships no types
+        """Move behind a message, and yield it if it is a record."""
         place = message.topic(), message.partition()
         error = message.error()
         if error is None:
             self._next[place] = message.offset() + 1
             if message.key() is not None:
                 at_ms = message.timestamp()[1]
-                found.append(
-                    LogRecord(*place, message.offset(), message.key(), message.value(), at_ms)
-                )
+                yield LogRecord(*place, message.offset(), message.key(), message.value(), at_ms)
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
             self._next[place] = message.offset()  # behind the mark that ends a transaction
         elif error.code() in _UNKNOWN_TOPIC:
             raise self._vanish(place[0], "was deleted")
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
             raise self._vanish(place[0], "was emptied or created anew")
+        else:
+            self._read_error = error.str()
 
     def _ensure_topics(self) -> list[Place]:
         """Create the topics that are missing, check the others, and return all partitions."""

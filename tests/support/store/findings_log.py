@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from soak.core.errors import FindingsError
@@ -20,6 +20,8 @@ class FakeCluster:
     owner: object = None
     is_reachable: bool = True
     end: int = 0
+    hidden_from: dict[str, int] = field(default_factory=dict)
+    """By topic, where a transaction of another run begins that has not ended."""
 
     def log(self) -> FakeLog:
         return FakeLog(self)
@@ -46,25 +48,33 @@ class FakeLog:
 
     cluster: FakeCluster
     before_write: Callable[[], None] = lambda: None
-    _next: int = 0
+    _next: dict[str, int] = field(default_factory=dict)  # offset, by topic
     _is_member: bool = False
 
     @property
     def has_turn(self) -> bool:
         return self.cluster.turn is self
 
-    def read_new(self) -> list[LogRecord]:
+    def read_new(self, *, to_end: bool = False) -> Iterable[LogRecord]:
         self._reach()
-        found = [one for one in self.cluster.records if one.offset >= self._next]
-        self._next = max((one.offset + 1 for one in found), default=self._next)
-        return found
+        if to_end:
+            self.cluster.hidden_from.clear()  # its end was awaited
+        for one in sorted(self.cluster.records, key=lambda one: one.offset):
+            hidden_from = self.cluster.hidden_from.get(one.topic, self.cluster.end)
+            if self._next.get(one.topic, 0) <= one.offset < hidden_from:
+                self._next[one.topic] = one.offset + 1
+                yield one
 
     def rewind(self) -> None:
-        self._next = 0
+        self._next.clear()
 
     def take_turn(self) -> None:
         self._reach()
         self.cluster.turn = self
+
+    def end_turn(self) -> None:
+        if self.has_turn:
+            self.cluster.turn = None
 
     def write(self, records: Sequence[Write]) -> None:
         self._reach()
@@ -86,9 +96,9 @@ class FakeLog:
     def close(self) -> None:
         self._is_member = False
         self.rewind()
-        for name in ("turn", "owner"):
-            if getattr(self.cluster, name) is self:
-                setattr(self.cluster, name, None)
+        self.end_turn()
+        if self.cluster.owner is self:
+            self.cluster.owner = None
 
     def _reach(self) -> None:
         if not self.cluster.is_reachable:

@@ -162,6 +162,46 @@ def test_a_writer_that_lost_its_turn_begins_anew_with_what_the_other_wrote(
     assert states == [("opened", "sent"), ("resolved", "pending")]
 
 
+def test_a_message_is_sent_whose_finding_lies_behind_an_open_transaction(world: TopicWorld) -> None:
+    """That of another run, whose process was killed: its end is awaited before a try."""
+    world.cluster.hidden_from[FINDINGS_TOPIC] = 0
+    with topics(world.cluster, RUN).open() as store:
+        seen = store.findings(RUN), [row.kind for row in store.open_notifications()]
+    world.topic_daemon(world.sink).poll()
+
+    assert seen == ([], ["opened"])
+    assert [message.key for message in world.sink.messages] == [OPENED]
+
+
+def test_a_result_that_lies_behind_an_open_transaction_is_not_undone(cluster: FakeCluster) -> None:
+    """The detector withdraws a finding whose message was sent meanwhile: readers are told."""
+    detector, daemon = topics(cluster), topics(cluster)
+    with detector.open() as store:
+        store.save_finding(finding(), ["mail"], NOW)
+    end = cluster.end
+    with daemon.open() as store:
+        work(store, "send", NOW)
+    cluster.hidden_from[OUTBOX_TOPIC] = end
+    with detector.open() as store:
+        work(store, "client", NOW)
+    with topics(cluster).open() as store:
+        states = [(row.kind, row.state) for row in store.notifications("run1")]
+
+    assert states == [("opened", "sent"), ("resolved", "pending")]
+
+
+def test_a_turn_whose_records_could_not_be_read_is_given_up(cluster: FakeCluster) -> None:
+    """Else the next write would stand on a part of what is stored."""
+    place = topics(cluster)
+    with place.open() as store:
+        store.save_finding(finding(), ["mail"], NOW)
+        cluster.put(OUTBOX_TOPIC, b'["run1","notice","x"]', b"{")
+    with pytest.raises(FindingsError):
+        place.refresh()
+
+    assert not place.log.has_turn
+
+
 def test_work_that_changes_nothing_takes_no_turn(cluster: FakeCluster) -> None:
     """The detector keeps its turn while the daemon only looks for something to queue."""
     detector, daemon = topics(cluster), topics(cluster)
