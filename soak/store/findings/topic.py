@@ -168,7 +168,7 @@ class FindingsTopics:
         raise FindingsBusyError("other processes write to the findings topics all the time")
 
     def _take_turn(self) -> None:
-        """Become the only writer and read all that was written before: a part would be no ground to write on."""
+        """Become the only writer, and read all that was written before."""
         self.log.take_turn()
         try:
             self.refresh(to_end=True)

@@ -9,17 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import confluent_kafka
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
@@ -45,6 +40,7 @@ _CONSUMER = {
     "fetch.wait.max.ms": "100",
     "isolation.level": "read_committed",
 }
+_END_ASKER = {**_CONSUMER, "isolation.level": "read_uncommitted"}
 _MEMBER = {
     "enable.auto.commit": "false",
     "auto.offset.reset": "latest",
@@ -176,8 +172,8 @@ class KafkaFindingsLog:
         self._timeout_seconds = store.timeout / SECOND_NS
         self._clients = SamplesClients(store.target, f"soakd-{run}-findings", clock)
         self._group = f"soak-alert-{run}"
-        self._admin: Any = None
         self._reader: Any = None
+        self._end_asker: Any = None  # a client that sees transactions that have not ended
         self._next: dict[Place, int] = {}  # the next offset, by topic and partition
         self._read_error = ""  # of a partition that cannot be read
         self._writer: Any = None
@@ -195,8 +191,10 @@ class KafkaFindingsLog:
 
     def read_new(self, *, to_end: bool = False) -> Iterable[LogRecord]:
         self._ensure_reader()
-        end_of = self._end_of_all if to_end else self._end_of_committed
-        ends = {place: self._end(place, end_of) for place in self._next}
+        if to_end and self._end_asker is None:
+            self._end_asker = self._create(confluent_kafka.Consumer, _END_ASKER)
+        asker = self._end_asker if to_end else self._reader
+        ends = {place: self._end(asker, place) for place in self._next}
         for place, end in ends.items():
             if end < self._next[place]:
                 raise self._vanish(place[0], "was emptied or created anew")
@@ -285,9 +283,10 @@ class KafkaFindingsLog:
 
     def close(self) -> None:
         self._writer = self._membership = self._vanished = None
-        member, self._member, self._admin = self._member, None, None
-        if member is not None:
-            member.close()
+        member, self._member = self._member, None
+        asker, self._end_asker = self._end_asker, None
+        for client in filter(None, (member, asker)):
+            client.close()
         self.rewind()
 
     def _await_group(self) -> None:
@@ -330,28 +329,17 @@ class KafkaFindingsLog:
         self._next = dict.fromkeys(partitions, 0)
         self._reader.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in partitions])
 
-    def _end_of_committed(self, place: TopicPartition) -> int:
-        return int(self._reader.get_watermark_offsets(place, timeout=self._timeout_seconds)[1])
-
-    def _end_of_all(self, place: TopicPartition) -> int:
-        """Return the end behind transactions that have not ended too."""
-        if self._admin is None:
-            self._admin = self._create(AdminClient, {})
-        found = self._admin.list_offsets(
-            {place: OffsetSpec.latest()},
-            isolation_level=IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=self._timeout_seconds,
-        )
-        return int(found[place].result(self._timeout_seconds).offset)
-
-    def _end(self, place: Place, end_of: Callable[[TopicPartition], int]) -> int:
+    def _end(self, asker: Any, place: Place) -> int:  # noqa: ANN401  # a client
         """Return the end of a partition; a new one has a leader before it has a log."""
         topic = place[0]
+        ask = partial(
+            asker.get_watermark_offsets, TopicPartition(*place), timeout=self._timeout_seconds
+        )
         deadline_ns = self._clock.mono_ns() + self._store.timeout
         while True:
             try:
-                return end_of(TopicPartition(*place))
-            except (KafkaException, TimeoutError) as error:
+                return int(ask()[1])
+            except KafkaException as error:
                 now_ns = self._clock.mono_ns()
                 if now_ns < deadline_ns:
                     self._clock.sleep_until(now_ns + SECOND_NS // 4)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from email.message import EmailMessage
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
@@ -340,3 +341,35 @@ def test_a_topic_that_is_deleted_in_use_is_an_error_until_a_restart(
     place.close()
     with place.open() as store:
         assert store.open_notifications() == []
+
+
+def test_what_lies_behind_an_open_transaction_is_known_to_a_writer(broker: Running) -> None:
+    """That of another run, whose process hangs: its end is awaited."""
+    one, two = (place_of(broker, "behind") for _ in range(2))
+    with one.open() as store:
+        store.save_finding(finding(), ["mail"], 0)
+    hanging = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "transactional.id": "soakd-hanging",
+            "transaction.timeout.ms": "60000",
+        }
+    )
+    hanging.init_transactions(30)
+    hanging.begin_transaction()
+    hanging.produce(OUTBOX_TOPIC, b"x", b'["hanging","notice","x"]')
+    hanging.flush(10)
+    with one.open() as store:
+        (row,) = store.due(0)
+        store.begin_try(row, 0, 0)
+        store.mark_sent(row, 0)
+    with two.open() as store:
+        hidden = [row.state for row in store.open_notifications()]
+        Timer(1, hanging.abort_transaction).start()
+        store.save_finding(finding(is_about_cluster=False), ["mail"], 0)
+        states = [(row.kind, row.state) for row in store.notifications("run1")]
+    one.close()
+    two.close()
+
+    assert hidden == ["pending"]
+    assert states == [("opened", "sent"), ("resolved", "pending")]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from soak.core.clock import SystemClock
 from soak.core.errors import FindingsBusyError, FindingsError
 from soak.core.plan.plan import Store
 from soak.core.units import SECOND_NS
 from soak.store.findings.topic_log import FINDINGS_TOPIC, OUTBOX_TOPIC, TOPICS, KafkaFindingsLog
+from tests.support.fakes import FakeClock
 
 PARTITIONS = [(topic, partition) for topic in TOPICS for partition in range(4)]
 """What the mock cluster creates."""
@@ -82,6 +83,89 @@ def test_a_claim_leaves_all_records_to_be_read(servers: str, log: KafkaFindingsL
     assert late.claim()
     assert read(late) == [(FINDINGS_TOPIC, b"a", b"1")]
     late.close()
+
+
+class Refused:
+    """A client that the cluster refuses again and again, in the place of one of confluent_kafka."""
+
+    code = KafkaError.UNKNOWN
+
+    def __init__(self, settings: dict[str, object], *, logger: object) -> None:
+        pass
+
+    def assign(self, _places: object) -> None:
+        pass
+
+    def subscribe(self, _topics: object, **_callbacks: object) -> None:
+        pass
+
+    def get_watermark_offsets(self, _place: object, **_timeout: float) -> tuple[int, int]:
+        return 0, 1
+
+    def poll(self, _seconds: float) -> Refused:
+        return self
+
+    def consume(self, _messages: int, _seconds: float) -> list[Refused]:
+        return []
+
+    def topic(self) -> str:
+        return FINDINGS_TOPIC
+
+    def partition(self) -> int:
+        return 0
+
+    def error(self) -> KafkaError:
+        return KafkaError(self.code, "refused")
+
+    def close(self) -> None:
+        pass
+
+
+class SteppingClock(FakeClock):
+    """A second passes with each look at it."""
+
+    def mono_ns(self) -> int:
+        self.advance(1)
+        return super().mono_ns()
+
+
+def refused_log(monkeypatch: pytest.MonkeyPatch, code: int) -> KafkaFindingsLog:
+    monkeypatch.setattr(Refused, "code", code)
+    monkeypatch.setattr("confluent_kafka.Consumer", Refused)
+    store = Store(url="kafka://127.0.0.1:1")
+    return KafkaFindingsLog(store, "run1", SteppingClock(), lambda: [(FINDINGS_TOPIC, 0)])
+
+
+@pytest.mark.parametrize("code", [KafkaError.UNKNOWN, KafkaError.TOPIC_AUTHORIZATION_FAILED])
+def test_a_partition_that_cannot_be_read_is_an_error_in_time(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """With what the cluster says, however often it does."""
+    log = refused_log(monkeypatch, code)
+
+    with pytest.raises(
+        FindingsError, match=r"cannot read soak\.findings and soak\.outbox: refused"
+    ):
+        list(log.read_new())
+
+
+def test_a_group_that_refuses_this_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no other daemon that sends: no one does."""
+    log = refused_log(monkeypatch, KafkaError.GROUP_AUTHORIZATION_FAILED)
+
+    for _ in range(2):
+        with pytest.raises(FindingsError, match=r"group soak-alert-run1, .*: refused; allow Read"):
+            log.claim()
+
+
+def test_a_group_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Refused, "poll", lambda *_: None)
+    log = refused_log(monkeypatch, KafkaError.UNKNOWN)
+
+    with pytest.raises(
+        FindingsError, match=r"cannot join group soak-alert-run1, .*: no answer yet"
+    ):
+        log.claim()
 
 
 def test_a_cluster_that_does_not_answer_is_named() -> None:
