@@ -213,9 +213,13 @@ class Delivery:
         return compose_digest(self._run, findings, missing, unsent, since_ns, row.created_wall_ns)
 
     def _end(self, row: Notification) -> Message | None:
-        """Return what the report says; None when there is no report any more."""
+        """Return what the report says, which may be on another host; None when that is not known."""
+        with self._findings.open() as store:
+            text = store.end_summary(self._run.id)
         try:
-            summary = json_text.loads(self._folder.summary.read_text(encoding="utf-8"))
+            # A program of before left it in the report alone.
+            text = text or self._folder.summary.read_text(encoding="utf-8")
+            summary = json_text.loads(text)
         except (OSError, ValueError) as error:
             LOG.warning("summary_unreadable file=%s error=%s", self._folder.summary, error)
             return None

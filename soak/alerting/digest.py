@@ -105,7 +105,7 @@ def compose_digest(
 
 
 def compose_end(run: Run, summary: Mapping[str, Any], report: str, queued_wall_ns: int) -> Message:
-    """Return the message about the end of a run; `summary` is what its `summary.json` holds."""
+    """Return the message about the end of a run; `summary` is the needed part of its `summary.json`."""
     shown = [one for one in summary["findings"] if one["is_about_cluster"]]
     later = sum(one["found"] == "offline" for one in shown)
     verdict, audit = summary["verdict"], summary["audit"]

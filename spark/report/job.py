@@ -40,6 +40,8 @@ TEMPLATES = Path(__file__).parent / "sections"
 NEWS_NS = 86_400 * SECOND_NS
 """The end of a run that lies further back is not news."""
 
+_OF_END = ("verdict", "headline", "objectives", "audit", "coverage")
+_OF_FINDING = ("is_about_cluster", "found", "state", "at", "cause", "suspect", "what")
 _LOG = logging.getLogger(__name__)
 
 
@@ -63,7 +65,7 @@ def run(run_dir: Path) -> int:
 
 
 def queue_end(folder: RunFolder, clock: Clock) -> None:
-    """Queue the message about the end of a run, once; it says what the report says.
+    """Queue the message about the end of a run, once, with what it says of the report.
 
     A run that was interrupted was ended by somebody, and the mail server of a lab ended with it.
     """
@@ -74,11 +76,20 @@ def queue_end(folder: RunFolder, clock: Clock) -> None:
     findings = findings_place(folder, plan, run.id, clock)
     try:
         with findings.open() as store:
-            store.queue_end(run.id, list(plan.sinks), now_ns)
-    except FindingsError as error:
+            store.queue_end(run.id, _end_summary(folder), list(plan.sinks), now_ns)
+    except (FindingsError, OSError) as error:
         _LOG.warning("notification_not_queued kind=ended error=%s", error)
     finally:
         findings.close()
+
+
+def _end_summary(folder: RunFolder) -> str:
+    """Return the part of `summary.json` that the message about the end needs."""
+    summary = json_text.loads(folder.summary.read_text(encoding="utf-8"))
+    kept = {name: summary[name] for name in _OF_END if name in summary}
+    findings = [one for one in summary["findings"] if one["is_about_cluster"]]
+    kept["findings"] = [{name: one.get(name) for name in _OF_FINDING} for one in findings]
+    return json.dumps(kept)
 
 
 def write(

@@ -112,8 +112,11 @@ class Findings(Protocol):
     def queue_digest(self, sink: str, due_wall_ns: int) -> None:
         """Queue the digest of an instant; it replaces an earlier one that was not sent."""
 
-    def queue_end(self, run: str, sinks: Sequence[str], now_wall_ns: int) -> None:
-        """Queue the message about the end of a run, once."""
+    def queue_end(self, run: str, summary: str, sinks: Sequence[str], now_wall_ns: int) -> None:
+        """Store what the report of a run says, as JSON, and queue the message about its end, once."""
+
+    def end_summary(self, run: str) -> str | None:
+        """Return what the report of a run says, or None when it is not stored."""
 
     def last_digest_ns(self, sink: str) -> int | None:
         """Return the instant of the last digest that was sent or refused."""

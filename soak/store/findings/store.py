@@ -40,6 +40,8 @@ _CHANGE = (
     " :before, :after, :state, :confidence, :kind, :gone_k, :period_seconds, :burst_seconds,"
     " :failed_messages, :late_messages, :due_messages)"
 )
+_NOTICE = "INSERT OR REPLACE INTO notices VALUES (?, ?)"
+_NOTICES = "SELECT body FROM notices WHERE key NOT GLOB '*.end' ORDER BY key"
 _FINDING = "INSERT OR REPLACE INTO findings VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 
@@ -264,7 +266,7 @@ class FindingsStore:
     ) -> None:
         """Store facts about the run itself and queue the notification about them, once."""
         with self._transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO notices VALUES (?, ?)", (key, body))
+            connection.execute(_NOTICE, (key, body))
             outbox.queue_notice(connection, key, kind, sinks, now_wall_ns)
 
     def notice(self, key: str) -> str | None:
@@ -273,17 +275,22 @@ class FindingsStore:
 
     def notices(self) -> list[str]:
         """Return the bodies of all notices in the order of their keys."""
-        return [str(row["body"]) for row in self._rows("SELECT body FROM notices ORDER BY key", ())]
+        return [str(row["body"]) for row in self._rows(_NOTICES, ())]
 
     def queue_digest(self, sink: str, due_wall_ns: int) -> None:
         """Queue the digest of an instant; it replaces an earlier one that was not sent."""
         with self._transaction() as connection:
             outbox.queue_digest(connection, sink, due_wall_ns)
 
-    def queue_end(self, run: str, sinks: Sequence[str], now_wall_ns: int) -> None:
-        """Queue the message about the end of a run, which says what its report says, once."""
+    def queue_end(self, run: str, summary: str, sinks: Sequence[str], now_wall_ns: int) -> None:
+        """Store what the report of a run says, as JSON, and queue the message about its end, once."""
         with self._transaction() as connection:
+            connection.execute(_NOTICE, (_end_key(run), summary))
             outbox.queue_end(connection, run, sinks, now_wall_ns)
+
+    def end_summary(self, run: str) -> str | None:
+        """Return what the report of a run says, or None when it is not stored."""
+        return self.notice(_end_key(run))
 
     def last_digest_ns(self, sink: str) -> int | None:
         """Return the instant of the last digest that was sent or refused."""
@@ -398,6 +405,11 @@ def _typed_errors(path: Path) -> Iterator[None]:
         KeyError,
     ) as error:  # a page that is intact but holds other bytes
         raise FindingsError(f"{path} is damaged: {error}") from error
+
+
+def _end_key(run: str) -> str:
+    """Return the key of what the report says, among notices, whose keys end with their second."""
+    return f"{run}.end"
 
 
 def _is_to_be_told(finding: Finding) -> bool:

@@ -462,8 +462,11 @@ class _TopicFindings:
     def queue_digest(self, sink: str, due_wall_ns: int) -> None:
         self.topics.write(lambda view: view.queue_digest(sink, due_wall_ns))
 
-    def queue_end(self, run: str, sinks: Sequence[str], now_wall_ns: int) -> None:
-        self.topics.write(lambda view: view.queue_end(run, sinks, now_wall_ns))
+    def queue_end(self, run: str, summary: str, sinks: Sequence[str], now_wall_ns: int) -> None:
+        self.topics.write(lambda view: view.queue_end(run, summary, sinks, now_wall_ns))
+
+    def end_summary(self, run: str) -> str | None:
+        return self.topics.view().end_summary(run)
 
     def last_digest_ns(self, sink: str) -> int | None:
         return self.topics.view().last_digest_ns(sink)

@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from soak.alerting.document import COLUMNS
-from soak.store.findings.store import FindingsStore
+from soak.alerting.heartbeat import read_notices
+from soak.store.findings.store import FindingsFile, FindingsStore
 from spark.report.job import queue_end
-from tests.support.alerting.daemon import DELIVERED, AlertWorld, FakeSink
+from tests.support.alerting.daemon import DELIVERED, RUN, AlertWorld, FakeSink
 
 SINKS = "sinks: {mail: {to: [a@example.org], host: mail.example.org}}"
 
@@ -79,6 +80,18 @@ def test_it_lists_what_only_the_offline_analysis_found_and_is_sent_once(tmp_path
     assert max(map(len, lines)) <= COLUMNS
 
 
+def test_it_is_sent_from_a_host_without_the_report(tmp_path: Path) -> None:
+    """Where findings are in a cluster, another daemon may have the outbox; and it is no notice."""
+    world = ended_world(tmp_path)
+    queue_end(world.folder, world.clock)
+    world.folder.summary.unlink()
+    world.daemon().deliver()
+
+    (message,) = world.sink.messages
+    assert message.subject == "[soakd] run ended: regressed, 2 incidents - synthetic"
+    assert read_notices(FindingsFile(world.folder.findings)) == []
+
+
 def test_a_run_that_goes_on_or_was_interrupted_or_ended_long_ago_has_none(tmp_path: Path) -> None:
     world = ended_world(tmp_path)
     text = world.folder.run_json.read_text()
@@ -94,9 +107,10 @@ def test_a_run_that_goes_on_or_was_interrupted_or_ended_long_ago_has_none(tmp_pa
         assert store.open_notifications() == []
 
 
-def test_a_sink_for_single_alerts_and_a_lost_report_are_no_reason_to_try_again(
+def test_a_sink_for_single_alerts_and_an_unknown_report_are_no_reason_to_try_again(
     tmp_path: Path,
 ) -> None:
+    """A program of before, which left what the message says in the report alone, queued the second."""
     world = ended_world(tmp_path)
     world.sink = SinkWithoutDigests(world.clock, DELIVERED)
     queue_end(world.folder, world.clock)
@@ -105,7 +119,8 @@ def test_a_sink_for_single_alerts_and_a_lost_report_are_no_reason_to_try_again(
         is_open_after_first = bool(store.open_notifications())
 
     other = ended_world(tmp_path / "other")
-    queue_end(other.folder, other.clock)
+    with FindingsStore(other.folder.findings) as store:
+        store.queue_end(RUN, "", ["mail"], other.clock.wall_ns())
     other.folder.summary.unlink()
     with ExitStack() as stack:
         other.after_run(other.sink, stack).poll()
