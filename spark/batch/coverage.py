@@ -274,10 +274,17 @@ def _doubts(timeline: Timeline) -> Iterator[Gap]:
     if there < wanted:
         why = f"{there} s of soak could be judged, at least {wanted} s are needed"
         yield Gap("run", k, k, why)
-    if timeline.plan.store is None and not timeline.folder.findings.exists():
+    if not _has_detected(timeline):
         yield Gap("detector", 0, 0, "never wrote")
     elif not timeline.is_running and _is_behind(timeline.folder):
         yield Gap("detector", k, k, "ended before it had read all records")
+
+
+def _has_detected(timeline: Timeline) -> bool:
+    """Say whether the detector ever got to its findings; in a cluster those of a quiet run leave no trace."""
+    if timeline.plan.store is None:
+        return timeline.folder.findings.exists()
+    return committed(timeline.folder.checkpoint) is not None
 
 
 def _is_behind(folder: RunFolder) -> bool:

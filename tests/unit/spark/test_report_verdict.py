@@ -204,6 +204,21 @@ def test_a_detector_that_never_wrote_makes_it_inconclusive(tmp_path: Path) -> No
     assert summary(folder)["coverage"]["gaps"][0]["why"] == "never wrote"
 
 
+def test_a_detector_that_never_came_to_a_cluster_of_findings_makes_it_inconclusive(
+    tmp_path: Path,
+) -> None:
+    folder = write_synthetic_run(tmp_path / "run", Shape(fault_k=None))
+    text = folder.plan.read_text().replace("\nstore: null\n", "\nstore: kafka://127.0.0.1:1\n")
+    folder.plan.write_text(text)
+    before = coverage(assemble(folder, read)).gaps
+    for name, text in (("commits", ""), ("offsets", "v1\n{}\n{}\n")):
+        (folder.checkpoint / name).mkdir(parents=True)
+        (folder.checkpoint / name / "0").write_text(text)
+
+    assert [gap.why for gap in before] == ["never wrote"]
+    assert coverage(assemble(folder, read)).gaps == ()
+
+
 @pytest.mark.parametrize(
     ("is_begun", "behind_bytes", "code"), [(False, 0, 4), (True, 1, 4), (True, 0, 0)]
 )
