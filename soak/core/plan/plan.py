@@ -109,7 +109,7 @@ class Store:
     url: str
     client: Settings = field(default_factory=dict)  # settings of librdkafka, such as security
     timeout: Duration = duration_ns("10s")
-    keep: Duration = duration_ns("90d")  # runs of which nothing was written for so long are deleted
+    keep: Duration = duration_ns("90d")  # the run is deleted when it was not used for so long
 
     def __post_init__(self) -> None:
         if not _STORE_URL.fullmatch(self.url):

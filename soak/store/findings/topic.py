@@ -13,7 +13,7 @@ import json
 import logging
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +49,8 @@ MAX_TURNS = 20
 REREAD_NS = 12 * 3600 * SECOND_NS
 """A view that was not refreshed for so long is read anew: Kafka forgets deletions after a day."""
 EXPIRE_PERIOD_NS = 3600 * SECOND_NS
+MAX_DELETED = 10_000
+"""Records in one transaction; the client's queue takes ten times as many."""
 
 _STAMP = re.compile(r'"saved_wall_ns":\d+')  # when a finding was stored
 _TURN_BACKOFF = Backoff(SECOND_NS // 50, SECOND_NS // 2)
@@ -91,11 +93,13 @@ class FindingsTopics:
     run: str
     log: FindingsLog
     clock: Clock
-    keep_ns: int  # runs of which nothing was written for so long expire
+    keep_ns: int  # this run expires when nothing was written of it for so long
     _view: FindingsStore | None = None
     _read_ns: int = 0  # when the view was last refreshed, on the monotonic clock
-    _others: dict[str, dict[tuple[str, bytes], int]] = field(default_factory=dict)
+    _expires_ms: dict[str, int] = field(default_factory=dict)  # by run
+    _deleted: dict[str, int] = field(default_factory=dict)  # what `_expires_ms` was then, by run
     _expire_ns: int = 0
+    _renew_ns: int = 0
 
     def exists(self) -> bool:
         return True
@@ -104,6 +108,9 @@ class FindingsTopics:
     def open(self) -> Iterator[Findings]:
         """Yield the findings as the topics have them now."""
         self.refresh()
+        if self.clock.mono_ns() >= self._renew_ns:
+            self._renew_ns = self.clock.mono_ns() + EXPIRE_PERIOD_NS
+            self._renew()
         yield _TopicFindings(self)
 
     def claim(self) -> bool:
@@ -193,7 +200,7 @@ class FindingsTopics:
         """Read all anew the next time, also before the next write."""
         self.log.rewind()
         self.log.end_turn()
-        self._others.clear()
+        self._expires_ms.clear()
         if self._view is not None:
             self._view.__exit__(None, None, None)
             self._view = None
@@ -204,32 +211,65 @@ class FindingsTopics:
                 name = _parse_key(record.key)
                 if name is None:
                     LOG.warning("record_skipped place=%r reason=%r", record.place, "not of soakd")
-                elif name[0] != self.run:
-                    self._note_other(str(name[0]), record)
-                else:
+                    continue
+                known_ms = self._expires_ms.get(name[0], 0)
+                self._expires_ms[name[0]] = max(known_ms, record.expires_ms)
+                if name[0] == self.run:
                     _apply_record(connection, record, name[1:])
             connection.execute("DELETE FROM touched")
 
-    def _note_other(self, run: str, record: LogRecord) -> None:
-        keys = self._others.setdefault(run, {})
-        if record.value is None:
-            keys.pop((record.topic, record.key), None)
-        else:
-            keys[record.topic, record.key] = record.at_ms
+    def _renew(self) -> None:
+        """Write one record again where half of the time is over: a run that is quiet may go on."""
+        now_ms = self.clock.wall_ns() // 10**6
+        expires_ms = self._expires_ms.get(self.run)
+        if expires_ms is None or expires_ms - now_ms > self.keep_ns // 10**6 // 2:
+            return
+        try:
+            self.write(self._write_again)
+        except FindingsError as error:  # it may be read all the same
+            LOG.warning("run_not_renewed run=%s error=%s", self.run, error)
+
+    def _write_again(self, view: FindingsStore) -> None:
+        with view.unpublished() as connection:
+            rows = connection.execute("SELECT id, value FROM published LIMIT 1").fetchall()
+        records = [self._record(json_text.loads(row[0]), row[1]) for row in rows]
+        if records:
+            self.log.write(records)
 
     def _expire(self) -> None:
-        """Delete the records of runs of which nothing was written for a long time."""
+        """Delete the records of runs of which nothing was written for as long as their plans keep them."""
         self.refresh()
-        before_ms = (self.clock.wall_ns() - self.keep_ns) // 10**6
+        now_ms = self.clock.wall_ns() // 10**6
         expired = {
-            run for run, keys in self._others.items() if keys and max(keys.values()) < before_ms
+            run: at_ms
+            for run, at_ms in self._expires_ms.items()
+            if run != self.run and at_ms < now_ms and self._deleted.get(run) != at_ms
         }
-        records: list[Write] = [
-            (topic, key, None) for run in sorted(expired) for topic, key in self._others[run]
-        ]
-        if records:
-            LOG.info("runs_expired runs=%s records=%d", ",".join(sorted(expired)), len(records))
-            self.write(lambda _view: self.log.write(records))
+        if not expired:
+            return
+        records: list[Write] = [(*place, None) for place in self._keys_of(expired)]
+        LOG.info("runs_expired runs=%s records=%d", ",".join(sorted(expired)), len(records))
+        for first in range(0, len(records), MAX_DELETED):
+            self._write_records(records[first : first + MAX_DELETED])
+        self._deleted |= expired
+
+    def _write_records(self, records: Sequence[Write]) -> None:
+        self.write(lambda _view: self.log.write(records))
+
+    def _keys_of(self, runs: Container[str]) -> list[tuple[str, bytes]]:
+        """Return topic and key of what is stored of other runs: read for this, as it may be a lot to keep."""
+        self._forget()
+        found: set[tuple[str, bytes]] = set()
+        try:
+            for record in self.log.read_new():
+                name = _parse_key(record.key)
+                if name is not None and name[0] in runs:
+                    place = record.topic, record.key
+                    (found.discard if record.value is None else found.add)(place)
+        finally:
+            self._forget()
+        self.refresh()
+        return sorted(found)
 
     def _publish(self, connection: sqlite3.Connection) -> None:
         """Write what the current transaction changed; an error undoes it in the view too."""
@@ -244,11 +284,14 @@ class FindingsTopics:
             ).fetchone()
             if _without_stamp("" if known is None else known[0]) == _without_stamp(value or ""):
                 continue  # a batch that is delivered again
-            key = _compact([self.run, *name]).encode()
-            records.append((_KINDS[name[0]].topic, key, None if value is None else value.encode()))
+            records.append(self._record(name, value))
             _note_published(connection, text, value)
         if records:
             self.log.write(records)
+
+    def _record(self, name: Sequence[Any], value: str | None) -> Write:
+        key = _compact([self.run, *name]).encode()
+        return _KINDS[name[0]].topic, key, None if value is None else value.encode()
 
 
 def _triggers(kind: str, one: _Kind) -> Iterator[str]:
@@ -280,7 +323,13 @@ def _parse_key(key: bytes) -> list[Any] | None:
         name = json_text.loads(key.decode())
     except ValueError:
         return None
-    is_known = isinstance(name, list) and len(name) > 1 and name[1] in _KINDS
+    is_known = (
+        isinstance(name, list)
+        and len(name) > 1
+        and isinstance(name[0], str)
+        and all(isinstance(one, str | int) for one in name)
+        and name[1] in _KINDS
+    )
     return name if is_known and len(name) == 2 + len(_KINDS[name[1]].columns) else None
 
 

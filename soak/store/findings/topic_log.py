@@ -61,6 +61,7 @@ OPEN_NS = 30 * SECOND_NS
 """So long a transaction of a killed process may hide what was committed behind it: its time-out, and the
 period in which a broker looks for those that are over."""
 _MESSAGES = 1000  # taken at once
+_KEEP = "keep_ms"  # header of a record: how long its run is kept
 _EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
 _FENCED = {
     KafkaError._FENCED,  # noqa: SLF001  # its public name
@@ -98,7 +99,7 @@ class LogRecord:
     offset: int
     key: bytes
     value: bytes | None
-    at_ms: int  # when it was written, on the writer's clock
+    expires_ms: int  # wall clock: until then its run is kept, though nothing more is written of it
 
     @property
     def place(self) -> str:
@@ -246,7 +247,7 @@ class KafkaFindingsLog:
         try:
             writer.begin_transaction()
             for topic, key, value in records:
-                writer.produce(topic, value, key)
+                writer.produce(topic, value, key, headers={_KEEP: str(self._store.keep // 10**6)})
             if self._membership is not None:
                 at = self._next.get((OUTBOX_TOPIC, 0), 0)
                 writer.send_offsets_to_transaction(
@@ -356,8 +357,13 @@ class KafkaFindingsLog:
         if error is None:
             self._next[place] = message.offset() + 1
             if message.key() is not None:
-                at_ms = message.timestamp()[1]
-                yield LogRecord(*place, message.offset(), message.key(), message.value(), at_ms)
+                yield LogRecord(
+                    *place,
+                    message.offset(),
+                    message.key(),
+                    message.value(),
+                    message.timestamp()[1] + self._keep_ms(message),
+                )
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
             self._next[place] = message.offset()  # behind the mark that ends a transaction
         elif error.code() in _UNKNOWN_TOPIC:
@@ -366,6 +372,11 @@ class KafkaFindingsLog:
             raise self._vanish(place[0], "was emptied or created anew")
         else:
             self._read_error = error.str()
+
+    def _keep_ms(self, message: Any) -> int:  # noqa: ANN401  # the client ships no types
+        """Return how long the plan of a record's run keeps it; a record without a mark is kept as ours."""
+        text = dict(message.headers() or ()).get(_KEEP) or b""
+        return int(text) if text.isdigit() else self._store.keep // 10**6
 
     def _ensure_topics(self) -> list[Place]:
         """Create the topics that are missing, check the others, and return all partitions."""

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 
 from soak.core.errors import FindingsError
 from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
 from soak.store.findings.topic_log import LogRecord, NotOwnerError, TurnLostError, Write
+
+KEEP_NS = 90 * 24 * 3600 * SECOND_NS
 
 
 @dataclass
@@ -23,12 +26,12 @@ class FakeCluster:
     hidden_from: dict[str, int] = field(default_factory=dict)
     """By topic, where a transaction of another run begins that has not ended."""
 
-    def log(self) -> FakeLog:
-        return FakeLog(self)
+    def log(self, keep_ns: int = KEEP_NS) -> FakeLog:
+        return FakeLog(self, keep_ns)
 
-    def put(self, topic: str, key: bytes, value: bytes | None) -> None:
-        at_ms = self.clock.wall_ns() // 10**6
-        self.records.append(LogRecord(topic, 0, self.end, key, value, at_ms))
+    def put(self, topic: str, key: bytes, value: bytes | None, keep_ns: int = KEEP_NS) -> None:
+        expires_ms = (self.clock.wall_ns() + keep_ns) // 10**6
+        self.records.append(LogRecord(topic, 0, self.end, key, value, expires_ms))
         self.end += 1
 
     def compact(self) -> None:
@@ -47,6 +50,7 @@ class FakeLog:
     """One process's access; `before_write` is called when a transaction is about to commit."""
 
     cluster: FakeCluster
+    keep_ns: int = KEEP_NS
     before_write: Callable[[], None] = lambda: None
     _next: dict[str, int] = field(default_factory=dict)  # offset, by topic
     _is_member: bool = False
@@ -84,7 +88,7 @@ class FakeLog:
         if self._is_member and self.cluster.owner is not self:
             raise NotOwnerError("another daemon")
         for record in records:
-            self.cluster.put(*record)
+            self.cluster.put(*record, self.keep_ns)
 
     def claim(self) -> bool:
         self._reach()

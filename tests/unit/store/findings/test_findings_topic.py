@@ -33,15 +33,15 @@ from tests.support.alerting.daemon import (
 )
 from tests.support.alerting.findings import NOW, SERIES, change, finding
 from tests.support.fakes import FakeClock
-from tests.support.store.findings_log import FakeCluster
+from tests.support.store.findings_log import KEEP_NS, FakeCluster
 
 OPENED = f"{KEY}.confirmed"
 DAY_NS = 24 * 3600 * SECOND_NS
 STEPS = ["confirmed", "gone", "client", "warning", "other", "send", "again", "compact", "restart"]
 
 
-def topics(cluster: FakeCluster, run: str = "run1") -> FindingsTopics:
-    return FindingsTopics(run, cluster.log(), cluster.clock, 90 * DAY_NS)
+def topics(cluster: FakeCluster, run: str = "run1", keep_ns: int = KEEP_NS) -> FindingsTopics:
+    return FindingsTopics(run, cluster.log(keep_ns), cluster.clock, keep_ns)
 
 
 @pytest.fixture
@@ -232,6 +232,33 @@ def test_a_run_expires_when_nothing_was_written_of_it_for_long(cluster: FakeClus
     assert {json.loads(key)[0] for _, key in cluster.values()} == {"young"}
 
 
+def test_a_run_is_kept_by_its_own_plan(cluster: FakeCluster) -> None:
+    """Not by that of the run whose daemon looks for expired ones."""
+    with topics(cluster, "long", 90 * DAY_NS).open() as store:
+        store.save_finding(finding(run="long", key="long-1"), ["mail"], NOW)
+    with topics(cluster, "short", DAY_NS).open() as store:
+        store.save_finding(finding(run="short", key="short-1"), ["mail"], NOW)
+    cluster.clock.advance(2 * 86_400)  # type: ignore[attr-defined]  # a fake
+    topics(cluster, keep_ns=DAY_NS).claim()
+
+    assert {json.loads(key)[0] for _, key in cluster.values()} == {"long"}
+
+
+def test_a_run_that_goes_on_does_not_expire(cluster: FakeCluster) -> None:
+    """Nothing happens in it for longer than its plan keeps it, and its findings stay."""
+    quiet, other = topics(cluster, keep_ns=DAY_NS), topics(cluster, "other")
+    with quiet.open() as store:
+        store.save_finding(finding(), ["mail"], NOW)
+    before = cluster.values()
+    for _ in range(12):
+        cluster.clock.advance(6 * 3600)  # type: ignore[attr-defined]  # a fake
+        with quiet.open():
+            pass
+        other.claim()
+
+    assert cluster.values() == before
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -263,7 +290,16 @@ def test_a_value_that_cannot_be_read_is_named_by_its_place(
 
 
 def test_records_of_other_programs_are_skipped(cluster: FakeCluster) -> None:
-    for key in (b"\xff", b"{}", b"[]", b'["run1","poem","x"]', b'["run1","notice"]'):
+    for key in (
+        b"\xff",
+        b"{}",
+        b"[]",
+        b'["run1","poem","x"]',
+        b'["run1","notice"]',
+        b'["run1",{},"x"]',
+        b'["run1","notice",{}]',
+        b'[{},"notice","x"]',
+    ):
         cluster.put(FINDINGS_TOPIC, key, b"x")
     with topics(cluster).open() as store:
         assert content(store) == ([], {}, [], [], [], [])
