@@ -25,7 +25,7 @@ from soak.core.cluster import durability
 from soak.core.errors import BrokerError, PlanError, combined
 from soak.core.plan import text
 from soak.core.plan.objectives import budget_text, is_budget_below_one
-from soak.core.plan.plan import AnyPlan, Plan, ProbePlan, Ship, Store
+from soak.core.plan.plan import AnyPlan, Plan, ProbePlan, Ship, with_store_client
 from soak.core.plan.rates import soak_rate_text
 from soak.core.plan.text import Document, PlanFile, is_consequence
 from soak.core.ports import Clock, LeaderSource
@@ -33,6 +33,7 @@ from soak.core.units import format_duration
 from soak.core.wording import OTHERS_NAME, amount
 from soak.load.leaders import MAX_LEADERS
 from soak.runtime.context import connect
+from soak.store.findings.topic_log import check_store
 from soak.store.samples_topic import SamplesClients
 
 _SECRET_KEY = re.compile(r"password|passphrase|secret|jaas|(^|[._])token$|(^|\.)key(\.pem)?$")
@@ -164,7 +165,7 @@ def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> N
         *_small_budgets(plan),
         *_no_sinks(plan),
         *ship_warnings(plan.ship, clock),
-        *store_warnings(plan.store, clock),
+        *store_warnings(plan, clock),
     )
     print("\n".join(host.host_lines([] if drives else host.drive_folders(plan))))
     if drives:
@@ -238,14 +239,15 @@ def ship_warnings(ship: Ship | None, clock: Clock) -> list[str]:
     return []
 
 
-def store_warnings(store: Store | None, clock: Clock) -> list[str]:
-    """Return a warning if the cluster that keeps the findings does not answer; create no topic."""
+def store_warnings(plan: Plan, clock: Clock) -> list[str]:
+    """Return a warning if the cluster that keeps the findings cannot be used; create no topic."""
+    store = with_store_client(plan).store
     if store is None:
         return []
     try:
-        SamplesClients(store.target, "soakd", clock).check_connection()
+        check_store(store, clock)
     except BrokerError as error:
-        return [f"store: {error}; until it answers, no finding is stored and no message is sent"]
+        return [f"store: {error}; so no finding would be stored and no message sent"]
     return []
 
 

@@ -473,6 +473,18 @@ class KafkaFindingsLog:
         return FindingsError(f"cannot write to the findings topics: {reason}")
 
 
+def check_store(store: Store, clock: Clock) -> None:
+    """Check that the cluster answers, and that each client of the log takes the settings of the plan.
+
+    Raises:
+        BrokerError: it does not, or a secret of the plan is missing.
+    """
+    clients = SamplesClients(store.target, "soakd", clock)
+    clients.create(confluent_kafka.Consumer, {**_MEMBER, "group.id": "soak-alert"}).close()
+    clients.create(confluent_kafka.Producer, {**_PRODUCER, "transactional.id": "soakd"})
+    clients.check_connection()
+
+
 def _attempt(work: Callable[[], object]) -> bool:
     """Return whether it could be done."""
     try:

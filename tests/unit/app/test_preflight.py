@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 
 from probes.clock import Timex
 from soak.app import preflight
-from soak.app.check import masked_text
+from soak.app.check import masked_text, store_warnings
 from soak.app.host import host_lines
 from soak.app.preflight import check_limits, check_load, copy_profile
 from soak.cli import main
+from soak.core.clock import SystemClock
 from soak.core.cluster.drives import DriveState
 from soak.core.errors import NotAvailableError, PlanError
 from soak.core.plan import text
@@ -179,6 +180,20 @@ def test_a_cluster_that_accepts_no_records_is_a_warning(tmp_path: Path, text: st
     said = checked(tmp_path, text + AWAY)
 
     assert said.count("Warning: ship: no Kafka broker answered at 127.0.0.1:1: ") == 1
+
+
+def test_a_setting_of_the_load_that_the_store_cannot_use_is_a_warning() -> None:
+    """Where it takes those of the measured cluster: else the first finding would show it."""
+    plan = plan_text.load(
+        "name: x\nstore: kafka://127.0.0.1:1\nbroker: {kafka: {bootstrap_servers: '127.0.0.1:1', "
+        "common: {socket.timeout.ms: '30000'}}}\n",
+        "p.yaml",
+    ).plan
+
+    (said,) = store_warnings(plan, SystemClock())
+
+    assert said.startswith("store: the client refuses its settings: ")
+    assert "`socket.timeout.ms` must be set" in said
 
 
 @pytest.mark.long
