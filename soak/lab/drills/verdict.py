@@ -12,15 +12,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from soak.core import wording
+from soak.core.clock import SystemClock
 from soak.core.model import Record
 from soak.core.series import parse_series
 from soak.core.units import SECOND_NS, format_duration
 from soak.lab.drills.drill import CLIENT, NOTHING, UNKNOWN, Expectation
 from soak.lab.drills.injection import Injection
 from soak.lab.drive.folder import DriveStatus
-from soak.store.findings.store import FindingsStore
+from soak.store.findings.topic import findings_place
 from soak.store.journal.reader import read_source, sources
-from soak.store.run_folder import RunFolder, read_run
+from soak.store.run_folder import RunFolder, read_plan, read_run
 
 EARLY_NS, LATE_NS = 5 * SECOND_NS, 30 * SECOND_NS
 """A finding belongs to the fault if it begins at most this long before its onset and after its lifting."""
@@ -124,11 +125,15 @@ def read_notifications(folder: RunFolder) -> tuple[Notifications, frozenset[str]
 
     No message is sent when a finding that is not about the cluster resolves: then the second counts.
     """
-    if not folder.findings.exists():  # the detector never ran; opening the store would create it
-        return Notifications(), frozenset()
     run = read_run(folder)
-    with FindingsStore(folder.findings) as store:
-        rows, findings = store.notifications(run.id), store.findings(run.id)
+    place = findings_place(folder, read_plan(folder), run.id, SystemClock())
+    if not place.exists():  # the detector never ran; opening the store would create it
+        return Notifications(), frozenset()
+    try:
+        with place.open() as store:
+            rows, findings = store.notifications(run.id), store.findings(run.id)
+    finally:
+        place.close()
     sent = [row for row in rows if row.kind == "opened" and row.state == "sent"]
     last = {row.subject: row.occurrence for row in rows}
     resolved = [

@@ -17,15 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from soak.core.clock import SystemClock
 from soak.core.histogram import THRESHOLDS_SECONDS
 from soak.core.model import Finding
 from soak.core.units import SECOND_NS
 from soak.lab.drills.verdict import read_notifications
 from soak.lab.trials.schedule import RECOVERY_SECONDS, quiet_stretches
 from soak.lab.trials.side_task import Injected
-from soak.store.findings.store import FindingsStore
+from soak.store.findings.topic import findings_place
 from soak.store.journal.history import History, Window
-from soak.store.run_folder import RunFolder, read_phases, read_run
+from soak.store.run_folder import RunFolder, read_phases, read_plan, read_run
 
 BEFORE_SECONDS = 120
 EARLY_SECONDS, LATE_SECONDS = 10, 20
@@ -94,8 +95,12 @@ def judge(folder: RunFolder, injected: Sequence[Injected]) -> Trial:
         SoakError: the run folder cannot be read.
     """
     run = read_run(folder)
-    with FindingsStore(folder.findings) as store:
-        findings = [one for one in store.findings(run.id) if one.state != "warning"]
+    place = findings_place(folder, read_plan(folder), run.id, SystemClock())
+    try:
+        with place.open() as store:
+            findings = [one for one in store.findings(run.id) if one.state != "warning"]
+    finally:
+        place.close()
     sent = read_notifications(folder)[0].sent_wall_ns
     history = History(folder.journal)
     outcomes, windows = [], []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from soak.core.errors import FindingsError
 from soak.core.journal_format import columns_line
 from soak.core.model import Change, Column, Event, Explanation, Finding, Record
 from soak.core.units import SECOND_NS
@@ -19,6 +20,7 @@ from soak.store.findings.store import FindingsStore
 from soak.store.journal.writer import JournalWriter
 from soak.store.run_folder import Run, RunFolder, write_run
 from tests.support.fakes import FakeClock
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 EXPECT = Expectation(cause="retention_cliff")
 FIRST_NS = 1_800_000_000 * SECOND_NS  # 2027-01-15T08:00:00Z
@@ -408,6 +410,7 @@ def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
     """
     folder = RunFolder(tmp_path)
     write_run(folder, Run("r", 0, "h", {}, "ended", "x"))
+    folder.plan.write_text("name: x\nbroker: {kafka: {}}\n")
     change = Change("s", 20, 10, (9, 11), 1.0, 2.0, "confirmed", 0.9)
     finding = Finding(
         key="a",
@@ -454,3 +457,16 @@ def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
     assert again == (Notifications(first, cause, seconds), both)
     last = Notifications(first, cause, {"a": 900, **seconds})
     assert verdict.read_notifications(folder) == (last, both)
+
+
+@pytest.mark.long
+def test_findings_in_a_cluster_are_asked_there(tmp_path: Path) -> None:
+    """One that does not answer is no run without findings."""
+    folder = write_synthetic_run(tmp_path / "run", Shape(seconds=130))
+    text = folder.plan.read_text().replace(
+        "\nstore: null\n", "\nstore: {url: 'kafka://127.0.0.1:1', timeout: 1s}\n"
+    )
+    folder.plan.write_text(text)
+
+    with pytest.raises(FindingsError, match=r"no Kafka broker answered at 127\.0\.0\.1:1"):
+        verdict.read_notifications(folder)
