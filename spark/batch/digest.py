@@ -25,6 +25,7 @@ from soak.core.plan.phases import Phases
 from soak.store.audit import is_audited, pack_part
 from soak.store.journal.merged import SegmentRecord, read_segment
 from soak.store.journal.reader import SourceReader, complete_size, segments
+from spark.batch.soak_totals import SoakTotals, totals_of
 
 # --- Of one journal file, the seconds in which the load did not come through: few, so all are kept.
 
@@ -127,6 +128,7 @@ class Digest:
     load: LoadDigest
     rough: RoughSeconds
     minutes: Minutes
+    totals: SoakTotals
     event_seconds: Mapping[str, tuple[int, ...]]  # by kind; the bodies are read where they count
     damage: tuple[tuple[int, int, str], ...]  # k of the nearest record, offset, reason
     epochs: tuple[int, ...]
@@ -168,6 +170,7 @@ def digest(path: Path, step: int, scope: Scope | None = None) -> Digest:
         load=load_digest(columns, every_k, by_second),
         rough=rough_seconds(columns, every_k, by_second),
         minutes=minutes_of(path.parent.name, records, scope or Scope()),
+        totals=totals_of(path.parent.name, records, (scope or Scope()).phases),
         event_seconds=_event_seconds([record for record, _ in records]),
         damage=tuple(damage),
         epochs=tuple(sorted({record.epoch for record, _ in records})),

@@ -34,8 +34,8 @@ SCHEMA = (
     "error string, source string, seconds array<bigint>, columns string, k array<bigint>, "
     "values array<array<double>>, untrusted string, silent array<bigint>, "
     "standing array<bigint>, short array<array<bigint>>, rough_columns string, "
-    "rough_k array<bigint>, rough binary, minutes string, events string, damage string, incs array<int>, "
-    "file string, audit binary"
+    "rough_k array<bigint>, rough binary, minutes string, totals string, events string, "
+    "damage string, incs array<int>, file string, audit binary"
 )
 
 ARROW_SCHEMA = pa.schema(
@@ -54,6 +54,7 @@ ARROW_SCHEMA = pa.schema(
         ("rough_k", pa.list_(pa.int64())),
         ("rough", pa.binary()),
         ("minutes", pa.string()),
+        ("totals", pa.string()),
         ("events", pa.string()),
         ("damage", pa.string()),
         ("incs", pa.list_(pa.int32())),
@@ -127,6 +128,7 @@ def digest_row(path: Path, step: int, scope: Scope) -> pa.RecordBatch:
         "minutes": json.dumps(
             {number: [astuple(one) for one in counts] for number, counts in found.minutes.items()}
         ),
+        "totals": found.totals.to_text(),
         "events": json.dumps(found.event_seconds),
         "damage": json.dumps([[k, f"{path.name}:{at}", why] for k, at, why in found.damage]),
         "incs": list(found.epochs),

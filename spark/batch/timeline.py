@@ -27,6 +27,7 @@ from soak.store.journal.reader import segments, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
 from spark.batch.digest import RoughSeconds, Scope, reduction
 from spark.batch.digest_cache import SCHEMA, Row, cached_row, digest_row, rows_of
+from spark.batch.soak_totals import SoakTotals, added_up
 from spark.sources.schema import columns_of
 
 Ints = NDArray[np.int64]
@@ -57,6 +58,7 @@ class Timeline:
     short: Mapping[str, Ints]  # by source: rows of k, messages missed, failed; where there were any
     rough: Mapping[str, Sequence[RoughSeconds]]  # by source: of each file, where it has some
     minutes: Sequence[Minutes]  # of each file: what the objectives of the plan count
+    totals: SoakTotals
     event_seconds: Mapping[str, Ints]  # by kind, of all sources
     damage: tuple[tuple[str, int, str, str], ...]  # source, nearest k, place, reason
     restarts: tuple[tuple[str, str, int], ...]  # daemon, how it died, on the wall clock
@@ -242,6 +244,7 @@ def _timeline(
         },
         rough=rough,
         minutes=[_minutes(row) for row in rows],
+        totals=added_up(row["totals"] for row in rows),
         event_seconds=_distinct(events),
         damage=tuple(damage),
         restarts=tuple(_restarts(folder)),

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import numpy as np
+
 from soak.core import wording
 from soak.core.model import Change, Finding
 from soak.core.series import parse_series
@@ -45,6 +47,7 @@ def summary(
         "start": wording.iso(timeline.run.start_wall_ns),
         "verdict": verdict(timeline, judged, covered),
         "findings": [_finding(timeline, one) for one in told],
+        "soak": soak_json(timeline),
         "phases": _phases(timeline),
         "audit": dict(timeline.audit),
         "coverage": {
@@ -55,6 +58,36 @@ def summary(
         },
         "durability": durability,
     }
+
+
+def soak_json(timeline: Timeline) -> dict[str, object]:
+    """Return the figures of the whole soak: rates, availability, latencies in seconds; None: not known.
+
+    Rates are per second of the soak that is on record.
+    """
+    totals, seconds = timeline.totals, _soak_seconds(timeline)
+    rates = {
+        f"{name.removesuffix('_messages')}_per_second": round(count / seconds, 3)
+        if seconds
+        else None
+        for name, count in totals.messages.items()
+        if name in ("sent_messages", "received_messages")
+    }
+    return {
+        "seconds": seconds,
+        **rates,
+        "messages": dict(totals.messages),
+        "availability": totals.availability,
+        "latency_seconds": {name: one.seconds() for name, one in sorted(totals.latencies.items())},
+    }
+
+
+def _soak_seconds(timeline: Timeline) -> int:
+    """Return how many seconds of the soak any source recorded."""
+    if not timeline.seconds:
+        return 0
+    recorded = np.unique(np.concatenate(list(timeline.seconds.values())))
+    return int(np.isin(recorded, timeline.soak_seconds).sum())
 
 
 def _phases(timeline: Timeline) -> list[dict[str, object]]:

@@ -10,8 +10,10 @@ from soak.core import wording
 from soak.core.errors import PlanError
 from soak.core.plan.rates import rate_text, rates_between, size_text
 from soak.store.run_folder import rate_table
+from spark.batch.soak_totals import QUANTILES
 from spark.batch.timeline import Timeline
-from spark.report.page import Page, headline, joined, tag
+from spark.report.page import Page, headline, joined, table, tag
+from spark.report.summary import soak_json
 
 ORDER = 10
 TITLE = ""
@@ -33,7 +35,49 @@ def render(page: Page) -> Markup:
             f"into this run ({injected}). The detector did not know."
         )
         parts.insert(0, tag("p", text, class_="drill"))
-    return joined(parts)
+    return joined([*parts, _figures(timeline)])
+
+
+_TITLES = {"publish": "publish latency", "end_to_end": "end-to-end latency"}
+
+
+def _figures(timeline: Timeline) -> Markup:
+    """Return the figures of the whole soak: latencies, and what became of the messages."""
+    totals = timeline.totals
+    rows = [
+        (
+            _TITLES[name],
+            *("-" if one is None else wording.amount(one, "seconds") for one in found.values()),
+        )
+        for name in _TITLES
+        if name in totals.latencies and (found := totals.latencies[name].seconds())
+    ]
+    latencies = (
+        table(("of the whole soak", *QUANTILES, "max"), rows, numeric=1) if rows else Markup()
+    )
+    return joined([latencies, tag("p", _messages(timeline))])
+
+
+def _messages(timeline: Timeline) -> str:
+    """Return rates, availability and losses as a sentence; "" where no client recorded anything."""
+    body, counts = soak_json(timeline), timeline.totals.messages
+    parts = [
+        f"{name} {wording.amount(float(str(body[key])), '')}/s"
+        for name, key in (("sent", "sent_per_second"), ("received", "received_per_second"))
+        if body.get(key) is not None
+    ]
+    share = timeline.totals.availability
+    if share is not None:
+        part = "all" if share == 1.0 else f"{wording.share_down(share, 4)} of the"
+        parts.append(f"{part} messages that were due were acknowledged")
+    parts += [
+        f"{counts[metric]:,} {metric.removesuffix('_messages')}"
+        for metric in ("failed_messages", "missed_messages")
+        if counts.get(metric)
+    ]
+    lost = timeline.audit.get("lost")
+    parts.append("losses not known" if lost is None else f"{lost:,} lost")
+    return f"In the soak: {', '.join(parts)}." if counts else ""
 
 
 def _rate(timeline: Timeline) -> str:

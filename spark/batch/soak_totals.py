@@ -1,0 +1,140 @@
+"""What the whole soak came to: messages, and latencies from the histograms of its seconds.
+
+A second counts for latencies as it does for objectives: not where the client itself was at fault, unless it
+waited for the cluster. Messages count in every second of the soak.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hdrh.histogram import HdrHistogram
+
+from detectors.client_seconds import BySource, Client, Second, client_of
+from soak.core import json_text
+from soak.core.histogram import DIGITS, HIGHEST_US, LOWEST_US, decode
+from soak.core.model import Column, Record
+from soak.core.plan.phases import Phases
+
+QUANTILES = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9}
+_SENT = ("sent_messages", "acked_messages", "failed_messages", "missed_messages")
+_RECEIVED = ("received_messages",)
+_NAMES = {True: "publish", False: "end_to_end"}  # by whether the client is a producer
+
+
+@dataclass(slots=True)
+class Latency:
+    """All latencies of one kind; values above an hour are counted as `overflow`, and the maximum is exact."""
+
+    histogram: HdrHistogram = field(
+        default_factory=lambda: HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
+    )
+    overflow: int = 0
+    max_seconds: float = math.nan
+
+    def add(self, text: str, overflow: int, max_seconds: float) -> None:
+        """Add a histogram in V2 base64, and what is beside it.
+
+        Raises:
+            ValueError: the text is no such histogram; nothing was added.
+        """
+        self.histogram.add(decode(text))
+        self.overflow += overflow
+        self.max_seconds = float(np.fmax(self.max_seconds, max_seconds))
+
+    def seconds(self) -> dict[str, float | None]:
+        """Return the quantiles of `QUANTILES` and `max`, in seconds; None where nothing was counted."""
+        counted = self.histogram.get_total_count()
+        total = counted + self.overflow
+        if not total:
+            return dict.fromkeys((*QUANTILES, "max"))
+        found: dict[str, float | None] = {}
+        for name, percent in QUANTILES.items():
+            rank = percent / 100.0 * total
+            if rank > counted:
+                found[name] = self.max_seconds
+            else:
+                value = self.histogram.get_value_at_percentile(100.0 * rank / counted) / 1e6
+                found[name] = min(value, self.max_seconds)
+        return {**found, "max": self.max_seconds}
+
+
+@dataclass(slots=True)
+class SoakTotals:
+    """The messages of a soak by metric, and its latencies by `publish` and `end_to_end`."""
+
+    messages: dict[str, int] = field(default_factory=dict)
+    latencies: dict[str, Latency] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        """Return it as JSON."""
+        latencies = {
+            name: [one.histogram.encode().decode("ascii"), one.overflow, _finite(one.max_seconds)]
+            for name, one in self.latencies.items()
+        }
+        return json.dumps({"messages": self.messages, "latencies": latencies})
+
+    @property
+    def availability(self) -> float | None:
+        """Return the share of the messages that were due that was acknowledged; None when none was due."""
+        acked = self.messages.get("acked_messages", 0)
+        lost = self.messages.get("failed_messages", 0) + self.messages.get("missed_messages", 0)
+        return acked / (acked + lost) if acked + lost else None
+
+
+def added_up(texts: Iterable[str]) -> SoakTotals:
+    """Return the sum of what `SoakTotals.to_text` gave."""
+    found = SoakTotals()
+    for text in texts:
+        body: Mapping[str, Any] = json_text.loads(text)
+        for name, count in body["messages"].items():
+            found.messages[name] = found.messages.get(name, 0) + int(count)
+        for name, (histogram, overflow, highest) in body["latencies"].items():
+            one = found.latencies.setdefault(name, Latency())
+            one.add(histogram, int(overflow), math.nan if highest is None else float(highest))
+    return found
+
+
+def totals_of(
+    source: str, records: Sequence[tuple[Record, tuple[Column, ...]]], phases: Phases
+) -> SoakTotals:
+    """Return what the records of one source came to; of one that is no client nothing."""
+    found = SoakTotals()
+    places: BySource[tuple[Client | None, int | None]] = BySource()
+    for record, columns in records:
+        client, at = places.get(source, columns, _places)
+        phase = phases.at(record.k)
+        if client is None or phase != "soak":
+            continue
+        second = Second(record.k, np.array(record.values), record.is_valid, phase, record.epoch)
+        for metric in _SENT if client.is_producer else _RECEIVED:
+            found.messages[metric] = found.messages.get(metric, 0) + client.count(second, metric)
+        name = _NAMES[client.is_producer]
+        text = record.histograms.get(f"{name}_latency_seconds")
+        if text is not None and (record.is_valid or client.waits_for_cluster(second)):
+            highest = math.nan if at is None else float(second.values[at])
+            overflow = client.count(second, "overflow_messages")
+            with suppress(ValueError):  # a damaged one is as good as none
+                found.latencies.setdefault(name, Latency()).add(text, overflow, highest)
+    return found
+
+
+def _places(_source: str, columns: Sequence[Column]) -> tuple[Client | None, int | None]:
+    """Return the client that records such columns, and the place of its highest latency."""
+    client = client_of(columns)
+    if client is None:
+        return None, None
+    metric = f"{_NAMES[client.is_producer]}_latency_seconds"
+    wanted = (("quantile", "max"),)
+    at = (i for i, one in enumerate(columns) if one.metric == metric and one.labels == wanted)
+    return client, next(at, None)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
