@@ -23,11 +23,18 @@ from soak.core.errors import BrokerError, FindingsBusyError, FindingsError
 from soak.core.plan.plan import Store
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.store.samples_topic import SamplesClients
+from soak.store.samples_topic import MAX_MESSAGE_BYTES, SamplesClients
 
 FINDINGS_TOPIC = "soak.findings"
 OUTBOX_TOPIC = "soak.outbox"
 TOPICS = (FINDINGS_TOPIC, OUTBOX_TOPIC)
+_NEW_TOPIC = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": str(MAX_MESSAGE_BYTES),  # a finding may name thousands of series
+    # Only closed segments are compacted, and each start reads what is left of all of them.
+    "segment.bytes": str(64 * 2**20),
+    "segment.ms": str(24 * 3600 * 1000),
+}
 JOIN_NS = 15 * SECOND_NS
 """How long the first claim waits for the group to answer; a group of one needs about 3 s."""
 
@@ -53,6 +60,8 @@ _PRODUCER = {
     "acks": "all",
     "enable.idempotence": "true",
     "linger.ms": "0",
+    "compression.type": "lz4",
+    "message.max.bytes": str(MAX_MESSAGE_BYTES),
     "transaction.timeout.ms": "10000",  # of a killed process: readers wait for its end
 }
 _POLL_SECONDS = 0.5
@@ -406,7 +415,7 @@ class KafkaFindingsLog:
             topic,
             num_partitions=1,  # the owner of the one partition sends
             replication_factor=-1,  # the default of the cluster
-            config={"cleanup.policy": "compact"},
+            config=_NEW_TOPIC,
         )
         try:
             admin.create_topics([new], operation_timeout=self._timeout_seconds)[topic].result(

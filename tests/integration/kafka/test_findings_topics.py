@@ -101,6 +101,17 @@ def without_date(mail: EmailMessage) -> list[tuple[object, ...]]:
     ]
 
 
+def test_a_finding_of_many_series_fits(place: FindingsTopics) -> None:
+    """Which is more than the megabyte that a broker takes by default, and hardly compressible."""
+    names = tuple(f"{SERIES}{{leader={at * 2654435761 % 2**32:x}}}" for at in range(60_000))
+    many = replace(finding(), key="many-1", run=place.run, changes=names)
+    with place.open() as store:
+        store.save_finding(many, (), 1)
+
+    with place.open() as store:
+        assert store.finding("many-1") == many
+
+
 def test_topics_and_file_give_the_same_mails(place: FindingsTopics, tmp_path: Path) -> None:
     """A finding that is opened, corrected and resolved."""
     world, from_file, from_topics = AlertWorld(tmp_path, DELIVERED), Inbox(), Inbox()
