@@ -15,6 +15,7 @@ Variance:  v(m) of a contrast of m rows, times m n / (m + n), learnt by averagin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import exp, pi, sqrt
 
 import numpy as np
@@ -31,11 +32,13 @@ _TEACHING_ROWS = 40  # before contrasts teach: s is known to 10 %; also their le
 _MIDMEAN = 0.9806  # of absolute differences of independent rows, over their standard deviation
 _LEAST_VALUES = 3  # distinct, that make a grid: the distance of two may be a step
 
-# Of a squared normal contrast, that teaches up to `contrast_sd`, so much is kept:
-_c = CONSTANTS.contrast_sd
-_KEPT = (
-    1.0 - 2.0 * _c * exp(-(_c**2) / 2.0) / sqrt(2.0 * pi) - 2.0 * (1.0 - _c**2) * float(ndtr(-_c))
-)
+
+@cache
+def _kept(bound: float) -> float:
+    """Return how much is kept of a squared normal contrast, that teaches up to so many sd."""
+    density = exp(-(bound**2) / 2.0) / sqrt(2.0 * pi)
+    return 1.0 - 2.0 * bound * density - 2.0 * (1.0 - bound**2) * float(ndtr(-bound))
+
 
 # Huber's k over the share of outliers of a contaminated normal distribution.
 _k = np.linspace(1.0, 3.4, 200)
@@ -113,7 +116,7 @@ def learn_variance(
         squared, CONSTANTS.contrast_sd**2 * np.maximum(noise.expected, arrays.variance)
     )
     weight = np.where(known & is_old, CELL / rows, 0.0)
-    arrays.variance += weight * (bounded / _KEPT - arrays.variance)
+    arrays.variance += weight * (bounded / _kept(CONSTANTS.contrast_sd) - arrays.variance)
     arrays.taught += CELL * is_old
 
 

@@ -26,10 +26,6 @@ PRIOR_ROWS = 3600
 """Rows that the rate of independent noise counts for."""
 
 
-_KEPT = 1.0 - exp(-CONSTANTS.excess_means)
-"""Of an exponential excess, that counts up to `excess_means`, so much is kept."""
-
-
 def learn(arrays: SeriesArrays, best: Floats, can_alarm: NDArray[np.bool_]) -> None:
     """Take the largest ratio of each series in a row; only series that could alarm count."""
     above = can_alarm & (best > CONSTANTS.level)
@@ -61,5 +57,6 @@ def set_thresholds(arrays: SeriesArrays, log_rows: float) -> None:
 def _slope(arrays: SeriesArrays) -> Floats:
     """Return the mean excess of the clusters so far."""
     prior = np.float32(CONSTANTS.tail_samples)
-    found: Floats = (arrays.excess / np.float32(_KEPT) + prior) / (arrays.clusters + prior)
+    kept = np.float32(1.0 - exp(-CONSTANTS.excess_means))  # of an exponential excess so bounded
+    found: Floats = (arrays.excess / kept + prior) / (arrays.clusters + prior)
     return found
