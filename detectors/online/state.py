@@ -24,11 +24,11 @@ SLOTS = ROWS + CELL
 WINDOWS = 23
 """Candidate onsets of a series."""
 
-VERSION = 13
+VERSION = 14
 """Version of the state; it grows with every change of what is kept."""
 _MAGIC = b"SKST"
 
-_OUTLIER_PRIOR, _OUTLIER_PRIOR_ROWS = 0.0067, 100.0  # the share of a clip of 2
+_OUTLIER_PRIOR, _OUTLIER_PRIOR_ROWS = 0.0067, 100.0  # the share of a clip of 2.07
 
 Floats = NDArray[np.float32]
 _Bytes = NDArray[np.uint8]
@@ -64,6 +64,9 @@ class SeriesArrays:
     rows: Floats = field(metadata=_kept(0.0))  # in which the series could alarm
     peak: Floats = field(metadata=_kept(0.0))  # of the cluster that is not over; 0: none
     below: Floats = field(metadata=_kept(99.0))  # rows since the last exceedance
+    cluster_rows: Floats = field(
+        metadata=_kept(0.0)
+    )  # since the cluster began, or the last one ended
     is_muted: _Bytes = field(metadata=_kept(0, kind="<u1"))  # 1: no candidate until the ratio falls
 
     @classmethod

@@ -119,7 +119,7 @@ class Steps:
         """Forget the rows of series `i` before an onset: its level begins there."""
         state, arrays = self.state, self.state.arrays
         window.forget_before(arrays, i, found.age, state.used)
-        arrays.peak[i] = arrays.below[i] = 0
+        arrays.peak[i] = arrays.below[i] = arrays.cluster_rows[i] = 0
         self._best[i] = 0.0
         rows = arrays.y[: state.used, i]
         if np.isfinite(rows).any():
@@ -133,7 +133,7 @@ class Steps:
         arrays.y[:, at] = np.nan
         arrays.cell_count[:, at] = 0
         arrays.far[at] = arrays.far_rows[at] = 0
-        arrays.peak[at] = arrays.below[at] = 0
+        arrays.peak[at] = arrays.below[at] = arrays.cluster_rows[at] = 0
         window.add_up(self._sums, arrays, self._noise.unit, self.state.used, at)
 
     def levels(self, places: Sequence[int], rows: int) -> list[float | None]:

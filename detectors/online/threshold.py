@@ -22,6 +22,8 @@ from detectors.online.state import CELL, Floats, SeriesArrays
 
 APART_ROWS = 60
 """Rows below the level that end a cluster: the typical age of an onset that exceeds it."""
+LONGEST_ROWS = 360
+"""Rows that a cluster lasts at most, as an onset is looked for: exceedances that never cease are many."""
 PRIOR_ROWS = 3600
 """Rows that the rate of independent noise counts for."""
 
@@ -29,17 +31,23 @@ PRIOR_ROWS = 3600
 def learn(arrays: SeriesArrays, best: Floats, can_alarm: NDArray[np.bool_]) -> None:
     """Take the largest ratio of each series in a row; only series that could alarm count."""
     above = can_alarm & (best > CONSTANTS.level)
-    begun = above & ((arrays.below >= APART_ROWS) | (arrays.peak > 0))
+    is_apart = (arrays.below >= APART_ROWS) | (arrays.cluster_rows >= LONGEST_ROWS)
+    begun = above & (is_apart | (arrays.peak > 0))
+    arrays.cluster_rows[begun & (arrays.peak == 0)] = 0
     np.copyto(arrays.peak, np.maximum(arrays.peak, best), where=begun)
+    arrays.cluster_rows += can_alarm
     arrays.below += can_alarm
     arrays.below[above] = 0
-    over = (arrays.peak > 0) & (arrays.below >= APART_ROWS)
+    over = (arrays.peak > 0) & (
+        (arrays.below >= APART_ROWS) | (arrays.cluster_rows >= LONGEST_ROWS)
+    )
     if over.any():
         most = np.float32(CONSTANTS.excess_means) * _slope(arrays)
         excess = np.minimum(arrays.peak - np.float32(CONSTANTS.level), most)
         arrays.excess += np.where(over, excess, 0)
         arrays.clusters += over
-        arrays.peak[over] = 0
+        arrays.peak[over] = arrays.cluster_rows[over] = 0
+        arrays.below[over] = APART_ROWS  # what goes on is the next one
     arrays.rows += can_alarm
 
 

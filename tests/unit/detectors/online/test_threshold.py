@@ -77,3 +77,18 @@ def test_one_excess_far_out_counts_three_times_the_mean() -> None:
         threshold.learn(arrays, np.array([40.0 if row == 98 else 1.0], np.float32), EVERY)
 
     assert arrays.excess[0] == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("apart", [1, 30, 59])
+@pytest.mark.parametrize("below", [99.0, 0.0])
+def test_exceedances_that_never_cease_raise_the_threshold(apart: int, below: float) -> None:
+    """They were one cluster that never ended, and taught nothing; also where a level was just learnt anew."""
+    quiet, busy = SeriesArrays.empty(1), SeriesArrays.empty(1)
+    busy.below[:] = below
+    for row in range(7200):
+        threshold.learn(quiet, np.array([1.0], np.float32), EVERY)
+        threshold.learn(busy, np.array([9.0 if row % apart == 0 else 1.0], np.float32), EVERY)
+
+    most = 7200 / threshold.LONGEST_ROWS
+    assert 0.75 * most <= busy.clusters[0] <= most
+    assert threshold_of(busy) > threshold_of(quiet) + 5.0
