@@ -30,7 +30,9 @@ class Constants:
     stays: float = 1.0 / 3.0
     # windows
     least_before: float = 16.0  # rows before an onset: fewer estimate no level
-    before_ratio: float = 16.0  # at most, rows compared before an onset, over rows since (window.reach)
+    before_ratio: float = (
+        16.0  # at most, rows compared before an onset, over rows since (window.reach)
+    )
     # threshold, measured with independent normal noise
     level: float = 5.0  # ratio whose exceedances are counted: some ten clusters an hour
     clusters_an_hour: float = 9.0  # of exceedances of that level

@@ -22,7 +22,7 @@ def test_an_interval_holds_the_best_onset_and_95_percent(ratio: NDArray[np.float
     first, last = interval(ratio)
     weight = np.where(ratio > 0.0, np.exp(ratio - ratio.max()), 0.0)
 
-    assert weight[first : last + 1].max() == weight.max()  # of ratios that hardly differ any is the best
+    assert weight[first : last + 1].max() == weight.max()  # any of ratios that hardly differ
     assert weight[first : last + 1].sum() >= 0.95 * weight.sum() * (1.0 - 1e-9)
 
 
