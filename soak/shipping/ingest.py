@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from soak.runtime.context import PhaseFile
 from soak.store.journal.reader import columns_after_last_record, last_record, segments
 from soak.store.journal.writer import LASTING_ERRORS, JournalWriter
 from soak.store.run_folder import RunFolder, read_run, read_sender_id
-from soak.store.samples_topic import ShippedLine
+from soak.store.samples_topic import SOURCE_NAME, ShippedLine
 
 LOG = logging.getLogger(__name__)
 MAX_SOURCES = 10_000
@@ -26,7 +25,6 @@ MAX_AHEAD_SECONDS = 7200  # of this host's clock: readers of a run allocate room
 MAX_COLUMNS_LINES = 8  # of a source, the newest
 IDLE_NS = 60 * SECOND_NS  # then the files of a source are closed
 _SAME_HOST_NAME = "two hosts have the same name"
-_SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}@[A-Za-z0-9.-]{1,100}")
 
 
 @dataclass(slots=True)
@@ -110,7 +108,7 @@ class Ingest:
             return
         source = self._sources.get(line.source)
         if source is None and (
-            not _SOURCE.fullmatch(line.source) or len(self._sources) >= MAX_SOURCES
+            not SOURCE_NAME.fullmatch(line.source) or len(self._sources) >= MAX_SOURCES
         ):
             self._refuse(line, "not the name of a source")
             return

@@ -40,6 +40,7 @@ STORE_PERIOD_NS = 5 * SECOND_NS  # lines that were sent after the stored positio
 SEND_BACKOFF = Backoff(max_ns=30 * SECOND_NS)
 FINAL_SEND_NS = 10 * SECOND_NS
 REPEAT_NS = 60 * SECOND_NS
+REPEAT_BYTES = 8 * 2**20
 _COLUMNS_PREFIX = b'{"t":"c"'
 
 Position = tuple[str, int]
@@ -250,7 +251,7 @@ class Shipper:
 
 
 class _RepeatedColumns:
-    """Repeats the newest columns line of each source every minute.
+    """Repeats the newest columns line of each source every minute, or after 8 MiB of its records.
 
     A file begins with one, once an hour. Retention may delete it from the topic, and without it no reader
     that comes later understands the records.
@@ -261,22 +262,32 @@ class _RepeatedColumns:
         self._begin_ns = clock.mono_ns()
         self._newest: dict[str, bytes] = {}
         self._sent_ns: dict[str, int] = {}
+        self._bytes_since: dict[str, int] = {}
 
     def due(self, source: str, path: Path, offset: int) -> list[ShippedLine]:
         """Return the line to repeat before the lines of a file from `offset` on, if it is due."""
         sent_ns = self._sent_ns.get(source, self._begin_ns)
-        if offset == 0 or self._clock.mono_ns() - sent_ns < REPEAT_NS:
+        is_due = (
+            self._clock.mono_ns() - sent_ns >= REPEAT_NS
+            or self._bytes_since.get(source, 0) >= REPEAT_BYTES
+        )
+        if offset == 0 or not is_due:
             return []
         if source not in self._newest:  # an earlier process sent it
             self.note(ShippedLine(source, raw.rstrip(b"\n")) for raw in lines(path, 0, offset))
         return [ShippedLine(source, self._newest[source])] if source in self._newest else []
 
     def note(self, sent: Iterable[ShippedLine]) -> None:
-        """Remember the columns lines among those that were sent."""
+        """Remember the columns lines among those that were sent, and how much came after each."""
         for line in sent:
             if line.raw.startswith(_COLUMNS_PREFIX):
                 self._newest[line.source] = line.raw
                 self._sent_ns[line.source] = self._clock.mono_ns()
+                self._bytes_since[line.source] = 0
+            else:
+                self._bytes_since[line.source] = self._bytes_since.get(line.source, 0) + len(
+                    line.raw
+                )
 
 
 def has_unsent(folder: RunFolder, host: str) -> bool:

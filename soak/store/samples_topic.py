@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,8 @@ from soak.core.units import SECOND_NS
 LOG = logging.getLogger(__name__)
 PARTITIONS = 8  # of a created topic; an existing one is used as it is
 MAX_MESSAGE_BYTES = 16 * 2**20  # of a line
+SOURCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}@[A-Za-z0-9.-]{1,100}")
+"""The key of a line; it becomes the name of a folder."""
 _CLIENT = {
     "log_level": "3",
     "reconnect.backoff.ms": "500",  # the default of 100 costs 1 % of a core while no broker answers

@@ -6,9 +6,8 @@ What cannot be read becomes a row with a `gap`, never an error.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,18 +22,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 from pyspark.sql.types import StructType
 
-from soak.core.model import Column, Record
-from soak.core.plan.phases import Phases
 from soak.store.journal.reader import SourceReader
 from soak.store.run_folder import RunFolder, read_phases
 from spark.sources.offsets import ColumnsIndex, Offset, Span, columns_at, newest, spans
-from spark.sources.schema import ARROW_ROWS, ROWS, columns_text
+from spark.sources.schema import ARROW_ROWS, ROWS, Row, gap_row, record_row
 
 NAME = "soak_journal"
 BATCH_BYTES = 16 * 2**20  # some 15 minutes of three sources: what one batch of a late start takes
 _ROWS_A_BATCH = 2_000
-
-Row = dict[str, object]
 
 
 class JournalSource(DataSource):
@@ -127,7 +122,7 @@ def rows(folder: Path, run: str, listed: Iterable[Span]) -> Iterator[Row]:
         reader = readers.setdefault(span.source, SourceReader(paths.journal / span.source))
         path = span.path(paths.journal)
         if span.end < span.begin:
-            yield _gap(run, span.source, f"{path.name} ends at {span.end}, read to {span.begin}")
+            yield gap_row(run, span.source, f"{path.name} ends at {span.end}, read to {span.begin}")
             continue
         for place in span.columns_at:
             known = columns_at(path, place)
@@ -137,10 +132,12 @@ def rows(folder: Path, run: str, listed: Iterable[Span]) -> Iterator[Row]:
             named = span.source, record.columns_id
             is_new = named not in told
             told.add(named)
-            yield _row(run, span.source, record, columns if is_new else None, phases)
+            yield record_row(
+                run, span.source, record, columns if is_new else None, phases.at(record.k)
+            )
         for damage in reader.damage:
             reason = f"{damage.path.name} at byte {damage.offset}: {damage.reason}"
-            yield _gap(run, span.source, reason)
+            yield gap_row(run, span.source, reason)
         reader.damage.clear()
 
 
@@ -153,30 +150,3 @@ def batches(found: Iterator[Row]) -> Iterator[pa.RecordBatch]:
 def _spans_of(partition: InputPartition) -> tuple[Span, ...]:
     # Spark asks for at least one partition and makes an empty one when there is none
     return partition.spans if isinstance(partition, _Spans) else ()
-
-
-def _gap(run: str, source: str, reason: str) -> Row:
-    return {"run": run, "shard": 0, "source": source, "gap": reason}
-
-
-def _row(
-    run: str, source: str, record: Record, columns: Sequence[Column] | None, phases: Phases
-) -> Row:
-    events = [asdict(event) for event in record.events]
-    return {
-        "run": run,
-        "shard": 0,
-        "source": source,
-        "epoch": record.epoch,
-        "k": record.k,
-        "at_ns": record.at_ns,
-        "length_ns": record.length_ns,
-        "columns_id": record.columns_id,
-        "columns": columns_text(columns) if columns is not None else None,
-        "values": record.values,
-        "trusted": record.is_valid,
-        "trust": json.dumps(dict(record.validity)) if record.validity else None,
-        "events": json.dumps(events) if events else None,
-        "phase": phases.at(record.k),
-        "gap": None,
-    }

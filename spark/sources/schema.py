@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,10 @@ from pyspark.sql.types import (
 )
 
 from soak.core import json_text
-from soak.core.model import Column
+from soak.core.model import Column, Record
+
+Row = dict[str, object]
+"""One row of `ROWS` by the names of its columns; a missing one is null."""
 
 NOT_CARRIED = frozenset({"histograms", "acknowledged", "received", "sent_next"})
 """Fields of a record that rows leave out: the audit and the heat map read the journal itself."""
@@ -86,3 +90,34 @@ def columns_text(columns: Sequence[Column]) -> str:
 def columns_of(text: str) -> tuple[Column, ...]:
     """Return the columns that `columns_text` described."""
     return tuple(map(Column.from_json, json_text.loads(text)))
+
+
+def record_row(
+    run: str, source: str, record: Record, columns: Sequence[Column] | str | None, phase: str
+) -> Row:
+    """Return the row of a record; `columns`, or their text, on the first row of a batch that uses them."""
+    events = [asdict(event) for event in record.events]
+    if columns is not None and not isinstance(columns, str):
+        columns = columns_text(columns)
+    return {
+        "run": run,
+        "shard": 0,
+        "source": source,
+        "epoch": record.epoch,
+        "k": record.k,
+        "at_ns": record.at_ns,
+        "length_ns": record.length_ns,
+        "columns_id": record.columns_id,
+        "columns": columns,
+        "values": record.values,
+        "trusted": record.is_valid,
+        "trust": json.dumps(dict(record.validity)) if record.validity else None,
+        "events": json.dumps(events) if events else None,
+        "phase": phase,
+        "gap": None,
+    }
+
+
+def gap_row(run: str, source: str, reason: str) -> Row:
+    """Return the row that says what could not be read, and where."""
+    return {"run": run, "shard": 0, "source": source, "gap": reason}

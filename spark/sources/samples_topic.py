@@ -1,0 +1,232 @@
+"""The samples topic as a Spark source: the records of all runs that `soak ship` sends, as rows of one schema.
+
+A batch is a range of offsets of each partition, and each is a task. What cannot be read becomes a row with a
+`gap` and its place, and may be kept in the topic of dead letters; the query goes on. Rows come late, repeated
+and out of order, as the topic has them: (source, epoch, k) identifies one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from soak.clients.client_settings import LIBRDKAFKA_SECRETS, refuse_literal_secrets
+from soak.core import json_text
+from soak.core.clock import SystemClock
+from soak.core.errors import BrokerError
+from soak.core.plan.plan import Ship
+from spark.sources.journals import batches
+from spark.sources.schema import ROWS
+from spark.sources.topic_log import KafkaTopicLog, TopicLog
+from spark.sources.topic_offsets import (
+    Ends,
+    Offset,
+    Range,
+    capped,
+    first_offset,
+    newest,
+    ranges,
+)
+from spark.sources.topic_rows import DeadLetters, KafkaDeadLetters, KnownColumns, TopicRows
+
+NAME = "soak_samples"
+BATCH_RECORDS = 20_000
+"""What one batch takes of a backlog at most: some 2 s of work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOptions:
+    """What a reader of the topic is told; secrets stay references, which each process resolves itself."""
+
+    ship: Ship
+    since_ms: int | None = None  # begin with records of this time; None: with the oldest
+    batch_records: int = BATCH_RECORDS
+    has_announcements: bool = False  # also give a row for each announcement of a run
+    keeps_dead_letters: bool = False  # in the topic of this name and ".dead"
+
+    def to_options(self) -> dict[str, str]:
+        """Return the options for `spark.read` and `spark.readStream`.
+
+        Raises:
+            SettingError: a client setting holds a secret itself.
+        """
+        ship = self.ship
+        refuse_literal_secrets("client", ship.client, LIBRDKAFKA_SECRETS)
+        return {
+            "bootstrap_servers": ship.bootstrap_servers,
+            "topic": ship.topic,
+            "client": json.dumps(ship.client),
+            "timeout_ns": str(ship.timeout),
+            "since_ms": "" if self.since_ms is None else str(self.since_ms),
+            "batch_records": str(self.batch_records),
+            "announcements": str(self.has_announcements).lower(),
+            "dead_letters": str(self.keeps_dead_letters).lower(),
+        }
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> TopicOptions:
+        """Return what `to_options` gave; all but the servers may be missing.
+
+        Raises:
+            SettingError: a client setting holds a secret itself.
+        """
+        client = json_text.loads(options.get("client", "{}"))
+        refuse_literal_secrets("client", client, LIBRDKAFKA_SECRETS)
+        known = Ship(bootstrap_servers=options["bootstrap_servers"])
+        ship = replace(
+            known,
+            topic=options.get("topic", known.topic),
+            client=client,
+            timeout=int(options.get("timeout_ns", known.timeout)),
+        )
+        since = options.get("since_ms", "")
+        return cls(
+            ship=ship,
+            since_ms=int(since) if since else None,
+            batch_records=int(options.get("batch_records", BATCH_RECORDS)),
+            has_announcements=options.get("announcements", "false") == "true",
+            keeps_dead_letters=options.get("dead_letters", "false") == "true",
+        )
+
+
+class SamplesSource(DataSource):
+    """Options: those of `TopicOptions.to_options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return ROWS
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # Spark's signature
+        return TopicReader(TopicOptions.of(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # Spark's signature
+        return TopicTail(TopicOptions.of(self.options))
+
+
+class _Part(InputPartition):
+    def __init__(self, span: Range, topic: str) -> None:
+        super().__init__(None)
+        self.span = span
+        self.topic = topic  # its id
+
+
+class TopicReader(DataSourceReader):
+    """All that is there, a partition a task."""
+
+    def __init__(self, options: TopicOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        log = _log_of(self._options)
+        start = first_offset(log.begins(self._options.since_ms))
+        now = _ends_of(log, self._options)
+        log.close()
+        return _parts(start, newest(start, now, None))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+
+class TopicTail(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What was written since the last batch, a partition a task."""
+
+    def __init__(self, options: TopicOptions, log: TopicLog | None = None) -> None:
+        """`log` is for a process that plans; a task makes its own."""
+        self._options = options
+        self._log = log
+        self._target: Ends | None = None
+
+    def initialOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802  # Spark's name
+        return first_offset(self._planning_log().begins(self._options.since_ms))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
+        return ReadMaxRows(self._options.batch_records)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        self._target = _ends_of(self._planning_log(), self._options)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override]  # noqa: N802  # Spark's name
+        if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
+            raise ValueError(f"a topic is limited by records, not by {limit}")  # noqa: TRY004  # a setting
+        now = self._planning_log().ends()
+        if now is not None and self._target is not None:
+            now = capped(now, self._target)
+        if now is None:  # no broker answers: there is nothing new for now
+            return start
+        return newest(start, now, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+    def reportLatestOffset(self) -> None:  # noqa: N802  # Spark's name
+        """Another question to the cluster in each batch: the progress of the job says how far it is."""
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:  # type: ignore[override]
+        return _parts(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._options, partition)
+
+    def stop(self) -> None:
+        if self._log is not None:
+            self._log.close()
+
+    def _planning_log(self) -> TopicLog:
+        if self._log is None:
+            self._log = _log_of(self._options)
+        return self._log
+
+
+def _ends_of(log: TopicLog, options: TopicOptions) -> Ends:
+    found = log.ends()
+    if found is None:
+        raise BrokerError(f"cannot read {options.ship.topic}: no broker answers, or it is missing")
+    return found
+
+
+def _parts(start: Offset, end: Offset) -> list[InputPartition]:
+    return [_Part(one, end["topic"]) for one in ranges(start, end)]
+
+
+def _read(options: TopicOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, _Part):  # Spark makes an empty one when there is none
+        return
+    log, letters = _log_of(options), _letters_of(options)
+    ship = options.ship
+    columns = known_columns(ship.bootstrap_servers, ship.topic, partition.topic)
+    rows = TopicRows(ship.topic, log, columns, letters, is_announcing=options.has_announcements)
+    try:
+        yield from batches(rows.of(partition.span))
+    finally:
+        log.close()
+
+
+def _log_of(options: TopicOptions) -> KafkaTopicLog:
+    return KafkaTopicLog(options.ship, SystemClock())
+
+
+def _letters_of(options: TopicOptions) -> DeadLetters | None:
+    return KafkaDeadLetters(options.ship, SystemClock()) if options.keeps_dead_letters else None
+
+
+@lru_cache(maxsize=4)
+def known_columns(servers: str, topic: str, topic_id: str) -> KnownColumns:  # noqa: ARG001  # the key
+    """Return what this process knows of the columns on a topic; Spark uses a worker for many tasks."""
+    return KnownColumns()
