@@ -2,7 +2,8 @@
 
 A record refers to its columns by id. The line that lists them may lie far before it: a sender sends it again
 after a minute or 8 MiB. What a process has seen of these lines it keeps; for another it looks back, at most
-over `LOOK_BACK_RECORDS` of the partition and never twice over the same ones.
+over `LOOK_BACK_RECORDS` of the partition and never twice over the same ones. Where retention has deleted the
+line, the one that is repeated later in the same range serves as well.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
@@ -40,6 +41,8 @@ ANNOUNCED = "run_announced"
 """Kind of the event in the row of an announcement."""
 MAX_LETTERS = 1000
 """Records that a task keeps of a range; one producer of waste fills no cluster."""
+MAX_WAITING = 5000
+"""Records of a range that wait for their columns line to be repeated in it."""
 _MAX_GAP_SOURCES = 1000
 _FIRST_LOOK_BACK = 2000  # records; each further look takes twice as many
 _COLUMNS_LINE = b'{"t":"c"'
@@ -134,6 +137,16 @@ class _Gaps:
                 yield gap_row(run, source, f"{place}: {count - MAX_GAPS} further records")
 
 
+class _Waiting(NamedTuple):
+    """A record whose columns may not be known yet."""
+
+    partition: int
+    offset: int
+    run: str
+    source: str
+    record: Record
+
+
 @dataclass(slots=True)
 class TopicRows:
     """Makes the rows of one range of a partition."""
@@ -146,6 +159,7 @@ class TopicRows:
     look_back: int = LOOK_BACK_RECORDS
     _gaps: _Gaps = field(default_factory=_Gaps)
     _named: set[tuple[str, str, str]] = field(default_factory=set)  # columns that a row carries
+    _waiting: list[_Waiting] = field(default_factory=list)
 
     def of(self, span: Range) -> Iterator[Row]:
         """Yield the rows of the records in the range, and a row with a `gap` for what cannot be read.
@@ -162,6 +176,11 @@ class TopicRows:
                 if row is not None:
                     yield row
         self.columns.note_scanned(span.partition, span.begin, span.end, dropped)
+        for one in self._waiting:
+            known = self.columns.find(one.run, one.source, one.record.columns_id)
+            row = self._row_of_record(one, known)
+            if row is not None:
+                yield row
         yield from self._gaps.remaining(f"topic {self.topic}, partition {span.partition}")
         reason = self.letters.finish() if self.letters is not None else ""
         if reason:
@@ -193,16 +212,24 @@ class TopicRows:
         if isinstance(line, Record):
             known = self.columns.find(run, source, line.columns_id)
             known = known or self._looked_back(span, run, source, line.columns_id)
-            if known is None or known.count != len(line.values):
-                return self._gap(record, run, source, f"no columns line {line.columns_id}")
-            name = run, source, line.columns_id
-            text = None if name in self._named else known.text
-            self._named.add(name)
-            return record_row(run, source, line, text, "")
+            found = _Waiting(record.partition, record.offset, run, source, line)
+            if known is None and len(self._waiting) < MAX_WAITING:
+                self._waiting.append(found)
+                return None
+            return self._row_of_record(found, known)
         if isinstance(line, Columns) and not self.columns.note(run, source, line):
             reason = f"columns line {line.id} has other columns than before"
             return self._unreadable(record, run, source, reason)
         return None
+
+    def _row_of_record(self, found: _Waiting, known: KnownLine | None) -> Row | None:
+        run, source, record = found.run, found.source, found.record
+        if known is None or known.count != len(record.values):
+            return self._gap(found, run, source, f"no columns line {record.columns_id}")
+        name = run, source, record.columns_id
+        text = None if name in self._named else known.text
+        self._named.add(name)
+        return record_row(run, source, record, text, "")
 
     def _looked_back(self, span: Range, run: str, source: str, name: str) -> KnownLine | None:
         """Look for a columns line before the range, the nearest records first."""
@@ -235,7 +262,9 @@ class TopicRows:
             self.letters.keep(record, reason)
         return self._gap(record, run, source, reason)
 
-    def _gap(self, record: TopicRecord, run: str, source: str, reason: str) -> Row | None:
+    def _gap(
+        self, record: TopicRecord | _Waiting, run: str, source: str, reason: str
+    ) -> Row | None:
         place = f"topic {self.topic}, partition {record.partition}, offset {record.offset}"
         return self._gaps.note(run, source, f"{place}: {reason}")
 

@@ -97,20 +97,30 @@ def test_columns_of_an_earlier_batch_are_looked_for_once() -> None:
 
 def test_a_record_without_columns_is_a_gap_and_costs_one_look() -> None:
     """Retention has deleted the line; the sender repeats it soon."""
-    topic = FakeTopic()
+    topic, known = FakeTopic(), KnownColumns()
     for k in range(5):
         topic.write(record_line(k))
-    topic.write(columns_text_line())
-    topic.write(record_line(5))
-    known = KnownColumns()
 
     rows = rows_of(topic, 2, known=known)
 
-    assert seen(rows) == [5]
-    assert gaps(rows)[0] == (
-        f"topic t, partition 0, offset 2: no columns line {columns_line(COLUMNS).id}"
-    )
-    assert topic.reads == [(0, 2, 7), (0, 0, 2)]
+    name = columns_line(COLUMNS).id
+    assert gaps(rows) == [
+        f"topic t, partition 0, offset {offset}: no columns line {name}" for offset in (2, 3, 4)
+    ]
+    assert topic.reads == [(0, 2, 5), (0, 0, 2)]
+
+
+def test_columns_that_are_repeated_later_in_a_batch_serve_records_before() -> None:
+    topic = FakeTopic()
+    for k in range(3):
+        topic.write(record_line(k))
+    topic.write(columns_text_line())
+    topic.write(record_line(3))
+
+    rows = rows_of(topic, 1)
+
+    assert sorted(map(str, seen(rows))) == ["1", "2", "3"]
+    assert [bool(row["columns"]) for row in rows] == [True, False, False]
 
 
 def test_columns_are_of_their_own_source() -> None:
@@ -285,6 +295,20 @@ def test_batches_give_the_rows_of_one(
         assert carried == {row["source"] for row in found if row.get("gap") is None}
         parts += found
 
-    assert [(row["source"], row["k"]) for row in parts if row.get("gap") is None] == [
-        (row["source"], row["k"]) for row in whole if row.get("gap") is None
-    ]
+    assert records_of(parts) <= records_of(whole)  # what waits for columns may be cut off from them
+    assert records_of(parts) >= records_of(whole, late=pieces)
+
+
+def records_of(
+    rows: Sequence[Row], late: Sequence[tuple[str, str]] = ()
+) -> set[tuple[object, object]]:
+    """Return source and second of each record; `late`: without those before a source's first columns."""
+    first: dict[str, int] = {}
+    for k, (name, what) in enumerate(late):
+        if what == "columns":
+            first.setdefault(f"probe@{name}", k)
+    return {
+        (row["source"], row["k"])
+        for row in rows
+        if row.get("gap") is None and int(str(row["k"])) >= first.get(str(row["source"]), 0)
+    }
