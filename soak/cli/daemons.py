@@ -108,6 +108,35 @@ def detect_stream(
     raise typer.Exit(run(run_dir, stop_event(), SystemClock()))
 
 
+def detect_fleet(
+    plan: Annotated[Path, typer.Argument(help="Plan of the fleet: ship, store, detection, sinks.")],
+    state: Annotated[
+        Path, typer.Option(help="Folder for the state, kept from one start to the next.")
+    ] = Path("fleet"),
+    since: Annotated[
+        str,
+        typer.Option(help="At the first start, how far back to begin: 1h, 0s, or all."),
+    ] = "1h",
+    partitions: Annotated[int, typer.Option(help="Parts of the state, worked on in parallel.")] = 4,
+    cores: Annotated[int, typer.Option(help="Processor cores to use.")] = 2,
+) -> None:
+    """Find changes of latency in all runs that ship their records to one topic."""
+    from soak.core.clock import SystemClock
+    from soak.core.errors import PlanError
+    from soak.core.units import SECOND_NS, duration_ns
+    from soak.service.signals import stop_event
+    from spark.streaming.fleet import FleetOptions, run
+
+    try:
+        seconds = None if since == "all" else duration_ns(since) // SECOND_NS
+    except ValueError as error:
+        raise PlanError(f"--since: {error}") from error
+    if partitions < 1 or cores < 1:
+        raise PlanError("--partitions and --cores must be at least 1")
+    options = FleetOptions(state=state, since_seconds=seconds, partitions=partitions, cores=cores)
+    raise typer.Exit(run(plan, options, stop_event(), SystemClock()))
+
+
 def alert(
     plan: Annotated[Path | None, typer.Argument(help="With --test: a plan.")] = None,
     run_dir: Annotated[
@@ -217,5 +246,6 @@ COMMANDS = {
     "probe": probe,
     "alert": alert,
     "detect-stream": detect_stream,
+    "detect-fleet": detect_fleet,
 }
 RENAMED = {"alert --owed": "alert --pending", "alert --telling": "alert --sinks-from"}

@@ -14,7 +14,7 @@ from soak.core.retry import Backoff, Once, Retry
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.service.files import write_atomically
-from soak.store.run_announcements import ANNOUNCE_PERIOD_NS, Announcement
+from soak.store.run_announcements import ANNOUNCE_PERIOD_NS, MAX_PHASES, Announcement
 from soak.store.run_folder import Run, RunFolder
 
 LOG = logging.getLogger(__name__)
@@ -36,8 +36,16 @@ class RunAnnouncer:
     """Announces a run every few seconds, so that probe hosts join it and end with it."""
 
     def __init__(
-        self, target: AnnouncementTarget, run: Run, phase_file: PhaseFile, grid: Grid, clock: Clock
+        self,
+        target: AnnouncementTarget,
+        run: Run,
+        phase_file: PhaseFile,
+        grid: Grid,
+        clock: Clock,
+        detection: str = "",
     ) -> None:
+        """`detection`: that section of the plan as JSON, for a detector of many runs."""
+        self._detection = detection
         self._target = target
         self._run = run
         self._phase_file = phase_file
@@ -58,11 +66,21 @@ class RunAnnouncer:
         self._target.close()
 
     def _announcement(self) -> Announcement:
-        end_k = self._phase_file.poll().end_k
+        phases = self._phase_file.poll()
+        end_k = phases.end_k
         k = self._grid.interval_index_at(self._clock.mono_ns())
         is_over = end_k is not None and k >= end_k
         run, now_ns = self._run, self._clock.wall_ns()
-        return Announcement(run.name, run.id, run.start_wall_ns, end_k, is_over, now_ns)
+        return Announcement(
+            run.name,
+            run.id,
+            run.start_wall_ns,
+            end_k,
+            is_over,
+            now_ns,
+            phases=tuple(zip(phases.from_k, phases.names, strict=True))[-MAX_PHASES:],
+            detection=self._detection,
+        )
 
 
 class AnnouncementSource(Protocol):

@@ -15,7 +15,8 @@ from typing import Protocol
 from soak.core import json_text
 from soak.core.errors import BrokerError
 from soak.core.model import Column
-from soak.core.plan.plan import Ship
+from soak.core.plan.plan import Plan, Ship
+from soak.core.plan.text import detection_text
 from soak.core.ports import Clock
 from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
@@ -79,7 +80,7 @@ def run(
                 reader.open()
                 receive_available(reader, ingest, stop, plan.ship.timeout, clock)
             else:
-                announcer = _announcer(folder, plan.ship, known, clock)
+                announcer = _announcer(folder, plan, plan.ship, known, clock)
                 for _ in receive_until_stop(reader, ingest, stop, manager, clock):
                     announcer.poll()
                     if not ingest.is_behind:
@@ -101,9 +102,9 @@ def run(
     return 0
 
 
-def _announcer(folder: RunFolder, ship: Ship, run: Run, clock: Clock) -> RunAnnouncer:
+def _announcer(folder: RunFolder, plan: Plan, ship: Ship, run: Run, clock: Clock) -> RunAnnouncer:
     grid, target = grid_of(folder, run, clock), AnnouncementWriter(ship, clock)
-    return RunAnnouncer(target, run, PhaseFile(folder.phases), grid, clock)
+    return RunAnnouncer(target, run, PhaseFile(folder.phases), grid, clock, detection_text(plan))
 
 
 def receive_until_stop(

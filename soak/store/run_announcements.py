@@ -10,7 +10,8 @@ import json
 import logging
 import re
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, get_args
 
 import confluent_kafka
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
@@ -18,6 +19,7 @@ from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartiti
 from soak.clients.kafka_log import error_text
 from soak.core import json_text
 from soak.core.errors import BrokerError
+from soak.core.plan.phases import Phase
 from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
 from soak.core.retry import Once
@@ -33,6 +35,9 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 ANNOUNCEMENT_PARTITION = 0  # every topic has it
 ANNOUNCEMENT_HEADER = "announces"  # its value is the name of the plan
 MAX_ANNOUNCEMENTS = 1000
+MAX_PHASES = 64
+"""The newest of a run that an announcement has."""
+MAX_DETECTION_CHARACTERS = 100_000
 _LAST_FLUSH_SECONDS = 2.0
 _PRODUCER = {"linger.ms": "0", "acks": "1"}  # a lost announcement is soon followed by another
 _CONSUMER = {
@@ -43,6 +48,7 @@ _CONSUMER = {
     "queued.max.messages.kbytes": str(MAX_MESSAGE_BYTES // 1024),
 }
 _KEY_ON_TOPIC = {"sent_wall_ns": "said_wall_ns"}
+_OPTIONAL = ("phases", "detection")  # earlier programs do not send them
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,8 @@ class Announcement:
     end_k: int | None  # None while it is not decided
     is_over: bool
     sent_wall_ns: int  # by the clock of the sender
+    phases: tuple[tuple[int, str], ...] = ()  # first interval and name, ascending; the newest
+    detection: str = ""  # that section of the plan, as `load_detection` reads it
 
     @property
     def order(self) -> tuple[int, str]:
@@ -70,7 +78,13 @@ class Announcement:
 
     def to_json(self) -> str:
         """Return the text that `parse_announcement` reads."""
-        return json.dumps({_KEY_ON_TOPIC.get(key, key): one for key, one in asdict(self).items()})
+        return json.dumps(
+            {
+                _KEY_ON_TOPIC.get(key, key): one
+                for key, one in asdict(self).items()
+                if one or key not in _OPTIONAL
+            }
+        )
 
 
 def parse_announcement(text: bytes) -> Announcement:
@@ -81,19 +95,38 @@ def parse_announcement(text: bytes) -> Announcement:
     """
     body = json_text.loads(text)
     try:
-        fields = {key: body[_KEY_ON_TOPIC.get(key, key)] for key in Announcement.__slots__}
-    except (TypeError, LookupError) as error:
+        fields = {
+            key: body[_KEY_ON_TOPIC.get(key, key)]
+            for key in Announcement.__slots__
+            if key not in _OPTIONAL
+        }
+        phases = tuple((k, name) for k, name in body.get("phases", ()))
+    except (TypeError, LookupError, ValueError, AttributeError) as error:
         raise ValueError(f"no announcement: {error}") from error
-    found = Announcement(**fields)
+    found = Announcement(**fields, phases=phases, detection=body.get("detection", ""))
     numbers = (found.start_wall_ns, found.sent_wall_ns, 0 if found.end_k is None else found.end_k)
     is_typed = (
         all(isinstance(one, str) for one in (found.plan, found.run_id))
         and all(type(one) is int and abs(one) < 2**63 for one in numbers)
         and isinstance(found.is_over, bool)
     )
+    is_typed = is_typed and _has_typed_options(found)
     if not is_typed or not RUN_ID.fullmatch(found.run_id):
         raise ValueError(f"no announcement: {body}")
     return found
+
+
+def _has_typed_options(found: Announcement) -> bool:
+    is_ascending = all(type(k) is int and abs(k) < 2**63 for k, _ in found.phases) and all(
+        first <= second for (first, _), (second, _) in pairwise(found.phases)
+    )
+    return (
+        len(found.phases) <= MAX_PHASES
+        and is_ascending
+        and all(name in get_args(Phase) for _, name in found.phases)
+        and isinstance(found.detection, str)
+        and len(found.detection) <= MAX_DETECTION_CHARACTERS
+    )
 
 
 class AnnouncementReader:

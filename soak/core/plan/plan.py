@@ -389,6 +389,31 @@ class ProbePlan:
         return ("probe", *(("ship",) if self.ship else ()))
 
 
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class FleetPlan:
+    """The plan of a detector for many runs; sections are those of a `Plan`.
+
+    `detection` and `sinks` are for every run; detectors of a run that announces its own are as that one says.
+    """
+
+    name: str
+    ship: Ship
+    store: Annotated[Store, BeforeValidator(_store_of_url)]
+    detection: Detection = field(default_factory=Detection)
+    sinks: PluginConfigs = field(default_factory=dict)
+    metrics: Metrics | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if not self.ship.bootstrap_servers:
+            raise ValueError("ship.bootstrap_servers names no cluster, and this plan measures none")
+
+    @property
+    def daemons(self) -> tuple[str, ...]:
+        """Return the daemons of this plan."""
+        return ("detect-fleet",)
+
+
 AnyPlan = Plan | ProbePlan
 """What the probe daemon reads; it needs only what both have."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from soak.core.plan.plan import (
     STREAM_DETECTOR,
     AlertingPlan,
     AnyPlan,
+    Detection,
+    FleetPlan,
     Plan,
     ProbePlan,
 )
@@ -381,6 +384,37 @@ def load_alerting(text: str, name: str) -> tuple[AlertingPlan, Document]:
     raw = _with_plugins(raw, document, place, PLUGIN_SECTIONS[place])
     found: AlertingPlan = validated(AlertingPlan, raw, document, ())
     return found, document
+
+
+def load_fleet(text: str, name: str) -> FleetPlan:
+    """Return the plan of a detector for many runs, with every default.
+
+    Raises:
+        PlanError: the first fault found, as `file:line: key: what is wrong`.
+    """
+    document = parse_yaml(text, name)
+    found: FleetPlan = validated(FleetPlan, _with_detector(_raw(document)), document, ())
+    return found
+
+
+def detection_text(plan: Plan) -> str:
+    """Return the section `detection` of a plan as JSON, for `load_detection`."""
+    return json.dumps(body(plan)["detection"], separators=(",", ":"))
+
+
+def load_detection(text: str, name: str) -> Detection:
+    """Return the section that `detection_text` gave.
+
+    Raises:
+        PlanError: another program wrote it.
+    """
+    place = ("detection", "detectors")
+    document = parse_yaml(text, name)
+    raw = _with_plugins({"detection": document.value}, document, place, PLUGIN_SECTIONS[place])
+    found: Detection = validated(
+        Detection, _with_detector(raw)["detection"], document, ("detection",)
+    )
+    return found
 
 
 def _raw(document: Document) -> dict[str, Any]:

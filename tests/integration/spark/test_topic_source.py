@@ -161,7 +161,7 @@ def test_what_is_shipped_reads_as_the_journals_do(
         .load()
         .collect()
     )
-    query = Query(spark_session, topic, tmp_path / "checkpoint", batch_records=50)
+    query = Query(spark_session, topic, tmp_path / "checkpoint", batch_records=150)
     streamed = query.once()
 
     assert comparable(whole) == comparable(wanted)
@@ -170,7 +170,7 @@ def test_what_is_shipped_reads_as_the_journals_do(
     assert {(row["source"], row["k"]): row["values"] for row in streamed}.keys() == {
         (row["source"], row["k"]) for row in wanted
     }
-    assert query.batches >= 6
+    assert query.batches >= 2
     assert all(
         row["columns"] is not None
         for row in [next(one for one in streamed if one["source"] == "probe@host")]

@@ -21,9 +21,11 @@ def announcement(
     is_over: bool = False,
     plan: str = "x",
     sent_k: int = 0,
+    phases: tuple[tuple[int, str], ...] = (),
+    detection: str = "",
 ) -> Announcement:
     start_ns, sent_ns = START_NS + start_k * SECOND_NS, START_NS + sent_k * SECOND_NS
-    return Announcement(plan, run_id, start_ns, end_k, is_over, sent_ns)
+    return Announcement(plan, run_id, start_ns, end_k, is_over, sent_ns, phases, detection)
 
 
 class FakeAnnouncements:

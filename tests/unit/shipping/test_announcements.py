@@ -19,7 +19,7 @@ from soak.shipping.announcements import (
     RunAnnouncer,
     RunFollower,
 )
-from soak.store.run_announcements import Announcement, parse_announcement
+from soak.store.run_announcements import MAX_PHASES, Announcement, parse_announcement
 from soak.store.run_folder import Run, RunFolder
 from tests.support.fakes import FakeClock
 from tests.support.shipping.announced_runs import START_NS, FakeAnnouncements, announcement
@@ -34,9 +34,24 @@ def test_an_announcement_survives_the_topic() -> None:
     assert list(body) == ["plan", "run_id", "start_wall_ns", "end_k", "is_over", "said_wall_ns"]
 
 
+def test_an_announcement_has_phases_and_detection_where_they_are_known() -> None:
+    """A detector of many runs reads them; earlier programs neither send nor miss them."""
+    sent = announcement(phases=((0, "warm-up"), (60, "soak")), detection='{"trigger": "5s"}')
+
+    assert parse_announcement(sent.to_json().encode()) == sent
+
+
 @pytest.mark.parametrize(
     "changed",
     [
+        {"phases": 23},
+        {"phases": [[0, "nap"]]},
+        {"phases": [["0", "soak"]]},
+        {"phases": [[0, "soak", 1]]},
+        {"phases": [[9, "soak"], [0, "end"]]},
+        {"phases": [[k, "soak"] for k in range(MAX_PHASES + 1)]},
+        {"detection": {}},
+        {"detection": "x" * 100_001},
         {"run_id": "../../etc"},
         {"run_id": ""},
         {"run_id": 23},
@@ -109,7 +124,7 @@ def test_a_run_is_announced_every_five_seconds_with_its_end_and_when_it_is_over(
     clock, target, phases = FakeClock(), SentAnnouncements(), tmp_path / "phases.jsonl"
     run = Run("r1", START_NS, "a", {}, "running", "x")
     grid = Grid.anchored(START_NS, clock)
-    announcer = RunAnnouncer(target, run, PhaseFile(phases), grid, clock)
+    announcer = RunAnnouncer(target, run, PhaseFile(phases), grid, clock, "{}")
 
     for second in range(13):
         if second == 7:
@@ -118,11 +133,12 @@ def test_a_run_is_announced_every_five_seconds_with_its_end_and_when_it_is_over(
         clock.advance(1)
     announcer.close()
 
+    phases_sent = ((0, "soak"), (12, "end"))
     assert target.sent == [
-        announcement(sent_k=0),
-        announcement(sent_k=5),
-        announcement(sent_k=10, end_k=12),
-        announcement(sent_k=13, end_k=12, is_over=True),
+        announcement(sent_k=0, detection="{}"),
+        announcement(sent_k=5, detection="{}"),
+        announcement(sent_k=10, detection="{}", end_k=12, phases=phases_sent),
+        announcement(sent_k=13, detection="{}", end_k=12, phases=phases_sent, is_over=True),
     ]
     assert target.is_closed
 

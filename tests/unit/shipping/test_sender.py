@@ -9,9 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from soak.core.journal_format import columns_line, encode
+from soak.core.model import Column, Record
 from soak.core.units import SECOND_NS
 from soak.shipping.ingest import Ingest
-from soak.shipping.sender import PERIOD_SECONDS, REPEAT_NS, STORE_PERIOD_NS, Shipper
+from soak.shipping.sender import (
+    PERIOD_SECONDS,
+    REPEAT_BYTES,
+    REPEAT_NS,
+    STORE_PERIOD_NS,
+    Shipper,
+)
 from soak.store.journal.reader import segments
 from soak.store.run_folder import RunFolder
 from tests.support.fakes import FakeClock
@@ -185,6 +193,28 @@ def test_columns_are_repeated_every_minute(tmp_path: Path, *, is_restarted: bool
 
     assert [len(lines) for lines in sent] == [1, 2, 1]
     assert sent[1][0] == columns
+
+
+def test_columns_are_repeated_after_some_bytes(tmp_path: Path) -> None:
+    """A host that sends hours of records at once does so in seconds."""
+    folder, target = folder_of(tmp_path), FlakyTarget()
+    shipper, columns = shipper_of(folder, target), columns_line((Column("a"),))
+    head = encode(columns)
+    padding = {"x": "A" * 2**20}
+    file = folder.journal / SOURCE / "000000.jsonl"
+    file.parent.mkdir(parents=True)
+
+    def append(k: int) -> None:
+        with file.open("ab") as journal:
+            journal.write(encode(Record(k, 1, k, 1, columns.id, (1.0,), histograms=padding)))
+
+    file.write_bytes(head)
+    for k in range(REPEAT_BYTES // 2**20 + 2):
+        append(k)
+        shipper.send_batch()
+    repeated = [line.raw for line in target.taken].count(head.rstrip(b"\n"))
+
+    assert repeated == 2
 
 
 @pytest.mark.long

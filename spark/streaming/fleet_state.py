@@ -1,0 +1,207 @@
+"""The detectors of many runs inside Spark: a panel a (run, shard), as that run announces its phases and plan.
+
+An announcement comes as a row of its own, which has no source. A run that is never announced is judged by
+the defaults, all of it as soak. The state of a run of which nothing was heard for long is removed by a timer.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from pyspark.sql.functions import col
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from detectors import outage
+from detectors.level_shift import Config
+from soak.core import json_text
+from soak.core.errors import PlanError
+from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR
+from soak.core.plan.text import load_detection
+from spark.sources.schema import CHANGES
+from spark.streaming.panel_state import PanelProcessor
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+
+LOG = logging.getLogger(__name__)
+VERSION = 1
+"""Of the state that is kept here beside that of the panel."""
+_USED = (
+    *("run", "shard", "source", "epoch", "k"),
+    *("columns_id", "columns", "values", "trusted", "phase", "events"),
+)
+_SOAK = "soak"
+_NOTED_AGAIN = 4  # the last sign of a run is stored four times before it would expire
+
+
+def detect_all(
+    rows: DataFrame, config: Config, outages: outage.Config, expire_seconds: int
+) -> DataFrame:
+    """Return the changes (`CHANGES`) of all runs in rows of `ROWS` with announcements; keeps state.
+
+    Runs are spread over the partitions of a shuffle. `expire_seconds`: how long after its last row the state
+    of a run is removed.
+    """
+    return (
+        rows.where(col("gap").isNull())
+        .select(*_USED)
+        .groupBy("run", "shard")
+        .transformWithStateInPandas(
+            FleetProcessor(config, outages, expire_seconds), CHANGES, "Append", "ProcessingTime"
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What a run says of itself, as the state keeps it."""
+
+    phases: tuple[tuple[int, str], ...] = ()
+    detection: str = ""  # that section of its plan, as JSON
+
+    def to_text(self) -> str:
+        return json.dumps([self.phases, self.detection])
+
+    @classmethod
+    def of_text(cls, text: str) -> Announced:
+        phases, detection = json_text.loads(text)
+        return cls(tuple((k, name) for k, name in phases), detection)
+
+    @classmethod
+    def of_events(cls, text: str) -> Announced:
+        """Return what the row of an announcement says in its `events`."""
+        fields = json_text.loads(text)[0]["fields"]
+        return cls(tuple((k, name) for k, name in fields["phases"]), fields["detection"])
+
+    def phases_at(self, k: np.ndarray[Any, Any]) -> list[str]:
+        """Return the phase of each interval; where none is announced, soak."""
+        if not self.phases:
+            return [_SOAK] * len(k)
+        names = ["", *(name for _, name in self.phases)]
+        found = np.searchsorted([first for first, _ in self.phases], k, side="right")
+        return [names[at] for at in found]
+
+
+class SharedStates:
+    """A handle that gives the same state to all that ask for one name, so that they may take turns."""
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._states: dict[str, Any] = {}
+
+    def getValueState(self, name: str, *more: Any) -> Any:  # noqa: ANN401, N802  # Spark's name
+        return self._kept(name, self._handle.getValueState, more)
+
+    def getMapState(self, name: str, *more: Any) -> Any:  # noqa: ANN401, N802  # Spark's name
+        return self._kept(name, self._handle.getMapState, more)
+
+    def getListState(self, name: str, *more: Any) -> Any:  # noqa: ANN401, N802  # Spark's name
+        return self._kept(name, self._handle.getListState, more)
+
+    def clear(self) -> None:
+        """Remove all that is kept of the present key."""
+        for state in self._states.values():
+            state.clear()
+
+    def _kept(self, name: str, make: Any, more: tuple[Any, ...]) -> Any:  # noqa: ANN401  # a state
+        if name not in self._states:
+            self._states[name] = make(name, *more)
+        return self._states[name]
+
+
+class FleetProcessor(StatefulProcessor):
+    """Feeds the rows of a run to a panel with the settings of that run."""
+
+    def __init__(self, config: Config, outages: outage.Config, expire_seconds: int) -> None:
+        self._config = config
+        self._outages = outages
+        self._expire_ms = expire_seconds * 1000
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._shared = SharedStates(handle)
+        # what is announced, and when a row of the run was last noted
+        self._known = self._shared.getValueState("run", "announced string, heard_ms bigint")
+        self._panels: dict[tuple[Config, outage.Config], PanelProcessor] = {}
+        self._panel("")  # Spark wants to know of all states now
+
+    def handleInputRows(  # noqa: N802  # Spark's name
+        self,
+        key: Any,  # noqa: ANN401  # the values of the grouping columns
+        rows: Iterator[pd.DataFrame],  # type: ignore[override]  # the pandas flavour
+        timerValues: TimerValues,  # noqa: N803  # Spark's signature
+    ) -> Iterator[pd.DataFrame]:
+        """Take what the run announces first, then all its records."""
+        batch = pd.concat(list(rows), ignore_index=True)
+        is_said = batch["source"] == ""
+        state = self._known.get()
+        known = Announced() if state is None else Announced.of_text(state[0])
+        said = known
+        if is_said.any():
+            said = Announced.of_events(batch.loc[is_said, "events"].iloc[-1])
+        self._note(state, known, said, timerValues.getCurrentProcessingTimeInMs())
+        records = batch[~is_said].drop(columns="events")
+        if records.empty:
+            return
+        # numbers beside the nulls of an announcement are floats
+        records = records.astype({"k": np.int64, "epoch": np.int64})
+        records["phase"] = said.phases_at(records["k"].to_numpy())
+        yield from self._panel(said.detection).handleInputRows(key, iter([records]), timerValues)
+
+    def handleExpiredTimer(  # noqa: N802  # Spark's name
+        self,
+        key: Any,  # noqa: ANN401  # the values of the grouping columns
+        timerValues: TimerValues,  # noqa: N803  # Spark's signature
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002, N803  # Spark's signature
+    ) -> Iterator[pd.DataFrame]:
+        """Remove the state of a run that was silent for long, or look again later."""
+        state = self._known.get()
+        if state is None:
+            return iter(())
+        due_ms = state[1] + self._expire_ms
+        if timerValues.getCurrentProcessingTimeInMs() < due_ms:
+            self._handle.registerTimer(due_ms)
+        else:
+            LOG.info("run_expired run=%s", key[0])
+            self._shared.clear()
+        return iter(())
+
+    def close(self) -> None:
+        """Nothing is held between batches."""
+
+    def _note(self, state: Any, known: Announced, said: Announced, now_ms: int) -> None:  # noqa: ANN401  # a row or None
+        """Store what is announced when it is new, and now and then that the run goes on."""
+        if state is None:
+            self._handle.registerTimer(now_ms + self._expire_ms)
+        elif said == known and now_ms - state[1] < self._expire_ms // _NOTED_AGAIN:
+            return
+        self._known.update((said.to_text(), now_ms))
+
+    def _panel(self, detection: str) -> PanelProcessor:
+        config = announced_detectors(detection) or (self._config, self._outages)
+        if config not in self._panels:
+            panel = PanelProcessor(*config)
+            panel.init(self._shared)  # type: ignore[arg-type]  # it only asks for states
+            self._panels[config] = panel
+        return self._panels[config]
+
+
+@lru_cache(maxsize=1024)
+def announced_detectors(text: str) -> tuple[Config, outage.Config] | None:
+    """Return the detectors of an announced plan; None where there is none that this program can read."""
+    if not text:
+        return None
+    try:
+        detectors = load_detection(text, "an announcement").detectors
+    except PlanError as error:
+        LOG.warning("announced_plan_not_read error=%.300s", error)
+        return None
+    return detectors[STREAM_DETECTOR], detectors[OUTAGE_DETECTOR]
