@@ -1,0 +1,209 @@
+"""The detectors of many runs without a JVM: each run by what it announces, and gone after a silence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql.streaming.tws_tester import TwsTester
+
+from detectors import outage
+from detectors.level_shift import Config
+from soak.core.model import Change
+from soak.core.plan.plan import FleetPlan, Ship, Store
+from soak.core.plan.text import load_fleet
+from soak.core.units import SECOND_NS
+from soak.store.findings.store import FindingsFile
+from spark.sources.journals import batches, rows
+from spark.sources.offsets import ColumnsIndex, newest, spans
+from spark.sources.topic_rows import ANNOUNCED
+from spark.streaming.fleet import FleetFindings
+from spark.streaming.fleet_state import FleetProcessor, announced_detectors
+from tests.support.fakes import FakeClock
+from tests.support.shipping.announced_runs import announcement
+from tests.support.spark.synthetic_run import PRODUCER, Shape, write_synthetic_run
+
+pytestmark = pytest.mark.long
+
+RUN = "synthetic-1"
+KEY = (RUN, 0)
+SHAPE = Shape(seconds=320, deletions_k=200, fault_k=202)
+EXPIRE_SECONDS = 600
+PHASES = ((0, "warm-up"), (SHAPE.warm_up, "soak"), (315, "drain"), (320, "end"))
+WARM = ((0, "warm-up"), (320, "end"))
+
+
+@pytest.fixture(scope="module")
+def frame(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """All rows of a run with one step, as the topic gives them: without phases."""
+    folder = write_synthetic_run(tmp_path_factory.mktemp("run") / "r", SHAPE)
+    listed = spans(folder.journal, {}, newest(folder.journal, {}, None), ColumnsIndex())
+    parts: list[pd.DataFrame] = [
+        batch.to_pandas() for batch in batches(rows(folder.path, RUN, listed))
+    ]
+    whole: pd.DataFrame = pd.concat(parts, ignore_index=True)
+    return whole.assign(phase="")
+
+
+class Fleet:
+    """Feeds batches of one run to the processor, each with a processing time."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.tester = TwsTester(
+            FleetProcessor(config or Config(), outage.Config(), EXPIRE_SECONDS),
+            timeMode="ProcessingTime",
+        )
+        self.tester.setProcessingTime(1)
+
+    def take(self, batch: pd.DataFrame) -> list[Change]:
+        answer = self.tester.testInPandas(KEY, batch)
+        return [
+            Change.from_row(dict(zip(answer.columns, row, strict=True)))
+            for row in answer.to_numpy()
+        ]
+
+    @property
+    def is_known(self) -> bool:
+        return self.tester.peekValueState("run", KEY) is not None
+
+
+def announced(frame: pd.DataFrame, **more: Any) -> pd.DataFrame:
+    """Return rows with the row of an announcement behind them."""
+    fields = asdict(announcement(RUN, **more))
+    event = {"kind": ANNOUNCED, "at_ns": 1, "since_ns": 1, "fields": fields}
+    row = {"run": RUN, "shard": 0, "source": "", "events": json.dumps([event])}
+    return pd.concat([frame, pd.DataFrame([row])], ignore_index=True)
+
+
+def confirmed(changes: list[Change]) -> set[int]:
+    return {change.onset_k for change in changes if change.state == "confirmed"}
+
+
+def steps(changes: list[Change]) -> set[str]:
+    """Return the latencies that stepped."""
+    return {one.series for one in changes if one.kind == "step" and "latency" in one.series}
+
+
+def halves(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Give the rows in two batches, the columns in each."""
+    texts = dict(frame.dropna(subset=["columns"])[["columns_id", "columns"]].to_numpy())
+    whole = frame.assign(columns=frame["columns_id"].map(texts))
+    yield whole[whole["k"] < 150]
+    yield whole[whole["k"] >= 150]
+
+
+def test_a_run_that_announces_nothing_is_judged_by_defaults(frame: pd.DataFrame) -> None:
+    """All of it is soak."""
+    found = Fleet().take(frame)
+
+    assert any(abs(k - 202) <= 3 for k in confirmed(found))
+
+
+def test_announced_phases_say_what_is_judged(frame: pd.DataFrame) -> None:
+    """Also those of an earlier batch; a warm-up is not judged."""
+    judged, warm = Fleet(), Fleet()
+    first, second = halves(frame)
+
+    found = judged.take(announced(first, phases=PHASES)) + judged.take(second)
+    silent = warm.take(announced(first, phases=WARM)) + warm.take(second)
+
+    assert any(abs(k - 202) <= 3 for k in confirmed(found))
+    assert silent == []
+
+
+def test_an_announced_plan_says_how(frame: pd.DataFrame) -> None:
+    """One that wants only larger steps gets only these; other runs have the fleet's own plan."""
+    strict = '{"detectors": {"level_shift": {"smallest_step_ratio": 1000.0}}}'
+    fleet = Fleet()
+    first, second = halves(frame)
+
+    found = fleet.take(announced(first, phases=PHASES, detection=strict)) + fleet.take(second)
+
+    assert steps(found) == set()
+    assert steps(Fleet().take(frame)) != set()
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", '{"later": 1}', '{"trigger": "never"}'])
+def test_an_announced_plan_that_cannot_be_read_is_none(text: str) -> None:
+    """A later program has written it, or anybody."""
+    assert announced_detectors(text) is None
+
+
+def test_a_silent_run_is_forgotten(frame: pd.DataFrame) -> None:
+    """Not while it is heard of, be it by its announcements only."""
+    fleet = Fleet()
+    fleet.take(frame[frame["k"] < 23])
+    for seconds in range(100, 1300, 100):
+        fleet.tester.setProcessingTime((seconds + 1) * 1000)
+        fleet.take(announced(frame[:0], phases=PHASES))
+    is_known = fleet.is_known
+    fleet.tester.setProcessingTime((1200 + 2 * EXPIRE_SECONDS) * 1000)
+
+    assert is_known
+    assert not fleet.is_known
+
+
+def test_findings_are_stored_once(tmp_path: Path) -> None:
+    """A batch that is delivered again changes nothing, and sinks are notified once."""
+    clock, place = FakeClock(), FindingsFile(tmp_path / "findings.db")
+    findings = FleetFindings(
+        plan_of(sinks="{webhook: {url: 'http://h/x'}}"), clock, lambda _: place
+    )
+    step = Change(
+        series=f'{PRODUCER}|publish_latency_seconds{{quantile="0.99"}}',
+        raised_k=206,
+        onset_k=202,
+        interval=(201, 203),
+        before=0.0026,
+        after=0.038,
+        state="confirmed",
+        confidence=0.99,
+    )
+
+    findings.take("r1", [step])
+    findings.take("r1", [step])
+    findings.close()
+    with place.open() as store:
+        found, queued = store.findings("r1"), store.notifications("r1")
+
+    assert [(one.key, one.state, one.is_settled) for one in found] == [
+        ("r1-206", "confirmed", True)
+    ]
+    assert [(one.sink, one.kind) for one in queued] == [("webhook", "opened")]
+
+
+def test_the_stores_that_are_open_are_bounded(tmp_path: Path) -> None:
+    """The least used is closed."""
+    open_places: set[str] = set()
+
+    class Place(FindingsFile):
+        def __init__(self, run: str) -> None:
+            super().__init__(tmp_path / f"{run}.db")
+            open_places.add(self.path.stem)
+
+        def close(self) -> None:
+            open_places.remove(self.path.stem)
+
+    findings = FleetFindings(plan_of(), FakeClock(), Place)
+    for run in range(23):
+        findings.take(f"r{run}", [])
+
+    assert open_places == {f"r{run}" for run in range(7, 23)}
+
+
+def plan_of(sinks: str = "{}") -> FleetPlan:
+    text = f"name: fleet\nship: {{bootstrap_servers: 'h:9'}}\nstore: kafka://h:9\nsinks: {sinks}\n"
+    return load_fleet(text, "fleet.yaml")
+
+
+def test_a_plan_of_a_fleet_has_defaults() -> None:
+    plan = plan_of()
+
+    assert plan.ship == Ship(bootstrap_servers="h:9")
+    assert plan.store == Store(url="kafka://h:9")
+    assert plan.detection.trigger == 5 * SECOND_NS
