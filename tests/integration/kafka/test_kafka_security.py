@@ -26,10 +26,14 @@ from soak.app.preflight import cluster_faults, load_plan
 from soak.brokers import kafka
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, PlanError
+from soak.core.plan.plan import Ship
 from soak.core.ports import EARLIEST, FAILED_OFFSET, Outgoing, Topics
 from soak.core.units import SECOND_NS
 from soak.lab.broker_setup import free_ports
 from soak.lab.brokers import kafka as lab
+from soak.store.samples_topic import SamplesWriter, ShippedLine
+from spark.sources.samples_topic import TopicOptions
+from spark.sources.topic_log import KafkaTopicLog
 from tests.support.certificate import certificate
 from tests.support.load.load_run import LoadRun
 
@@ -345,3 +349,28 @@ def test_a_certificate_for_another_name_is_said_to_be_one(guarded: Guarded) -> N
 
     with pytest.raises(BrokerError, match="certificate is not valid for 'localhost'"):
         guarded.broker(by_name).check()
+
+
+def test_the_samples_topic_is_read_with_tls_and_a_password(guarded: Guarded) -> None:
+    """By who may read it only; the password is where the options say, and not in them."""
+    ship = Ship(
+        bootstrap_servers=guarded.bootstrap_servers,
+        topic="guarded-samples",
+        client=guarded.common,
+        timeout=10 * SECOND_NS,
+    )
+    writer = SamplesWriter(ship, "r1", 0, SystemClock())
+    writer.send([ShippedLine("probe@b", b"x")])
+    writer.close()
+    options = TopicOptions(ship=ship).to_options()
+    log = KafkaTopicLog(TopicOptions.of(options).ship, SystemClock())
+    begins, ends = log.begins(None), log.ends()
+    assert ends is not None
+    found = [
+        record
+        for partition, end in ends.ends.items()
+        for record in log.read(partition, begins.ends[partition], end)
+    ]
+
+    assert [one[3] for one in found] == [b"x"]
+    assert guarded.password not in str(options)

@@ -16,6 +16,7 @@ from soak.core.clock import SystemClock
 from soak.core.model import Finding
 from soak.core.plan.plan import Ship, Store
 from soak.core.units import SECOND_NS
+from soak.lab.brokers import kafka
 from soak.lab.ports import Running
 from soak.service import children
 from soak.shipping.sender import Shipper
@@ -28,7 +29,7 @@ from tests.support.spark.synthetic_run import START_WALL_NS, Shape, write_synthe
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
-PATIENCE_SECONDS = 240
+PATIENCE_SECONDS = 200
 RUNS = ("fleet-a", "fleet-b", "fleet-c")
 SHAPE = Shape(seconds=320, deletions_k=200, fault_k=202)
 PHASES = ((0, "warm-up"), (SHAPE.warm_up, "soak"), (315, "drain"), (320, "end"))
@@ -76,6 +77,13 @@ class Detector:
         except (OSError, ValueError):
             return {}
         return found
+
+    def wait_for_state(self) -> None:
+        """Wait until it has taken something in."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not self.progress().get("fleet_state_rows"):
+            assert time.monotonic() < deadline, (self.folder / "log").read_text()[-5000:]
+            time.sleep(0.5)  # between looks
 
     def findings(self, run: str) -> list[Finding]:
         clock = SystemClock()
@@ -128,6 +136,28 @@ def ship(folder: RunFolder, run: str, to: Ship, first: int = 0, last: int = 10**
     writer.close()
 
 
+def test_a_cluster_that_is_away_is_waited_for(tmp_path: Path) -> None:
+    """The query goes on where it was, or begins its last batch again."""
+    folder, broker = write_synthetic_run(tmp_path / "r", SHAPE), kafka.start(tmp_path / "k", {})
+    detector = Detector(broker, tmp_path)
+    try:
+        ship(folder, "fleet-d", detector.ship, last=150)
+        detector.start()
+        detector.wait_for_state()
+        broker.stop()
+        time.sleep(20)  # of the real world: longer than any request waits
+        broker.restart()
+        ship(folder, "fleet-d", detector.ship, first=150)
+        (found,) = detector.wait_for(("fleet-d",)).values()
+        code = detector.stop()
+    finally:
+        detector.stop(signal.SIGKILL)
+        broker.kill()
+
+    assert any(abs(k - 202) <= 3 for k in confirmed(found))
+    assert code == 0
+
+
 def test_the_step_of_every_run_is_found_whatever_is_killed(
     detector: Detector, tmp_path: Path
 ) -> None:
@@ -142,10 +172,7 @@ def test_the_step_of_every_run_is_found_whatever_is_killed(
         )
     announcer.close()
     detector.start()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not detector.progress().get("fleet_state_rows"):
-        assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-5000:]
-        time.sleep(0.5)  # between looks
+    detector.wait_for_state()
     detector.stop(signal.SIGKILL)
     waste.send([ShippedLine("produce.0@host", b"waste")] * 23)
     waste.close()
