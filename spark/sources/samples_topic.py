@@ -32,6 +32,7 @@ from soak.core import json_text
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
 from soak.core.plan.plan import Ship
+from soak.core.ports import Clock
 from spark.sources.journals import batches
 from spark.sources.schema import ROWS
 from spark.sources.topic_log import KafkaTopicLog, TopicLog
@@ -41,6 +42,7 @@ from spark.sources.topic_offsets import (
     Range,
     capped,
     first_offset,
+    lag,
     newest,
     ranges,
 )
@@ -48,7 +50,11 @@ from spark.sources.topic_rows import DeadLetters, KafkaDeadLetters, KnownColumns
 
 NAME = "soak_samples"
 BATCH_RECORDS = 20_000
-"""What one batch takes of a backlog at most: some 2 s of work."""
+"""What one batch takes of a backlog at most, however fast the host is."""
+FIRST_RECORDS = 5000  # before anything is known of the host
+LEAST_RECORDS = 500
+_ON_TIME = 1.2  # intervals; a batch that takes longer holds up the next
+_GROWTH, _MOST_SHRINKAGE = 1.5, 0.25  # of one batch to the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,9 @@ class TopicOptions:
     ship: Ship
     since_ms: int | None = None  # begin with records of this time; None: with the oldest
     batch_records: int = BATCH_RECORDS
+    interval_ns: int = (
+        0  # of the trigger: a backlog is taken in batches that fit into it; 0: of one size
+    )
     has_announcements: bool = False  # also give a row for each announcement of a run
     keeps_dead_letters: bool = False  # in the topic of this name and ".dead"
 
@@ -76,6 +85,7 @@ class TopicOptions:
             "timeout_ns": str(ship.timeout),
             "since_ms": "" if self.since_ms is None else str(self.since_ms),
             "batch_records": str(self.batch_records),
+            "interval_ns": str(self.interval_ns),
             "announcements": str(self.has_announcements).lower(),
             "dead_letters": str(self.keeps_dead_letters).lower(),
         }
@@ -101,6 +111,7 @@ class TopicOptions:
             ship=ship,
             since_ms=int(since) if since else None,
             batch_records=int(options.get("batch_records", BATCH_RECORDS)),
+            interval_ns=int(options.get("interval_ns", 0)),
             has_announcements=options.get("announcements", "false") == "true",
             keeps_dead_letters=options.get("dead_letters", "false") == "true",
         )
@@ -147,13 +158,56 @@ class TopicReader(DataSourceReader):
         return _read(self._options, partition)
 
 
+@dataclass(slots=True)
+class BatchSize:
+    """How many records a batch takes of a backlog, learnt from how long the last ones took.
+
+    Spark asks for the next batch when the last one is done, but not before the next trigger. So a batch that
+    was asked for on time may have taken any part of the interval, and the next one is a little larger.
+    """
+
+    interval_ns: int
+    most: int
+    records: int = FIRST_RECORDS
+    _planned: int = 0  # of the batch in hand; 0: none
+    _planned_ns: int = 0
+    _is_limited: bool = False
+    _is_first: bool = True  # it starts the workers, and says nothing
+
+    def limit(self, now_ns: int) -> int:
+        """Return the size of the next batch; call it when the last one is done."""
+        if not self.interval_ns:
+            return self.most
+        if self._planned and not self._is_first:
+            self._learn((now_ns - self._planned_ns) / self.interval_ns)
+        self._is_first &= not self._planned
+        self._planned = 0
+        return min(self.records, self.most)
+
+    def plan(self, records: int, now_ns: int, *, is_limited: bool) -> None:
+        """Note the batch that follows; `is_limited`: there was more to take."""
+        self._planned, self._planned_ns, self._is_limited = records, now_ns, is_limited
+
+    def _learn(self, intervals: float) -> None:
+        if intervals > _ON_TIME:
+            factor = max(_MOST_SHRINKAGE, 1 / intervals)
+            taken = min(self.records, self._planned)
+            self.records = max(LEAST_RECORDS, int(taken * factor))
+        elif self._is_limited:
+            self.records = min(self.most, int(self.records * _GROWTH))
+
+
 class TopicTail(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What was written since the last batch, a partition a task."""
 
-    def __init__(self, options: TopicOptions, log: TopicLog | None = None) -> None:
+    def __init__(
+        self, options: TopicOptions, log: TopicLog | None = None, clock: Clock | None = None
+    ) -> None:
         """`log` is for a process that plans; a task makes its own."""
         self._options = options
         self._log = log
+        self._clock = clock or SystemClock()
+        self._size = BatchSize(options.interval_ns, options.batch_records)
         self._target: Ends | None = None
 
     def initialOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802  # Spark's name
@@ -173,7 +227,14 @@ class TopicTail(DataSourceStreamReader, SupportsTriggerAvailableNow):
             now = capped(now, self._target)
         if now is None:  # no broker answers: there is nothing new for now
             return start
-        return newest(start, now, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        if isinstance(limit, ReadAllAvailable):
+            return newest(start, now, None)
+        wanted = self._size.limit(self._clock.mono_ns())
+        found = newest(start, now, min(wanted, limit.max_rows))
+        left = lag(found, now)
+        taken = lag(start, now) - left
+        self._size.plan(taken, self._clock.mono_ns(), is_limited=left > 0)
+        return found
 
     def reportLatestOffset(self) -> None:  # noqa: N802  # Spark's name
         """Another question to the cluster in each batch: the progress of the job says how far it is."""

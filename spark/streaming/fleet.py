@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 EXPIRE_SECONDS = 3600
 """After so long without a record, the state of a run is removed."""
+BATCH_RECORDS = 100_000
+"""Of a backlog, on a host that works that fast."""
 MAX_PLACES = 16
 """Runs whose findings are open at once; each has a view of its own in memory."""
 RESTART = Backoff(SECOND_NS, 60 * SECOND_NS)
@@ -144,6 +146,8 @@ class FleetStream:
         options = TopicOptions(
             ship=self.plan.ship,
             since_ms=None if since is None else self.clock.wall_ns() // 10**6 - since * 1000,
+            batch_records=BATCH_RECORDS,
+            interval_ns=self.plan.detection.trigger,
             has_announcements=True,
             keeps_dead_letters=True,
         ).to_options()
