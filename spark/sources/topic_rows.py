@@ -41,6 +41,8 @@ ANNOUNCED = "run_announced"
 """Kind of the event in the row of an announcement."""
 MAX_LETTERS = 1000
 """Records that a task keeps of a range; one producer of waste fills no cluster."""
+MAX_K, MAX_EPOCH = 2**32, 2**32
+"""Seconds and starts of a run; what is larger nobody has counted."""
 MAX_WAITING = 5000
 """Records of a range that wait for their columns line to be repeated in it."""
 _MAX_GAP_SOURCES = 1000
@@ -210,6 +212,9 @@ class TopicRows:
         self, record: TopicRecord, span: Range, run: str, source: str, line: Line
     ) -> Row | None:
         if isinstance(line, Record):
+            if not (0 <= line.k < MAX_K and 0 <= line.epoch < MAX_EPOCH):
+                reason = f"interval {line.k} of epoch {line.epoch} is not one of a run"
+                return self._unreadable(record, run, source, reason)
             known = self.columns.find(run, source, line.columns_id)
             known = known or self._looked_back(span, run, source, line.columns_id)
             found = _Waiting(record.partition, record.offset, run, source, line)

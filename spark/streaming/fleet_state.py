@@ -1,7 +1,8 @@
 """The detectors of many runs inside Spark: a panel a (run, shard), as that run announces its phases and plan.
 
 An announcement comes as a row of its own, which has no source. A run that is never announced is judged by
-the defaults, all of it as soak. The state of a run of which nothing was heard for long is removed by a timer.
+the defaults, all of it as soak. A run whose plan changes, or whose rows no panel can take, begins anew. The
+state of a run of which nothing was heard for long is removed by a timer.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ _USED = (
     *("columns_id", "columns", "values", "trusted", "phase", "events"),
 )
 _SOAK = "soak"
+_KNOWN = "run"
+"""Name of the state that is not the panel's."""
+_OF_THESE_ROWS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 _NOTED_AGAIN = 4  # the last sign of a run is stored four times before it would expire
 
 
@@ -106,10 +110,11 @@ class SharedStates:
     def getListState(self, name: str, *more: Any) -> Any:  # noqa: ANN401, N802  # Spark's name
         return self._kept(name, self._handle.getListState, more)
 
-    def clear(self) -> None:
-        """Remove all that is kept of the present key."""
-        for state in self._states.values():
-            state.clear()
+    def clear(self, *kept: str) -> None:
+        """Remove all that is stored of the present key, but for these names."""
+        for name, state in self._states.items():
+            if name not in kept:
+                state.clear()
 
     def _kept(self, name: str, make: Any, more: tuple[Any, ...]) -> Any:  # noqa: ANN401  # a state
         if name not in self._states:
@@ -129,9 +134,9 @@ class FleetProcessor(StatefulProcessor):
         self._handle = handle
         self._shared = SharedStates(handle)
         # what is announced, and when a row of the run was last noted
-        self._known = self._shared.getValueState("run", "announced string, heard_ms bigint")
+        self._known = self._shared.getValueState(_KNOWN, "announced string, heard_ms bigint")
         self._panels: dict[tuple[Config, outage.Config], PanelProcessor] = {}
-        self._panel("")  # Spark wants to know of all states now
+        self._panel(Announced())  # Spark wants to know of all states now
 
     def handleInputRows(  # noqa: N802  # Spark's name
         self,
@@ -154,7 +159,14 @@ class FleetProcessor(StatefulProcessor):
         # numbers beside the nulls of an announcement are floats
         records = records.astype({"k": np.int64, "epoch": np.int64})
         records["phase"] = said.phases_at(records["k"].to_numpy())
-        yield from self._panel(said.detection).handleInputRows(key, iter([records]), timerValues)
+        if self._detectors(said) != self._detectors(known):
+            self._shared.clear(_KNOWN)  # what one plan has made another may not be able to read
+        try:
+            yield from self._panel(said).handleInputRows(key, iter([records]), timerValues)
+        except _OF_THESE_ROWS as error:
+            # Anybody may write to the topic: what no panel can take must not stop those of other runs.
+            LOG.warning("run_not_judged run=%s rows=%d error=%r", key[0], len(records), error)
+            self._shared.clear(_KNOWN)
 
     def handleExpiredTimer(  # noqa: N802  # Spark's name
         self,
@@ -185,8 +197,11 @@ class FleetProcessor(StatefulProcessor):
             return
         self._known.update((said.to_text(), now_ms))
 
-    def _panel(self, detection: str) -> PanelProcessor:
-        config = announced_detectors(detection) or (self._config, self._outages)
+    def _detectors(self, said: Announced) -> tuple[Config, outage.Config]:
+        return announced_detectors(said.detection) or (self._config, self._outages)
+
+    def _panel(self, said: Announced) -> PanelProcessor:
+        config = self._detectors(said)
         if config not in self._panels:
             panel = PanelProcessor(*config)
             panel.init(self._shared)  # type: ignore[arg-type]  # it only asks for states

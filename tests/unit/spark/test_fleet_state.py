@@ -128,6 +128,31 @@ def test_an_announced_plan_says_how(frame: pd.DataFrame) -> None:
     assert steps(Fleet().take(frame)) != set()
 
 
+def test_a_plan_that_is_announced_late_begins_anew(frame: pd.DataFrame) -> None:
+    """It may want another window than what was kept so far."""
+    wide = '{"detectors": {"level_shift": {"baseline": "90s"}}}'
+    fleet = Fleet()
+    first, second = halves(frame)
+
+    fleet.take(first)
+    found = fleet.take(announced(second, phases=PHASES, detection=wide))
+
+    assert all(change.raised_k >= 150 + 90 for change in found)
+
+
+def test_rows_that_no_panel_can_take_stop_no_other(frame: pd.DataFrame) -> None:
+    """Their run begins anew with the rows after them."""
+    fleet = Fleet()
+    first, second = halves(frame)
+    broken = first.assign(columns="[{}]")
+
+    nothing = fleet.take(broken)
+    found = fleet.take(first) + fleet.take(second)
+
+    assert nothing == []
+    assert any(abs(k - 202) <= 3 for k in confirmed(found))
+
+
 @pytest.mark.parametrize("text", ["", "[", "[]", '{"later": 1}', '{"trigger": "never"}'])
 def test_an_announced_plan_that_cannot_be_read_is_none(text: str) -> None:
     """A later program has written it, or anybody."""
