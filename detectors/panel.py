@@ -1,4 +1,8 @@
-"""All kinds of changes of one run and shard behind one `update`, their states in one blob."""
+"""All kinds of changes of one run and shard behind one `update`, their states in one blob.
+
+What is said of a source follows from its own records alone, so the sources of a run may be dealt out to any
+number of panels. Objectives count the clients of a run together; they are in `detectors.objectives`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import minimum_effect, objectives, outage
+from detectors import minimum_effect, outage
 from detectors.client_seconds import LONG_GAP_SECONDS, BySource, Second, is_headline, latency_of
 from detectors.kinds import drift, spikes, tail
 from detectors.kinds.recent_rows import MINUTE, Recent
@@ -29,7 +33,7 @@ from soak.core.units import SECOND_NS
 # series raises one change: a step first, then spikes, then a drift, then a tail. So series and second
 # identify a change; spikes and drifts that had to wait are raised again later.
 
-VERSION = 140
+VERSION = 141
 """Version of the state of all kinds; the state of steps in it has a version of its own."""
 LAYOUT = f"{VERSION}.{online_state.VERSION}"
 """Of the whole state: what differs in it cannot be read."""
@@ -82,14 +86,9 @@ class Panel:
         watched: Callable[[Column], bool] = is_headline,
         effect: minimum_effect.Config | None = None,
         outages: outage.Config | None = None,
-        settings: objectives.Settings | None = None,
     ) -> None:
-        """`effect`: what kinds other than steps must clear; by default what `config` says.
-
-        `settings`: the objectives of the run; by default none.
-        """
+        """`effect`: what kinds other than steps must clear; by default what `config` says."""
         self._outages = outage.Outages(outages)
-        self._objectives = objectives.Objectives(settings or objectives.Settings())
         self._is_watched = watched
         self._baseline = config.baseline // SECOND_NS
         self._effect = effect or config.minimum_effect
@@ -112,17 +111,12 @@ class Panel:
     ) -> list[Change]:
         """Take the next second of one source; return all that is to be said, outages first, then steps."""
         second = Second(k, values, valid, phase, epoch)
-        self._objectives.update(source, columns, second)
         outages = self._outages.update(source, columns, second)
         moment = self._steps.gate(source).take(k, epoch, phase, is_valid=valid)
         if not moment.is_new:
             return outages
         steps = self._steps.take(source, columns, k, values, moment)
         return [*outages, *self._with_other_kinds(source, columns, second, moment, steps)]
-
-    def settle(self) -> list[Change]:
-        """Return the objectives that were missed; call it when all sources up to one instant were taken."""
-        return self._objectives.settle()
 
     def _with_other_kinds(
         self,
@@ -194,7 +188,6 @@ class Panel:
             "tails": tails,
             "near": dataclasses.asdict(self._near),
             "outages": self._outages.to_state(),
-            "objectives": self._objectives.to_state(),
             "sources": {
                 source: {name: one.to_state() for name, one in series.items()}
                 for source, series in self._sources.items()
@@ -211,7 +204,6 @@ class Panel:
         config: Config,
         watched: Callable[[Column], bool] = is_headline,
         outages: outage.Config | None = None,
-        settings: objectives.Settings | None = None,
     ) -> Panel:
         """Return the panel that `to_bytes` described.
 
@@ -219,13 +211,12 @@ class Panel:
             ValueError: the bytes are damaged or of another version.
         """
         at, (steps, odds, text) = online_state.unpack_header(blob, _MAGIC, VERSION, 3)
-        panel = cls(config, watched, outages=outages, settings=settings)
+        panel = cls(config, watched, outages=outages)
         panel._steps = online_panel.Panel.from_bytes(blob[at : at + steps], config)
         at += steps
         rest = json.loads(blob[at + odds : at + odds + text])
         panel._tails.restore(blob[at : at + odds], rest["tails"])
         panel._outages.restore(rest["outages"])
-        panel._objectives.restore(rest["objectives"])
         panel._near = NearSteps(**rest["near"])
         panel._sources = {
             source: {name: _Watched.of(one) for name, one in series.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import shutil
 import threading
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from pyspark.sql.functions import max as greatest
 from pyspark.sql.types import LongType
 
 from detectors.objectives import settings_of
-from detectors.panel import LAYOUT
 from soak.core.model import Change, Column
 from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
@@ -31,26 +31,26 @@ from spark.sources.journals import NAME, JournalSource
 from spark.sources.offsets import newest
 from spark.streaming.attribution import Attribution
 from spark.streaming.checkpoint import Headway, await_predecessor, committed, held, is_all_read
-from spark.streaming.panel_state import detect
+from spark.streaming.panel_state import detect, layout, shard_labels
 
 # --- Which layout the state in the detector's checkpoint has: one of another program is not read, but
 # made anew.
 # The journals hold all that made it, so the query begins at their first second again.
 
 
-def forget_other(folder: RunFolder, layout: str = LAYOUT) -> None:
+def forget_other(folder: RunFolder, wanted: str) -> None:
     """Remove a checkpoint that a program with another layout wrote, and note the one that comes now.
 
     Killed in between, the next start does the same again. No Spark may use the checkpoint.
     """
     note = folder.spark / "layout"
     known = note.read_text(errors="replace").strip() if note.exists() else ""
-    if known == layout:
+    if known == wanted:
         return
     if folder.checkpoint.exists():
-        _LOG.warning("detector_state_rebuilt was=%s is=%s", known or "unknown", layout)
+        _LOG.warning("detector_state_rebuilt was=%s is=%s", known or "unknown", wanted)
         shutil.rmtree(folder.checkpoint)
-    write_atomically(note, layout + "\n")
+    write_atomically(note, wanted + "\n")
 
 
 # --- The streaming daemon: journals in, change points and findings out, across any number of kills.
@@ -82,11 +82,12 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
         manager.ready()  # what is recorded from now on is taken in, however long Spark takes to start
         await_predecessor(folder.spark, clock)
         manager.alive()  # each step of the start is progress, and so is each batch that is committed
-        forget_other(folder)
+        forget_other(folder, layout(plan.detection.shards))
         temporary = folder.spark / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
         log = folder.logs / "spark.log"
-        session = build_session("soak detect-stream", temporary=temporary, cores=1, log=log)
+        cores = min(plan.detection.shards, os.cpu_count() or 1)
+        session = build_session("soak detect-stream", temporary=temporary, cores=cores, log=log)
         manager.alive()
         try:
             with held(session, folder.spark):
@@ -140,6 +141,7 @@ class _Stream:
             detectors[STREAM_DETECTOR],
             detectors[OUTAGE_DETECTOR],
             settings_of(self.plan),
+            shard_labels(session, self.known.id, self.plan.detection.shards),
         )
 
         def on_batch(frame: DataFrame, batch: int) -> None:

@@ -1,4 +1,7 @@
-"""The detector inside Spark: one panel a (run, shard), its state one blob.
+"""The detector inside Spark: one panel a (run, shard), and the objectives of a run as a key of their own.
+
+A source belongs to one shard for good, and what is said of it follows from its own records. Objectives count
+all clients of a run together: their records come a second time, under the shard `OBJECTIVES`.
 
 There is no watermark: each source advances alone in the order of (epoch, k), and the panel ignores what it
 has seen. No timer either: the state is deleted with the folder of its run.
@@ -6,30 +9,50 @@ has seen. No timer either: the state is deleted with the folder of its run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
 from pyspark.sql.functions import col
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from detectors import objectives, outage
+from detectors import panel as detector_panel
+from detectors.client_seconds import Second
 from detectors.level_shift import Config
 from detectors.panel import Panel
+from soak.core import json_text
 from soak.core.model import Change
 from spark.sources.schema import CHANGES, columns_of
+from spark.streaming import stored_panel
+from spark.streaming.stored_panel import ColumnTexts, LivePanels, Row, StoredPanel
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.stateful_processor import TimerValues
+
+OBJECTIVES = -1
+"""The shard whose key counts the clients of a run; it has no panel."""
+CLIENTS = ("produce.", "consume.")
+"""How the names of sources begin that objectives count."""
+_LABELS_TRIED = 64  # per shard, for one that the shuffle puts where it is wanted
 
 _USED = (
     *("run", "shard", "source", "epoch", "k"),
     *("columns_id", "columns", "values", "trusted", "phase"),
 )
+_FED = ("source", "epoch", "k", "columns_id", "trusted", "phase", "values")
 
-_FED = ("source", "epoch", "k", "columns_id", "values", "trusted", "phase")
+# Spark makes a processor for each task, and keeps its Python workers: what outlives a task is here.
+_LIVE = LivePanels()
+
+
+def layout(shards: int = 1) -> str:
+    """Return a name that differs for states that this program, or so many shards, cannot go on from."""
+    return f"{detector_panel.LAYOUT}.{stored_panel.VERSION}-{shards}"
 
 
 def detect(
@@ -37,12 +60,19 @@ def detect(
     config: Config,
     outages: outage.Config | None = None,
     settings: objectives.Settings | None = None,
+    labels: Sequence[int] = (0,),
 ) -> DataFrame:
-    """Return the changes (`CHANGES`) in rows of `ROWS`; a stream, for it keeps state."""
+    """Return the changes (`CHANGES`) in rows of `ROWS`; a stream, for it keeps state.
+
+    `labels`: a number for each shard, all different and not negative, see `shard_labels`.
+    """
     records = rows.where(col("gap").isNull()).select(*_USED)
-    # One partition satisfies the grouping, so nothing is shuffled. `detect` of a fleet will shard.
+    if len(labels) == 1:
+        records = records.coalesce(1)  # one partition satisfies the grouping: nothing is shuffled
+    counted = settings is not None and bool(settings.objectives)
+    shards = shards_of(labels, with_objectives=counted)
     return (
-        records.coalesce(1)
+        records.withColumn("shard", F.explode(shards) if counted else shards[0])
         .groupBy("run", "shard")
         .transformWithStateInPandas(
             PanelProcessor(config, outages, settings), CHANGES, "Append", "None"
@@ -50,21 +80,58 @@ def detect(
     )
 
 
+def shards_of(labels: Sequence[int], *, with_objectives: bool) -> Column:
+    """Return the shards that a row goes to as an array: that of its source, and `OBJECTIVES` of a client."""
+    known = F.array(*(F.lit(label).cast("long") for label in labels))
+    own = F.get(
+        known, F.pmod(F.crc32(col("source").cast("binary")), F.lit(len(labels))).cast("int")
+    )
+    if not with_objectives:
+        return F.array(own)
+    is_client = F.lit(False)  # of SQL
+    for prefix in CLIENTS:
+        is_client |= col("source").startswith(prefix)
+    both = F.array(own, F.lit(OBJECTIVES).cast("long"))
+    return F.when(is_client, both).otherwise(F.array(own))
+
+
+def shard_labels(session: SparkSession, run: str, shards: int) -> list[int]:
+    """Return a label for each shard, such that each has a partition of the shuffle to itself.
+
+    Spark chooses the partition by the hash of run and label, which would put some labels together. Sets the
+    number of partitions, on which the labels depend, to that of shards: the state must find its labels again
+    on a machine with more cores.
+    """
+    session.conf.set("spark.sql.shuffle.partitions", str(shards))
+    if shards == 1:
+        return [0]
+    tried = session.range(shards * _LABELS_TRIED).select(
+        "id", F.pmod(F.hash(F.lit(run), col("id")), F.lit(shards)).alias("partition")
+    )
+    by_partition: dict[int, int] = {}
+    for row in sorted(tried.collect()):
+        by_partition.setdefault(row["partition"], row["id"])
+    return [by_partition[at] for at in range(shards)]
+
+
 class PanelProcessor(StatefulProcessor):
-    """Feeds the rows of a batch to the panel of their key."""
+    """Feeds the rows of a batch to the panel of their key, or to the objectives of their run."""
 
     def __init__(
         self,
         config: Config,
         outages: outage.Config | None = None,
         settings: objectives.Settings | None = None,
+        live: LivePanels | None = None,
     ) -> None:
+        """`live`: the panels that earlier tasks of this process left; by default those of the worker."""
         self._config = config
         self._outages = outages
-        self._settings = settings
+        self._settings = settings or objectives.Settings()
+        self._live = live
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._state = handle.getValueState("panel", "blob binary")
+        self._parts = handle.getMapState("parts", "name string", "bytes binary")
 
     def handleInputRows(  # noqa: N802  # Spark's name
         self,
@@ -74,15 +141,11 @@ class PanelProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """Take all frames, then write the state once; rows come in no order."""
         batch = pd.concat(list(rows), ignore_index=True)
-        state = self._state.get()
-        if state is None:
-            panel = Panel(self._config, outages=self._outages, settings=self._settings)
+        run, shard = str(batch["run"].to_numpy()[0]), int(batch["shard"].to_numpy()[0])
+        if shard == OBJECTIVES:
+            changes = self._counted(*rows_of(batch))
         else:
-            panel = Panel.from_bytes(
-                bytes(state[0]), self._config, outages=self._outages, settings=self._settings
-            )
-        changes = fed(panel, batch)
-        self._state.update((panel.to_bytes(),))
+            changes = self._detected((run, shard), *rows_of(batch))
         if changes:
             # as objects: pandas would make floats of the seconds of a column that has none in a row
             yield pd.DataFrame(
@@ -90,25 +153,52 @@ class PanelProcessor(StatefulProcessor):
             )
 
     def close(self) -> None:
-        """Nothing is held between batches."""
+        """Nothing is held between batches but live panels, which follow from the state."""
+
+    def _detected(
+        self, key: tuple[str, int], rows: Sequence[Row], texts: ColumnTexts
+    ) -> list[Change]:
+        name = (*key, self._config, self._outages)
+        stored = StoredPanel(self._parts, self._new, self._read)
+        panels = _LIVE if self._live is None else self._live
+        live, changes = stored.take(panels.take_out(name), rows, texts)
+        panels.put(name, live)
+        return changes
+
+    def _counted(self, rows: Sequence[Row], texts: ColumnTexts) -> list[Change]:
+        counted, name = objectives.Objectives(self._settings), ("objectives",)
+        state = self._parts.getValue(name)
+        if state is not None:
+            counted.restore(json_text.loads(bytes(state[0])))
+        columns = {of: columns_of(text) for of, text in texts.items()}
+        for row in rows:
+            second = Second(row.k, row.values, row.is_valid, row.phase, row.epoch)
+            counted.update(row.source, columns[row.source, row.columns_id], second)
+        changes = counted.settle()
+        text = json.dumps(counted.to_state(), separators=(",", ":"))
+        self._parts.updateValue(name, (text.encode(),))
+        return changes
+
+    def _new(self) -> Panel:
+        return Panel(self._config, outages=self._outages)
+
+    def _read(self, blob: bytes) -> Panel:
+        return Panel.from_bytes(blob, self._config, outages=self._outages)
 
 
-def fed(panel: Panel, batch: pd.DataFrame) -> list[Change]:
-    """Give rows, in any order, to the panel; return the changes in the order of their discovery."""
+def rows_of(batch: pd.DataFrame) -> tuple[list[Row], ColumnTexts]:
+    """Return the rows of a batch, which come in any order, by source and in the order of their time."""
     named = batch.dropna(subset=["columns"])
-    columns = {
-        (source, name): columns_of(text)
+    texts = {
+        (source, name): text
         for source, name, text in zip(
             named["source"], named["columns_id"], named["columns"], strict=True
         )
     }
-    changes = []
     ordered = batch.sort_values(["source", "epoch", "k"])
-    for source, epoch, k, name, values, valid, phase in zip(
-        *(ordered[name] for name in _FED), strict=True
-    ):
-        taken = np.asarray(values, dtype=np.float64)
-        changes += panel.update(
-            source, columns[source, name], int(k), taken, bool(valid), phase, epoch=int(epoch)
+    return [
+        Row(source, int(epoch), int(k), name, bool(valid), phase, np.asarray(values, np.float64))
+        for source, epoch, k, name, valid, phase, values in zip(
+            *(ordered[name] for name in _FED), strict=True
         )
-    return [*changes, *panel.settle()]
+    ], texts

@@ -247,14 +247,20 @@ class Journal:
     sync: Duration = 5 * SECOND_NS  # flushed to disk this often
 
 
+MAX_SHARDS = 64
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Detection:
     trigger: Duration = 5 * SECOND_NS  # interval between batches of Spark
+    shards: int = 1  # parts of a run, each of its sources in one, that Spark works on at once
     detectors: PluginConfigs = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.trigger < SECOND_NS // 2:
             raise ValueError("trigger must be at least 500ms")
+        if not 1 <= self.shards <= MAX_SHARDS:
+            raise ValueError(f"shards must lie between 1 and {MAX_SHARDS}")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

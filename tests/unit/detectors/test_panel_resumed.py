@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 
 from detectors.client_seconds import identity
 from detectors.level_shift import Config
-from detectors.objectives import Settings
 from detectors.panel import Panel
 from soak.core.model import Change, Column
-from soak.core.plan.objectives import parse_objective
 from soak.core.units import SECOND_NS
 
 pytestmark = pytest.mark.long
 
 CONFIG = Config(baseline=25 * SECOND_NS, false_alarms=3600 * SECOND_NS, panel_size=5)
-OBJECTIVES = Settings((parse_objective("p99 publish <= 50ms for 99% of minutes"),), 600)
 LATENCY, ABOVE = "publish_latency_seconds", "publish_latency_above_messages"
 ODD = (0.0, -0.01, np.nan, np.inf, -np.inf)
 
@@ -91,13 +88,11 @@ def rows(stretches: Sequence[Stretch]) -> Iterator[Row]:
 
 def fed(stretches: Sequence[Stretch], cuts: frozenset[int]) -> tuple[list[Change], bytes]:
     """Return the changes and the last state; behind each of the `cuts` the panel is stored and read."""
-    panel, found = Panel(CONFIG, settings=OBJECTIVES), []
+    panel, found = Panel(CONFIG), []
     for at, (epoch, k, own, values, one) in enumerate(rows(stretches)):
         found += panel.update("produce.0@h", own, k, values, one.is_valid, one.phase, epoch=epoch)
-        if at % 5 == 0:
-            found += panel.settle()
         if at in cuts:
-            panel = Panel.from_bytes(panel.to_bytes(), CONFIG, settings=OBJECTIVES)
+            panel = Panel.from_bytes(panel.to_bytes(), CONFIG)
     return found, panel.to_bytes()
 
 

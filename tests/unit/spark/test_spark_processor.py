@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,8 @@ from spark.batch.timeline import assemble, digest_rows
 from spark.sources.journals import batches, rows
 from spark.sources.offsets import ColumnsIndex, newest, spans
 from spark.sources.schema import ARROW_ROWS, CHANGES, NOT_CARRIED, ROWS, columns_of, columns_text
-from spark.streaming.panel_state import PanelProcessor, fed
+from spark.streaming.panel_state import OBJECTIVES, PanelProcessor, rows_of
+from spark.streaming.stored_panel import LivePanel, StoredPanel
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 pytestmark = pytest.mark.long
@@ -50,6 +51,15 @@ def found(tester: TwsTester, frame: pd.DataFrame) -> list[Change]:
     return [
         Change.from_row(dict(zip(answer.columns, row, strict=True))) for row in answer.to_numpy()
     ]
+
+
+def stored(tester: TwsTester) -> bytes:
+    """Return the bytes of the panel as the state has it."""
+    tester.handle.setGroupingKey(KEY)
+    parts = tester.handle.getMapState("parts", "name string", "bytes binary")
+    config = Config()
+    read = partial(Panel.from_bytes, config=config)
+    return StoredPanel(parts, partial(Panel, config), read).panel().to_bytes()
 
 
 def parts_of(frame: pd.DataFrame, count: int) -> list[pd.DataFrame]:
@@ -95,7 +105,8 @@ def test_stream_and_report_judge_objectives_alike(frame: pd.DataFrame, tmp_path:
     timeline = assemble(write_synthetic_run(tmp_path / "r", shape), digest_rows)
     tester = TwsTester(PanelProcessor(Config(), settings=settings_of(timeline.plan)))
 
-    changes = [change for part in parts_of(frame, 40) for change in found(tester, part)]
+    clients = frame[~frame["source"].str.startswith("probe")].assign(shard=OBJECTIVES)
+    changes = [change for part in parts_of(clients, 40) for change in found(tester, part)]
 
     online = {change.series: change for change in changes if change.kind == "objective"}
     offline = {change.series: change for change in judge(timeline).breaches}
@@ -115,7 +126,7 @@ def test_sources_with_the_same_id_of_columns_keep_their_own(tmp_path: Path) -> N
     listed = spans(folder.journal, {}, newest(folder.journal, {}, None), ColumnsIndex())
     frame = pd.concat([part.to_pandas() for part in batches(rows(folder.path, "r", listed))])
 
-    assert fed(Panel(Config()), frame) == []
+    assert LivePanel(Panel(Config())).take(*rows_of(frame)) == []
     ours = frame[frame["columns_id"] == "abc"]
     assert dict(zip(ours["source"], map(columns_of, ours["columns"]), strict=True)) == columns
 
@@ -125,10 +136,10 @@ def test_rows_delivered_again_change_nothing(frame: pd.DataFrame) -> None:
     tester = TwsTester(PanelProcessor(Config()))
     for part in parts_of(frame, 10):
         found(tester, part)
-    state = tester.peekValueState("panel", KEY)
+    panel = stored(tester)
 
     assert found(tester, parts_of(frame, 10)[-1]) == []
-    assert tester.peekValueState("panel", KEY) == state
+    assert stored(tester) == panel
 
 
 def test_a_second_start_with_a_clock_set_back_is_taken_in(frame: pd.DataFrame) -> None:
@@ -141,35 +152,16 @@ def test_a_second_start_with_a_clock_set_back_is_taken_in(frame: pd.DataFrame) -
     assert any("latency" in c.series and c.state == "confirmed" for c in again)
 
 
-def test_the_state_is_one_blob_that_the_panel_reads(frame: pd.DataFrame) -> None:
-    """A value, bytes, with the panel's own version in front."""
-    tester = TwsTester(PanelProcessor(Config()))
-    found(tester, frame)
-    (blob,) = tester.peekValueState("panel", KEY) or (b"",)
-
-    assert Panel.from_bytes(bytes(blob), Config()).to_bytes() == bytes(blob)
-
-
 def test_the_state_is_written_once_for_all_frames_of_a_batch(frame: pd.DataFrame) -> None:
     """Spark may deliver a batch in several frames."""
+    whole, halves = TwsTester(PanelProcessor(Config())), TwsTester(PanelProcessor(Config()))
+    found(whole, frame)
+    halves.handle.setGroupingKey(KEY)
+    frames = iter([frame.iloc[:500], frame.iloc[500:]])
+    changes = list(halves.processor.handleInputRows(KEY, frames, None))  # type: ignore[arg-type]  # unused
 
-    class Counting:
-        def __init__(self) -> None:
-            self.values: list[Any] = []
-
-        def get(self) -> Any:
-            return self.values[-1] if self.values else None
-
-        def update(self, value: Any) -> None:
-            self.values.append(value)
-
-    processor, state = PanelProcessor(Config()), Counting()
-    processor._state = state  # type: ignore[assignment]  # what `init` would set
-    halves = iter([frame.iloc[:500], frame.iloc[500:]])
-    changes = list(processor.handleInputRows(KEY, halves, None))  # type: ignore[arg-type]  # unused
-
-    assert len(state.values) == 1
     assert len(changes) == 1
+    assert halves.peekMapState("parts", KEY) == whole.peekMapState("parts", KEY)
 
 
 def test_rows_carry_every_field_of_a_record_but_those_named(frame: pd.DataFrame) -> None:

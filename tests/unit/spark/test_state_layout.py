@@ -6,11 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from detectors.panel import LAYOUT
 from soak.store.run_folder import RunFolder
 from spark.streaming.job import forget_other
+from spark.streaming.panel_state import layout
 
-NOTES = {"none": None, "older": "128.4\n", "newer": "131.7\n", "damaged": "\udcff\n"}
+LAYOUT = layout()
+NOTES = {
+    "none": None,
+    "older": "128.4\n",
+    "newer": "131.7\n",
+    "damaged": "\udcff\n",
+    "other shards": f"{layout(2)}\n",
+}
 
 
 def begun(tmp_path: Path, note: str | None) -> RunFolder:
@@ -29,10 +36,10 @@ def test_a_state_of_another_layout_is_made_anew_and_said_once(
 ) -> None:
     folder = begun(tmp_path, note)
 
-    forget_other(folder)
+    forget_other(folder, LAYOUT)
     is_left = folder.checkpoint.exists()
     (folder.checkpoint / "commits").mkdir(parents=True)
-    forget_other(folder)
+    forget_other(folder, LAYOUT)
 
     assert (is_left, folder.checkpoint.exists()) == (False, True)
     (line,) = [record.getMessage() for record in caplog.records]
@@ -45,8 +52,8 @@ def test_a_state_of_this_layout_is_kept_and_a_new_run_says_nothing(
 ) -> None:
     same, new = begun(tmp_path / "same", f"{LAYOUT}\n"), RunFolder(tmp_path / "new")
 
-    forget_other(same)
-    forget_other(new)
+    forget_other(same, LAYOUT)
+    forget_other(new, LAYOUT)
 
     assert (same.checkpoint / "commits" / "7").exists()
     assert (new.spark / "layout").read_text() == f"{LAYOUT}\n"
