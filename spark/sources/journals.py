@@ -22,18 +22,22 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 from pyspark.sql.types import StructType
 
+from soak.core.clock import SystemClock
+from soak.core.ports import Clock
 from soak.store.journal.reader import SourceReader
 from soak.store.run_folder import RunFolder, read_phases
-from spark.sources.offsets import ColumnsIndex, Offset, Span, columns_at, newest, spans
+from spark.sources.offsets import ColumnsIndex, Offset, Span, columns_at, newest, size_bytes, spans
+from spark.sources.pacing import Pace
 from spark.sources.schema import ARROW_ROWS, ROWS, Row, gap_row, record_row
 
 NAME = "soak_journal"
-BATCH_BYTES = 16 * 2**20  # some 15 minutes of three sources: what one batch of a late start takes
+BATCH_BYTES = 16 * 2**20
+"""What one batch takes at most, however fast the host is."""
 _ROWS_A_BATCH = 2_000
 
 
 class JournalSource(DataSource):
-    """Options: `run_dir`, and `run`, the run's id."""
+    """Options: `run_dir`; `run`, the run's id; `interval_ns` from batch to batch of a stream that keeps up."""
 
     @classmethod
     def name(cls) -> str:
@@ -53,10 +57,11 @@ class JournalSource(DataSource):
 class _Place:
     folder: Path
     run: str
+    interval_ns: int
 
     @classmethod
     def of(cls, options: Any) -> _Place:  # noqa: ANN401  # Spark's own dictionary
-        return cls(Path(options["run_dir"]), options["run"])
+        return cls(Path(options["run_dir"]), options["run"], int(options.get("interval_ns", 0)))
 
     @property
     def journal(self) -> Path:
@@ -87,9 +92,10 @@ class JournalReader(DataSourceReader):
 class JournalTail(DataSourceStreamReader):
     """What was appended since the last batch, in one partition: a worker more costs more."""
 
-    def __init__(self, place: _Place) -> None:
+    def __init__(self, place: _Place, clock: Clock | None = None) -> None:
         self._place = place
         self._index = ColumnsIndex()
+        self._pace = Pace(clock or SystemClock(), place.interval_ns, BATCH_BYTES)
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
         return {}
@@ -98,11 +104,19 @@ class JournalTail(DataSourceStreamReader):
         return ReadMaxBytes(BATCH_BYTES)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  # Spark's name
-        if isinstance(limit, ReadMaxBytes):
-            return newest(self._place.journal, start, limit.max_bytes)
+        journal = self._place.journal
         if isinstance(limit, ReadAllAvailable):
-            return newest(self._place.journal, start, None)
+            return newest(journal, start, None)
+        if isinstance(limit, ReadMaxBytes):
+            return self._next(start, limit.max_bytes) if self._pace.is_time() else start
         raise ValueError(f"a journal is limited by bytes, not by {limit}")
+
+    def _next(self, start: Offset, most_bytes: int) -> Offset:
+        journal = self._place.journal
+        end = newest(journal, start, min(most_bytes, self._pace.limit_bytes))
+        is_limited = end != newest(journal, start, None)
+        self._pace.plan(size_bytes(journal, start, end), is_limited=is_limited)
+        return end
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         listed = spans(self._place.journal, start, end, self._index)

@@ -64,6 +64,21 @@ def newest(journal: Path, start: Offset, limit_bytes: int | None) -> Offset:
     return {**start, **{name: _advanced(journal / name, start.get(name), share) for name in names}}
 
 
+def size_bytes(journal: Path, start: Offset, end: Offset) -> int:
+    """Return how many bytes lie between two places; at least 1 where the places differ."""
+    found = 0
+    for source, (last, end_bytes) in end.items():
+        first, begin = start.get(source, [-1, 0])
+        found += end_bytes
+        if first == last:
+            found -= begin
+            continue
+        for path in segments(journal / source):
+            if first <= int(path.stem) < last:
+                found += path.stat().st_size - (begin if int(path.stem) == first else 0)
+    return max(found, int(start != end))
+
+
 def spans(journal: Path, start: Offset, end: Offset, index: ColumnsIndex) -> list[Span]:
     """Return what lies between two places of every source, by source and file."""
     found = []

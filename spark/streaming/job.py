@@ -133,7 +133,11 @@ class _Stream:
 
     def _started(self, session: SparkSession, attribution: Attribution) -> StreamingQuery:
         session.dataSource.register(JournalSource)
-        options = {"run_dir": str(self.folder.path), "run": self.known.id}
+        options = {
+            "run_dir": str(self.folder.path),
+            "run": self.known.id,
+            "interval_ns": str(self.plan.detection.trigger),
+        }
         rows = session.readStream.format(NAME).options(**options).load()
         detectors = self.plan.detection.detectors
         changes = detect(
@@ -153,7 +157,7 @@ class _Stream:
         return (
             changes.writeStream.queryName("detect")
             .option("checkpointLocation", str(self.folder.checkpoint))
-            .trigger(processingTime=f"{self.plan.detection.trigger // 10**6} milliseconds")
+            .trigger(processingTime="0 seconds")  # the source keeps the interval, see `pacing`
             .foreachBatch(on_batch)
             .start()
         )
