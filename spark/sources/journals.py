@@ -37,7 +37,7 @@ _ROWS_A_BATCH = 2_000
 
 
 class JournalSource(DataSource):
-    """Options: `run_dir`; `run`, the run's id; `interval_ns` from batch to batch of a stream that keeps up."""
+    """Options: `run_dir`; `run`, the run's id; `interval_ns`, of the batches of a stream."""
 
     @classmethod
     def name(cls) -> str:

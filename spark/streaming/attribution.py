@@ -1,12 +1,13 @@
 """From change points to findings: grouped into incidents, and given a cause once enough is known.
 
-Runs in the driver after the stateful operator, from what the store and the journals say, so a batch that is
-delivered again, or a process that starts anew, comes to the same findings.
+Runs in the driver beside the query, from what the store and the journals say, so a batch that is delivered
+again, or a process that starts anew, comes to the same findings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -50,6 +51,8 @@ class Attribution:
     _host: str = field(init=False)  # the one that this process is on
     _own: tuple[int, int] = (-1, 0)  # the newest second of its sources, and since when it is that
     _is_settled: bool = False  # all findings are
+    _has_news: bool = False  # changes that were stored since the last look
+    _turn: threading.Lock = field(default_factory=threading.Lock)  # at the store
 
     def __post_init__(self) -> None:
         self.history = History(self.folder.journal)
@@ -58,49 +61,80 @@ class Attribution:
 
     def advance(self, changes: Sequence[Change]) -> None:
         """Take the changes of a batch, which may be none, and judge what can be judged by now."""
-        if changes or not self._is_settled:
-            self._work(changes, is_over=False)
+        self.record(changes)
+        self.judge()
+
+    def record(self, changes: Sequence[Change]) -> None:
+        """Store the changes of a batch; `judge` may run meanwhile in another thread."""
+        if not changes:
+            return
+        with self._turn, self.findings.open() as store:
+            store.record_changes(self.run, changes)
+        self._has_news = True
+
+    def judge(self) -> None:
+        """Judge what can be judged by now: nothing while all findings are settled and no change is new."""
+        if self._has_news or not self._is_settled:
+            self._work(is_over=False)
 
     def conclude(self) -> None:
         """Judge what is still open by what is known: no more records will come to this process."""
-        self._work((), is_over=True)
+        self._work(is_over=True)
 
-    def _work(self, changes: Sequence[Change], *, is_over: bool) -> None:
-        with self.findings.open() as store:
-            store.record_changes(self.run, changes)
+    def _work(self, *, is_over: bool) -> None:
+        """Bring the findings up to date; while it thinks, the store is free for the changes of a batch."""
+        self._has_news = False
+        try:
+            self._judge_all(is_over=is_over)
+        except BaseException:
+            self._has_news = True  # so that the next try takes all of it
+            raise
+
+    def _judge_all(self, *, is_over: bool) -> None:
+        with self._turn, self.findings.open() as store:
             known = store.changes(self.run)
             stored = {finding.key: finding for finding in store.findings(self.run)}
             assigned = store.assigned(self.run)
-            found = group(known, assigned, step_config(self.plan).minimum_effect)
-            incidents = named(self.run, found, {*stored, *assigned.values()})
-            members = {
-                identity(c): incident.key for incident in incidents for c in incident.changes
-            }
+        found = group(known, assigned, step_config(self.plan).minimum_effect)
+        incidents = named(self.run, found, {*stored, *assigned.values()})
+        members = {identity(c): incident.key for incident in incidents for c in incident.changes}
+        judged = self._findings_of(incidents, stored, known, is_over=is_over)
+        with self._turn, self.findings.open() as store:
             # before the findings: a crash between leaves keys without a finding, which the next makes
             store.assign(
                 self.run, {name: key for name, key in members.items() if name not in assigned}
             )
             for key in stored.keys() - {incident.key for incident in incidents}:
                 store.drop_warning(key)
-            self._is_settled = True
-            latest = self._latest() if incidents else {}
-            of_series = [change for change in known if change.kind != "objective"]
-            judged: list[Finding] = []
-            # breaches come last, for the others are their causes
-            for incident in sorted(incidents, key=lambda one: one.headline.kind == "objective"):
-                before = stored.get(incident.key)
-                finding = finding_of(self.run, incident, before)
-                if finding.kind == "objective":
-                    finding = self._breach(
-                        incident, finding, before, judged, latest, is_over=is_over
-                    )
-                else:
-                    finding = self._judged(
-                        incident, finding, before, of_series, latest, is_over=is_over
-                    )
-                judged.append(finding)
-                if finding != before:
+            for finding in judged:
+                if finding != stored.get(finding.key):
                     store.save_finding(finding, list(self.plan.sinks), self.clock.wall_ns())
+
+    def _findings_of(
+        self,
+        incidents: Sequence[Incident],
+        stored: Mapping[str, Finding],
+        known: Sequence[Change],
+        *,
+        is_over: bool,
+    ) -> list[Finding]:
+        """Return what is known of each incident by now, in the order in which it is stored."""
+        self._is_settled = True
+        latest = self._latest() if incidents else {}
+        of_series = [change for change in known if change.kind != "objective"]
+        judged: list[Finding] = []
+        # breaches come last, for the others are their causes
+        for incident in sorted(incidents, key=lambda one: one.headline.kind == "objective"):
+            before = stored.get(incident.key)
+            finding = finding_of(self.run, incident, before)
+            if finding.kind == "objective":
+                finding = self._breach(incident, finding, before, judged, latest, is_over=is_over)
+            else:
+                finding = self._judged(
+                    incident, finding, before, of_series, latest, is_over=is_over
+                )
+            judged.append(finding)
+        return judged
 
     def _judged(  # what is known of one incident
         self,

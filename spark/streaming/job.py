@@ -17,6 +17,7 @@ from pyspark.sql.functions import max as greatest
 from pyspark.sql.types import LongType
 
 from detectors.objectives import settings_of
+from soak.core.errors import RunFolderError
 from soak.core.model import Change, Column
 from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
@@ -30,6 +31,7 @@ from spark.cluster.session import build_session
 from spark.sources.journals import NAME, JournalSource
 from spark.sources.offsets import newest
 from spark.streaming.attribution import Attribution
+from spark.streaming.attribution_thread import AttributionThread
 from spark.streaming.checkpoint import Headway, await_predecessor, committed, held, is_all_read
 from spark.streaming.panel_state import detect, layout, shard_labels
 
@@ -113,7 +115,9 @@ class _Stream:
     def run(self, session: SparkSession, stop: threading.Event) -> None:
         headway = Headway(self.folder.checkpoint, self.folder.journal, self.clock)
         attribution = Attribution(self.folder, self.known.id, self.plan, self.clock)
-        query = self._started(session, attribution)
+        thread = AttributionThread(attribution)
+        thread.start()
+        query = self._started(session, attribution, thread)
         self.manager.alive()
         try:
             while not stop.is_set() and not self._is_over():
@@ -126,12 +130,18 @@ class _Stream:
             self._drain(query)
         finally:
             query.stop()
+        if not thread.finish():
+            raise RunFolderError(
+                "the causes of what was found are still looked for; start it again"
+            )
         if committed(self.folder.checkpoint) is not None:  # else it has seen nothing to speak about
             attribution.conclude()
         attribution.findings.close()
         self._write_progress(query, is_running=False)
 
-    def _started(self, session: SparkSession, attribution: Attribution) -> StreamingQuery:
+    def _started(
+        self, session: SparkSession, attribution: Attribution, thread: AttributionThread
+    ) -> StreamingQuery:
         session.dataSource.register(JournalSource)
         options = {
             "run_dir": str(self.folder.path),
@@ -152,7 +162,8 @@ class _Stream:
             found = [Change.from_row(row.asDict()) for row in frame.collect()]  # the one action
             for change in found:
                 _LOG.info("change batch=%d %s", batch, change)
-            attribution.advance(found)
+            attribution.record(found)
+            thread.wake()
 
         return (
             changes.writeStream.queryName("detect")

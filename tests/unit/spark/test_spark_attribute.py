@@ -10,6 +10,7 @@ import pytest
 
 from detectors.incidents import group
 from detectors.objectives import breach_series
+from soak.core.errors import FindingsError
 from soak.core.model import Change, Finding
 from soak.core.plan import text
 from soak.core.plan.objectives import parse_objective
@@ -532,3 +533,32 @@ def test_the_end_of_a_dip_is_no_regression(
 
     assert [one.onset_k for one in findings(folder) if one.is_about_cluster] == counted
     assert len(findings(folder)) == len(counted)
+
+
+def test_a_judgement_that_failed_is_made_up_for(whole: RunFolder, tmp_path: Path) -> None:
+    """Nothing that was stored is forgotten, although no further change comes."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, ONSET + SOON_SECONDS + 1)
+    judge = attribution(folder)
+    judge.record([STEP])
+    away = folder.findings.rename(tmp_path / "away")
+    folder.findings.mkdir()
+    with pytest.raises(FindingsError):
+        judge.judge()
+    folder.findings.rmdir()
+    away.rename(folder.findings)
+    judge.judge()
+
+    assert findings(folder)[0].cause == "retention_cliff"
+
+
+def test_changes_that_a_dead_process_stored_are_judged_by_the_next(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    """It died between the batch and the look for its cause."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, ONSET + SOON_SECONDS + 1)
+    attribution(folder).record([STEP])
+    attribution(folder).judge()
+
+    assert findings(folder)[0].cause == "retention_cliff"

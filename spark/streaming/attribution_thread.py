@@ -1,0 +1,70 @@
+"""Attribution beside the query: a batch stores its changes and goes on, their causes are found meanwhile.
+
+Looking for a cause reads minutes of all journals, and would hold up a batch for as long. Of any number of
+batches only "there is something new" is kept, and findings follow from the changes that are stored and the
+journals. So nothing waits in line, and nothing is lost with the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+from typing import Protocol
+
+_LOG = logging.getLogger(__name__)
+RETRY_SECONDS = 5.0
+"""How long a judgement that failed is put off."""
+FINISH_SECONDS = 60.0
+"""How long the end of the query waits for a judgement that runs."""
+
+
+class Judge(Protocol):
+    """What is used of an `Attribution`."""
+
+    def judge(self) -> None:
+        """Judge what can be judged by now."""
+
+
+@dataclass(slots=True)
+class AttributionThread:
+    """Calls `judge` after batches, one at a time, until `finish`."""
+
+    attribution: Judge
+    retry_seconds: float = RETRY_SECONDS
+    failures_total: int = 0
+    _news: threading.Event = field(default_factory=threading.Event)
+    _end: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin; it is a daemon thread, so a process that dies does not wait for it."""
+        self._thread = threading.Thread(target=self._run, name="attribution", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Have the state of things judged soon; returns at once."""
+        self._news.set()
+
+    def finish(self) -> bool:
+        """End the thread after the judgement that runs, if any; return whether it has come to an end."""
+        self._end.set()
+        self._news.set()
+        if self._thread is None:
+            return True
+        self._thread.join(FINISH_SECONDS)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            self._news.wait()
+            self._news.clear()
+            if self._end.is_set():
+                return
+            try:
+                self.attribution.judge()
+            except Exception:  # noqa: BLE001  # whatever is wrong with one incident, the query goes on
+                self.failures_total += 1
+                _LOG.exception("attribution_failed failures=%d", self.failures_total)
+                self._end.wait(self.retry_seconds)
+                self._news.set()

@@ -1,0 +1,92 @@
+"""Causes are found beside the query: no batch waits for them, and no failure ends it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from spark.streaming.attribution_thread import AttributionThread
+
+PATIENCE_SECONDS = 10.0
+
+
+@dataclass
+class Judging:
+    """An attribution whose judgements the test lets begin and end."""
+
+    outcome: Callable[[int], None] = lambda _: None
+    is_slow: bool = False
+    calls: int = 0
+    begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    may_end: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def judge(self) -> None:
+        self.calls += 1
+        self.begun.release()
+        if self.is_slow:
+            self.may_end.acquire(timeout=PATIENCE_SECONDS)
+        self.outcome(self.calls)
+
+
+def started(judging: Judging) -> AttributionThread:
+    thread = AttributionThread(judging, retry_seconds=0.0)
+    thread.start()
+    return thread
+
+
+def test_batches_go_on_while_a_cause_is_looked_for_and_are_judged_once_together() -> None:
+    judging = Judging(is_slow=True)
+    thread = started(judging)
+    thread.wake()
+    judging.begun.acquire(timeout=PATIENCE_SECONDS)
+    for _ in range(1000):
+        thread.wake()  # would wait for ever, did it wait
+    judging.may_end.release(2)
+    judging.begun.acquire(timeout=PATIENCE_SECONDS)
+
+    assert thread.finish()
+    assert judging.calls == 2
+
+
+def test_the_end_waits_for_the_judgement_that_runs() -> None:
+    judging = Judging(is_slow=True)
+    thread = started(judging)
+    thread.wake()
+    judging.begun.acquire(timeout=PATIENCE_SECONDS)
+    ended: list[bool] = []
+    ending = threading.Thread(target=lambda: ended.append(thread.finish()))
+    ending.start()
+    before = list(ended)
+    judging.may_end.release()
+    ending.join(PATIENCE_SECONDS)
+
+    assert (before, ended) == ([], [True])
+
+
+def test_a_judgement_that_failed_is_logged_and_done_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Without another batch."""
+
+    def once_wrong(call: int) -> None:
+        if call == 1:
+            raise ZeroDivisionError
+
+    judging = Judging(once_wrong)
+    thread = started(judging)
+    thread.wake()
+    for _ in range(2):
+        assert judging.begun.acquire(timeout=PATIENCE_SECONDS)
+
+    assert thread.finish()
+    assert thread.failures_total == 1
+    assert [one.getMessage() for one in caplog.records] == ["attribution_failed failures=1"]
+
+
+def test_a_thread_that_was_never_woken_ends() -> None:
+    thread = started(Judging())
+
+    assert thread.finish()
