@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import os
 import shutil
 import threading
@@ -12,13 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql.functions import col, count
-from pyspark.sql.functions import max as greatest
-from pyspark.sql.types import LongType
-
 from detectors.objectives import settings_of
 from soak.core.errors import RunFolderError
-from soak.core.model import Change, Column
+from soak.core.model import Change
 from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -34,6 +28,7 @@ from spark.streaming.attribution import Attribution
 from spark.streaming.attribution_thread import AttributionThread
 from spark.streaming.checkpoint import Headway, await_predecessor, committed, held, is_all_read
 from spark.streaming.panel_state import detect, layout, shard_labels
+from spark.streaming.progress import Progress, observed
 
 # --- Which layout the state in the detector's checkpoint has: one of another program is not read, but
 # made anew.
@@ -67,7 +62,6 @@ _POLL_SECONDS = 1
 DRAIN_NS = 10 * SECOND_NS
 """How long what is written already may take after a request to stop: the rest of the supervisor's
 grace is for the last word on the findings, which would be lost with a kill."""
-_SEEN = "seen"
 
 
 def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
@@ -116,6 +110,7 @@ class _Stream:
         headway = Headway(self.folder.checkpoint, self.folder.journal, self.clock)
         attribution = Attribution(self.folder, self.known.id, self.plan, self.clock)
         thread = AttributionThread(attribution)
+        progress = Progress(self.folder, self.clock, self.page)
         thread.start()
         query = self._started(session, attribution, thread)
         self.manager.alive()
@@ -125,7 +120,7 @@ class _Stream:
                     self.manager.alive()
                 if query.awaitTermination(_POLL_SECONDS):
                     break
-                self._write_progress(query, is_running=True)
+                progress.show(query.lastProgress, failures=thread.failures_total, is_running=True)
             self.manager.stopping()
             self._drain(query)
         finally:
@@ -137,7 +132,7 @@ class _Stream:
         if committed(self.folder.checkpoint) is not None:  # else it has seen nothing to speak about
             attribution.conclude()
         attribution.findings.close()
-        self._write_progress(query, is_running=False)
+        progress.show(query.lastProgress, failures=thread.failures_total, is_running=False)
 
     def _started(
         self, session: SparkSession, attribution: Attribution, thread: AttributionThread
@@ -192,37 +187,3 @@ class _Stream:
             if all(done.get(source, [-1, 0]) >= place for source, place in wanted.items()):
                 return
             query.awaitTermination(_POLL_SECONDS)
-
-    def _write_progress(self, query: StreamingQuery, *, is_running: bool) -> None:
-        last = query.lastProgress
-        if last is None:
-            return
-        seen = last.observedMetrics.get(_SEEN)
-        body = {
-            "batch": last.batchId,
-            "batch_seconds": last.durationMs.get("triggerExecution", 0) / 1000,
-            "rows": last.numInputRows,
-            "k": seen["k"] if seen is not None else None,
-            "damaged": seen["damaged"] if seen is not None else 0,
-            "is_running": is_running,
-            "wall_ns": self.clock.wall_ns(),
-        }
-        numbers = {
-            "detect_batch_seconds": last.durationMs.get("triggerExecution", 0) / 1000,
-            "detect_batch_rows": last.numInputRows,
-            "detect_newest_second": math.nan if seen is None or seen["k"] is None else seen["k"],
-        }
-        self.page.show([(Column(name), float(value)) for name, value in numbers.items()])
-        # not flushed to disk: it is for the live view, and the drive may be the one under test
-        draft = self.folder.spark / ".progress.json"
-        try:
-            draft.write_text(json.dumps(body) + "\n")
-            draft.replace(self.folder.spark / "progress.json")
-        except OSError as error:
-            _LOG.warning("progress_not_written error=%s", error)
-
-
-def observed(rows: DataFrame) -> DataFrame:
-    """Return the rows as they are, noting the newest second and the gaps for `progress.json`."""
-    newest_k, damaged = greatest(col("k")).cast(LongType()), count(col("gap"))
-    return rows.observe(_SEEN, newest_k.alias("k"), damaged.alias("damaged"))

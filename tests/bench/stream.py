@@ -172,7 +172,7 @@ def backlog(whole: RunFolder, path: Path) -> dict[str, float]:
             done = [one for one in query.recentProgress if one.numInputRows]
             rows = sum(one.numInputRows for one in done)
             batches = [one.durationMs["triggerExecution"] / _MILLISECONDS for one in done]
-            sys.stderr.write(f"{[(one.numInputRows, one.durationMs) for one in done]}\n")
+            sys.stderr.write(f"{done[-1].json}\n")
             return {
                 "rows": rows,
                 "rows_per_second": rows / sum(batches),

@@ -15,7 +15,7 @@ from soak.store.run_folder import RunFolder
 from spark.sources.journals import NAME, JournalSource
 from spark.sources.offsets import Offset
 from spark.streaming.checkpoint import committed
-from spark.streaming.job import observed
+from spark.streaming.progress import observed
 from tests.support.spark.synthetic_run import PRODUCER, Shape, write_synthetic_run
 from tests.unit.spark.test_spark_offsets import HEAD, line
 
