@@ -25,6 +25,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/build.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@echo "setup: keeping Spark's classes as Java maps them (about half a minute, once)"
+	@$(BIN)/python -m spark.cluster.class_archive >/dev/null || true
 	@touch $@
 
 .PHONY: demo

@@ -55,7 +55,8 @@ def spark_java_home(cache: Path) -> Path:
     """Return a JAVA_HOME with which the launcher of Spark starts; it is created in `cache` if needed.
 
     The launcher asks for the vector module, which Spark can do without and small runtimes leave out. For such
-    a runtime this is a folder whose `bin/java` drops that argument.
+    a runtime this is a folder whose `bin/java` drops that argument. It also takes out of the class path what
+    is not there or there twice, with which Java would not use an archive of its classes.
     """
     home = java_home()
     modules = _release(home).get("MODULES", "")
@@ -72,6 +73,10 @@ def _script(java: Path) -> str:
         f"# {_VECTOR_MODULE} is not in this runtime, and Spark runs without it.\n"
         "for argument do\n"
         "  shift\n"
+        '  case "$argument" in\n'
+        "    */conf:*/jars/*.jar:*/jars/\\*)\n"
+        '      [ -d "${argument%%:*}" ] || argument="${argument##*:}" ;;\n'
+        "  esac\n"
         f'  [ "$argument" = --add-modules={_VECTOR_MODULE} ] || set -- "$@" "$argument"\n'
         "done\n"
         f"exec '{quoted}' \"$@\"\n"

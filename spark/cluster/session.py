@@ -16,10 +16,11 @@ from pyspark.sql import SparkSession
 from soak.core.errors import NotAvailableError
 from soak.service.files import cached_script, user_cache
 from soak.service.java import spark_java_home
+from spark.cluster import class_archive
 
 DRIVER_MEMORY = "640m"  # Spark wants 450 MiB at least; the live heap is 60 MiB
 _JVM_OPTIONS = (
-    "-XX:+UseSerialGC",  # one small heap: no collector threads of their own
+    class_archive.COLLECTOR,  # one small heap: no collector threads of their own
     "-XX:TieredStopAtLevel=1",  # halves the CPU of the start, and a batch is small
     "-XX:+ExitOnOutOfMemoryError",
     "-Xss2m",
@@ -121,7 +122,11 @@ def _worker_python(cache: Path) -> Path:
 
 
 def _settings(temporary: Path, log: Path, cores: int) -> dict[str, str]:
-    options = [*_JVM_OPTIONS, f"-Dlog4j2.configurationFile={log.as_uri()}"]
+    options = [
+        *_JVM_OPTIONS,
+        *class_archive.options(),
+        f"-Dlog4j2.configurationFile={log.as_uri()}",
+    ]
     options += [f"-Djava.io.tmpdir={temporary}", f"-Dderby.system.home={temporary}"]
     return {
         "spark.driver.memory": DRIVER_MEMORY,

@@ -68,6 +68,28 @@ def test_a_runtime_without_the_vector_module_gets_a_script_that_drops_the_argume
     assert done.stdout == "-Xmx1g\na b\n\nc'd\"e\n"
 
 
+def test_the_script_makes_a_class_path_that_an_archive_of_classes_can_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a folder that is not there, and a file that comes again; a folder that is there stays."""
+    own = fake_java(tmp_path / "java", "21", modules="java.base java.sql")
+    monkeypatch.setenv("JAVA_HOME", str(own))
+    home = java.spark_java_home(tmp_path / "cache")
+    given = f"{tmp_path}/spark/conf:{tmp_path}/spark/jars/a-1.jar:{tmp_path}/spark/jars/*"
+
+    def passed_on() -> str:
+        command = [home / "bin" / "java", "-cp", given]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=20
+        ).stdout
+
+    without = passed_on()
+    (tmp_path / "spark" / "conf").mkdir(parents=True)
+
+    assert without == f"-cp\n{tmp_path}/spark/jars/*\n"
+    assert passed_on() == f"-cp\n{given}\n"
+
+
 def test_a_runtime_with_the_vector_module_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
