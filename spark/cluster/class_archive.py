@@ -99,7 +99,7 @@ def _write_run(folder: RunFolder) -> None:
     folder.phases.write_text("".join(phases))
     named = columns_line((Column("x_seconds", (), "seconds"),))
     records = [Record(k, 1, k * SECOND_NS, SECOND_NS, named.id, (1.0,)) for k in range(_SECONDS)]
-    lines = [encode(one) for one in (named, *records, End(1))]
+    lines = [encode(named), *map(encode, records), encode(End(1))]
     (source / "000000.jsonl").write_bytes(b"".join(lines))
 
 

@@ -78,10 +78,8 @@ def test_the_script_makes_a_class_path_that_an_archive_of_classes_can_have(
     given = f"{tmp_path}/spark/conf:{tmp_path}/spark/jars/a-1.jar:{tmp_path}/spark/jars/*"
 
     def passed_on() -> str:
-        command = [home / "bin" / "java", "-cp", given]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=20
-        ).stdout
+        command = [str(home / "bin" / "java"), "-cp", given]
+        return subprocess.check_output(command, text=True, timeout=20)
 
     without = passed_on()
     (tmp_path / "spark" / "conf").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A JVM is told of the archive of Spark's classes where there is one, and starts without where there is none."""
+"""A JVM is told of the archive of Spark's classes where there is one, and starts without it too."""
 
 from __future__ import annotations
 
