@@ -146,7 +146,8 @@ class Config:
 
     def scaled_one(self, value: float) -> float:
         """Return one value on that scale."""
-        return float(self.scaled(np.array([value]))[0])
+        # NumPy's logarithm, which differs from that of `math` in the last bit
+        return value if self.scale == "linear" else float(np.log10(max(value, FLOOR_SECONDS)))
 
     def unscaled(self, y: float) -> float:
         return unscaled(y, logarithmic=self.scale == "log")

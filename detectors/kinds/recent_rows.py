@@ -48,9 +48,9 @@ class Recent:
         del self.last[:-MINUTE]
         self.rows += 1
         if self.rows % _SPREAD_EVERY == 0 and len(self.last) >= _LEAST_VALUES:
-            values = np.array([value for _, value in self.last])
-            self.level = float(np.median(values))
-            self.sd = MAD_TO_SD * float(np.median(np.abs(values - self.level)))
+            values = [value for _, value in self.last]
+            self.level = _median(values)
+            self.sd = MAD_TO_SD * _median([abs(value - self.level) for value in values])
         return has_ended
 
     def since(self, k: int) -> NDArray[np.float64]:
@@ -90,6 +90,12 @@ class Recent:
         """Return what `to_state` described."""
         pairs = {name: _unpacked(state[name]) for name in _PAIRS}
         return cls(state["rows"], state["level"], state["sd"], **pairs)
+
+
+def _median(values: Sequence[float]) -> float:
+    """Return the median of finite numbers: of sixty, sorting them costs less than a call of NumPy."""
+    ordered, middle = sorted(values), len(values) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2.0
 
 
 def _rounded(y: float) -> float:

@@ -70,6 +70,10 @@ def judge(arrays: SeriesArrays, effect: NDArray[np.float64]) -> Noise:
     unit = np.maximum(arrays.scale, least_sd)
     least = (least_sd / unit) ** 2
     taught = np.minimum(arrays.taught, CONSTANTS.noise_rows)
+    ages = AGES[:, np.newaxis]
+    samples = np.maximum(taught - 2.0 * ages, 0.0) / ages
+    error = 1.0 + np.sqrt(2.0 / np.maximum(samples, 1.0))  # standard error of a variance
+    learnt = samples * arrays.variance
     expected, freedom = np.empty((2, *arrays.variance.shape), np.float32)
     shorter, shorter_freedom = (
         (arrays.scale / unit) ** 2,
@@ -79,13 +83,11 @@ def judge(arrays: SeriesArrays, effect: NDArray[np.float64]) -> Noise:
         implied = shorter
         if g:
             implied = np.interp(shorter, _CURVES[g - 1], _CURVES[g]) * np.minimum(shorter, 1.0)
-        samples = np.maximum(taught - 2.0 * AGES[g], 0.0) / AGES[g]
-        error = np.sqrt(2.0 / np.maximum(samples, 1.0))  # standard error of a variance
-        is_more = arrays.variance[g] > implied * (1.0 + error)
-        prior = np.where(is_more, CONSTANTS.upward_samples, CONSTANTS.prior_samples) / octaves
-        shorter = (samples * arrays.variance[g] + prior * implied) / (samples + prior)
         known = CONSTANTS.prior_samples / octaves
-        shorter_freedom = samples + 1.0 / (1.0 / known + 1.0 / shorter_freedom)
+        is_more = arrays.variance[g] > implied * error[g]
+        prior = np.where(is_more, CONSTANTS.upward_samples / octaves, known)
+        shorter = (learnt[g] + prior * implied) / (samples[g] + prior)
+        shorter_freedom = samples[g] + 1.0 / (1.0 / known + 1.0 / shorter_freedom)
         expected[g], freedom[g] = shorter, shorter_freedom
     variance = np.maximum(expected, least).astype(np.float32)
     return Noise(unit.astype(np.float32), expected, variance, freedom, variance * freedom)

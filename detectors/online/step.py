@@ -79,9 +79,8 @@ class Steps:
         """Return the series that may raise a candidate in this row."""
         above = self._best > self.state.arrays.threshold
         self.state.arrays.is_muted *= above
-        found: NDArray[np.int64] = np.flatnonzero(
-            self._can_alarm & above & (self.state.arrays.is_muted == 0)
-        )
+        may_raise = self._can_alarm & above & (self.state.arrays.is_muted == 0)
+        found: NDArray[np.int64] = may_raise.nonzero()[0]
         return found
 
     def is_above(self, i: int) -> bool:

@@ -70,7 +70,8 @@ def scores(
     """Return the winsorised scores of values, 0 where there is none, and where there is one."""
     z = (y - center) / unit
     here = np.isfinite(z)
-    return np.clip(np.where(here, z, 0), -clip, clip), here
+    # as np.clip does, which costs several times as much for so few
+    return np.minimum(np.maximum(np.where(here, z, 0), -clip), clip), here
 
 
 def add_up(
