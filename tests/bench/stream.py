@@ -1,4 +1,4 @@
-"""`make bench-spark`, second part: what the streaming detector costs: state written, CPU, catch-up.
+"""`python -m tests.bench.stream`: what the streaming detector costs: state written, CPU, catch-up.
 
 A trigger is imitated: the seconds between two are appended to the journals, the query takes them, and so on
 without a pause. So an hour of state is measured in minutes; cores are the CPU of a batch over its trigger.
@@ -172,7 +172,6 @@ def backlog(whole: RunFolder, path: Path) -> dict[str, float]:
             done = [one for one in query.recentProgress if one.numInputRows]
             rows = sum(one.numInputRows for one in done)
             batches = [one.durationMs["triggerExecution"] / _MILLISECONDS for one in done]
-            sys.stderr.write(f"{done[-1].json}\n")
             return {
                 "rows": rows,
                 "rows_per_second": rows / sum(batches),
@@ -189,7 +188,7 @@ def backlog(whole: RunFolder, path: Path) -> dict[str, float]:
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="make bench-spark", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.stream", description=__doc__)
     parser.add_argument("--series", type=int, default=500)
     parser.add_argument("--batches", type=int, default=120)
     parser.add_argument("--trigger", type=int, action="append")
