@@ -23,7 +23,6 @@ from pyspark.sql.functions import max as greatest
 from detectors.attribution import NO_CAUSE
 from detectors.incidents import group, is_regression
 from detectors.level_shift import Config
-from detectors.panel import LAYOUT
 from soak.core.model import Change, Column, Finding
 from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR, FleetPlan
 from soak.core.plan.text import load_fleet
@@ -45,6 +44,7 @@ from spark.streaming.attribution import finding_of, named
 from spark.streaming.checkpoint import await_predecessor, held
 from spark.streaming.fleet_state import detect_all
 from spark.streaming.job import forget_other
+from spark.streaming.panel_state import layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,7 +90,7 @@ def run(plan_path: Path, options: FleetOptions, stop: threading.Event, clock: Cl
         manager.ready()
         await_predecessor(folder.spark, clock)
         manager.alive()
-        forget_other(folder, f"{LAYOUT}.fleet-{fleet_state.VERSION}-{options.partitions}")
+        forget_other(folder, f"{layout(options.partitions)}.fleet-{fleet_state.VERSION}")
         temporary = folder.spark / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
         log = folder.logs / "spark.log"
