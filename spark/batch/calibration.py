@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -21,22 +22,41 @@ from soak.store.journal.history import History, Window
 
 PIECE_SECONDS = 900
 """Read at once: a window holds all columns of all sources."""
+_SHARE = 2  # pieces read by one call: it looks for them in every file
 
 
-def latencies(history: History, spans: Sequence[tuple[int, int]]) -> list[tuple[Column, Series]]:
+def latencies(
+    journal: Path, spans: Sequence[tuple[int, int]], each: Each = each_here
+) -> list[tuple[Column, Series]]:
     """Return the trusted seconds within spans (first, first after), ascending, of each latency, by name.
 
     A latency of nothing is no latency.
     """
     columns: dict[str, Column] = {}
     parts: dict[str, list[Series]] = defaultdict(list)
-    for piece in _pieces_latencies(spans):
-        window = history.window(*piece)
-        for name, column in window.columns.items():
-            if is_headline(column):
-                columns[name] = column
-                parts[name].append(_valid(name, window))
+    pieces = list(_pieces_latencies(spans))
+    shares = [(journal, pieces[at : at + _SHARE]) for at in range(0, len(pieces), _SHARE)]
+    for found in each(_latencies_in, shares):
+        for column, series in found:
+            columns[series.name] = column
+            parts[series.name].append(series)
     return [(columns[name], _joined(name, parts[name])) for name in sorted(columns)]
+
+
+def _latencies_in(
+    share: tuple[Path, Sequence[tuple[int, int]]],
+) -> list[tuple[Column, Series]]:
+    """Return the latencies of some pieces of a journal, a series for each piece that has it."""
+    journal, pieces = share
+    history, found = History(journal), []
+    for first, last in pieces:
+        window = history.window(first, last)
+        found += [
+            (column, _valid(name, window))
+            for name, column in window.columns.items()
+            if is_headline(column)
+        ]
+    return found
 
 
 def _pieces_latencies(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -60,7 +80,7 @@ EDGE_SECONDS = 5  # after a phase began, as online
 
 
 def quiet_seconds(
-    history: History,
+    journal: Path,
     soak: Sequence[tuple[int, int]],
     config: Config,
     most_seconds: int,
@@ -75,7 +95,7 @@ def quiet_seconds(
         smallest_step_ratio=config.smallest_step_ratio,
         smallest_step_seconds=config.smallest_step_seconds,
     )
-    known = latencies(history, _pieces(soak, most_seconds))
+    known = latencies(journal, _pieces(soak, most_seconds), each)
     found = each(_quiet, [(series, column.unit, steps) for column, series in known])
     return [one for one in found if one.values.size >= LEAST_ROWS]
 

@@ -149,6 +149,7 @@ def assemble(
     for row in rows:
         if row["error"]:
             raise JournalError(row["error"])
+    rows = sorted(rows, key=lambda row: (row["source"], row["file"]))  # tasks end in any order
     return _timeline(folder, run, plan, phases, step, rows, is_running=is_running)
 
 

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from markupsafe import Markup
@@ -41,8 +42,12 @@ class Plot:
     _above: list[Markup] = field(default_factory=list)
 
     def x(self, k: float) -> float:
+        return float(self.places(np.array([k]))[0])
+
+    def places(self, k: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return `x` of many seconds at once, shape as `k`."""
         span = max(1, self.page.timeline.end_k)
-        return LEFT + (WIDTH - LEFT - RIGHT) * min(max(k / span, 0.0), 1.0)
+        return LEFT + (WIDTH - LEFT - RIGHT) * np.clip(k / span, 0.0, 1.0)
 
     def y(self, value: float) -> float:
         if self.is_log:
@@ -76,9 +81,11 @@ class Plot:
             return
         usual = np.median(np.diff(k)) if k.size > 1 else 1
         breaks = np.flatnonzero(np.diff(k) > 1.5 * usual) + 1
+        drawn = zip(self.places(k + 0.5).tolist(), values.tolist(), strict=True)
+        every = [f"{x:.1f} {self.y(value):.1f}" for x, value in drawn]
         path = []
-        for part in np.split(np.arange(k.size), breaks):
-            points = [f"{self.x(k[at] + 0.5):.1f} {self.y(values[at]):.1f}" for at in part]
+        for begin, end in pairwise([0, *breaks.tolist(), k.size]):
+            points = every[begin:end]
             path.append("M" + "L".join(points) + ("h1.5" if len(points) == 1 else ""))
         self._lines.append(
             tag("path", tag("title", title), d="".join(path), class_=f"line {class_}")
@@ -112,7 +119,8 @@ class Plot:
 
     def ticks(self, seconds: Sequence[float], class_: str, title: str) -> None:
         """Draw short ticks at the foot, one path for all of them."""
-        places = sorted({round(self.x(k + 0.5), 1) for k in seconds})
+        middles = np.asarray(seconds, dtype=np.float64) + 0.5
+        places = sorted({round(place, 1) for place in self.places(middles).tolist()})
         foot = self.height - BOTTOM
         path = "".join(f"M{place} {foot}v-7" for place in places)
         if path:

@@ -234,7 +234,7 @@ def _quiet_run(path: Path, value: str | None) -> tuple[list[Quiet], Config, floa
     history = History(folder.journal)
     end_k = 1 + max(history.latest().values(), default=0)
     spans = read_phases(folder.phases).spans("soak", end_k)
-    return quiet_seconds(history, spans, config, MAX_SECONDS), config, 1.0
+    return quiet_seconds(folder.journal, spans, config, MAX_SECONDS), config, 1.0
 
 
 def _quiet_file(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:

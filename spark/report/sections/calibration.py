@@ -10,7 +10,6 @@ from detectors.level_shift import Config
 from soak.core import wording
 from soak.core.plan.plan import STREAM_DETECTOR
 from soak.core.units import format_per_duration
-from soak.store.journal.history import History
 from spark.batch.calibration import quiet_seconds
 from spark.report.page import Page, joined, table, tag
 
@@ -24,8 +23,8 @@ WITHIN_SECONDS = (60, 600, 3600)
 def render(page: Page) -> Markup:
     timeline = page.timeline
     config = timeline.plan.detection.detectors[STREAM_DETECTOR]
-    history = History(timeline.folder.journal)
-    many = quiet_seconds(history, timeline.soak_spans, config, MOST_SECONDS, page.each)
+    journal = timeline.folder.journal
+    many = quiet_seconds(journal, timeline.soak_spans, config, MOST_SECONDS, page.each)
     if not many:
         least = wording.span(calibration.LEAST_ROWS)
         return tag("p", f"Too short to say: no latency has {least} of quiet seconds.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 
 from spark.batch.digest import Scope
 from spark.batch.digest_cache import Row, digest_row
+from spark.batch.tasks import in_tasks
 from spark.batch.timeline import Timeline, assemble, read_timeline
 from spark.report import job as report
 from spark.report.summary import EXIT_CODE
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SHAPE = Shape(gaps=((CONSUMER, range(60, 63)),), damaged_k=80, invalid=range(40, 42))
+LONG = Shape(
+    seconds=1700,
+    fault_k=900,
+    lifted_k=1200,
+    deletions_k=898,
+    gaps=((CONSUMER, range(60, 63)),),
+    invalid=range(40, 42),
+)
 
 
 def _alone(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
@@ -52,6 +62,25 @@ def test_tasks_read_what_one_process_reads(spark_session: SparkSession, tmp_path
 
     assert _parts(spread) == _parts(alone)
     assert spread.audit["sent"] == 400 * 234
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("shape", [LONG, replace(LONG, is_ended=False)], ids=["ended", "cut"])
+def test_tasks_report_what_one_process_reports(
+    spark_session: SparkSession, tmp_path: Path, shape: Shape
+) -> None:
+    """Summary and page are the same to the byte, of a run with an incident and of one cut short."""
+    folder = write_synthetic_run(tmp_path / "run", shape)
+    _split(folder.journal / PRODUCER, 270)
+
+    report.write(assemble(folder, _alone), [])
+    alone = folder.summary.read_text(), folder.report.read_text()
+    report.write(read_timeline(spark_session, folder), [], each=in_tasks(spark_session))
+    spread = folder.summary.read_text(), folder.report.read_text()
+
+    assert len(json.loads(alone[0])["findings"]) > 0
+    assert "false alarms" in alone[1]
+    assert spread == alone
 
 
 @pytest.mark.spark

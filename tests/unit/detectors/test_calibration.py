@@ -22,7 +22,6 @@ from soak.cli.main import build
 from soak.core.errors import NotAvailableError, PlanError
 from soak.core.model import Series
 from soak.core.units import SECOND_NS
-from soak.store.journal.history import History
 from spark.batch.calibration import quiet_seconds
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
@@ -147,7 +146,7 @@ def test_the_quiet_seconds_of_a_run_leave_out_its_step_and_untrusted_seconds(
     shape = Shape(seconds=800, warm_up=20, deletions_k=None, fault_k=400, invalid=range(600, 610))
     folder = write_synthetic_run(tmp_path / "run", shape)
 
-    found = quiet_seconds(History(folder.journal), [(20, 795)], Config(), 3600)
+    found = quiet_seconds(folder.journal, [(20, 795)], Config(), 3600)
 
     assert {one.series.partition("|")[2].partition("{")[0] for one in found} == {
         "publish_latency_seconds",
