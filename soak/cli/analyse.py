@@ -1,4 +1,4 @@
-"""Commands that analyse recorded series: detect and calibrate."""
+"""Commands that analyse recorded series, or hand them on: detect, calibrate and export."""
 
 from __future__ import annotations
 
@@ -90,4 +90,22 @@ def calibrate(
         print(line)
 
 
-COMMANDS = {"detect": detect, "calibrate": calibrate}
+def export(
+    run_dir: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    to: Annotated[Path, typer.Option(help="Folder to write; it must not exist yet.")],
+) -> None:
+    """Write a run as parquet for notebooks: samples, events, findings and changes.
+
+    A run that was interrupted or is still running is exported as far as it is written. The columns, and how
+    pandas and Spark read them, are in docs/how-to/export.md.
+
+    Exit: 0, 1 when this is no run or the folder cannot be written.
+    """
+    from spark.batch.export import run as export_run
+
+    found = export_run(run_dir, to)
+    counts = f"{found.samples:,} samples, {found.events:,} events"
+    print(f"{found.folder}: {counts}, {found.findings:,} findings, {found.changes:,} changes")
+
+
+COMMANDS = {"detect": detect, "calibrate": calibrate, "export": export}
