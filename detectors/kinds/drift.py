@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import erfc, log, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.kinds.recent_rows import COARSE, MINUTE, Block, Recent
+from detectors.kinds.recent_rows import COARSE, MINUTE, Block, Recent, median
 from detectors.minimum_effect import Config, ended, is_back
 from soak.core.model import Change, Series
 
@@ -27,6 +28,7 @@ from soak.core.model import Change, Series
 
 _MOST_LINE = 0.7  # squares about the line over those about the best single step
 _FAR = 37.0  # standard deviations from which on erfc is 0
+_MOST_PLACES = 64  # numbers of levels whose pairs are remembered; a window has at most 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,12 @@ class Trend:
 def judged(at: NDArray[np.int64], y: NDArray[np.float64]) -> Trend | None:
     """Return the trend of levels `y` at places `at`, ascending; None when a step tells them as well."""
     n = y.size
-    first, second = np.triu_indices(n, 1)
+    first, second = _pairs(n)
     rises = y[second] - y[first]
     order = float(np.sign(rises).sum())
-    slope = float(np.median(rises / (at[second] - at[first])))
+    slope = median(rises / (at[second] - at[first]))
     rest = y - slope * at
-    level = float(np.median(rest))
+    level = median(rest)
     rest -= level
     ends = level + slope * float(at[0]), level + slope * float(at[-1])
     line, step = float((rest**2).sum()), _best_step(y)
@@ -57,6 +59,14 @@ def judged(at: NDArray[np.int64], y: NDArray[np.float64]) -> Trend | None:
     z = max(0.0, abs(order) - 1.0) / sqrt(variance)
     surprise = -log(erfc(z / sqrt(2.0))) if z < _FAR else z * z / 2.0
     return Trend(*ends, surprise, 1.0 - line / step if step > 0.0 else 0.0)
+
+
+@lru_cache(maxsize=_MOST_PLACES)
+def _pairs(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places of all pairs of `n` levels: first and second of each, shape (n * (n - 1) / 2,)."""
+    first, second = np.triu_indices(n, 1)
+    first.flags.writeable = second.flags.writeable = False  # all callers share them
+    return first, second
 
 
 def _best_step(y: NDArray[np.float64]) -> float:

@@ -98,6 +98,13 @@ def _median(values: Sequence[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2.0
 
 
+def median(values: NDArray[np.float64]) -> float:
+    """Return the median of finite values; numpy's asks more questions than a short array has values."""
+    low, high = (values.size - 1) // 2, values.size // 2
+    parted = np.partition(values, (low, high))
+    return float((parted[low] + parted[high]) / 2.0)
+
+
 def _rounded(y: float) -> float:
     return float(np.float32(y))
 

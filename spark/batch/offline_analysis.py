@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from soak.core.series import parse_series, series_name, source_of
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize
 from soak.store.journal.history import History
+from soak.store.journal.reader import sources
 from spark.batch.digest import RoughSeconds
 from spark.batch.timeline import Timeline
 from spark.streaming.attribution import (
@@ -283,6 +285,7 @@ class _Wanted:
     """An incident that only looking back shows, and what its causes are looked for in."""
 
     incident: Incident
+    earlier: dict[str, int]  # events by kind before the seconds that are looked at
     changes: tuple[Change, ...]  # of all series
     run: str
     journal: Path
@@ -296,9 +299,12 @@ def _findings(
     timeline: Timeline, steps: Sequence[Change], changes: Sequence[Change], each: Each
 ) -> list[Finding]:
     effect = step_config(timeline.plan).minimum_effect
+    incidents = group(steps, effect=effect, context=changes)
+    earlier = _earlier_events(timeline, incidents, each)
     wanted = [
         _Wanted(
             incident,
+            before,
             (*steps, *changes),
             timeline.run.id,
             timeline.folder.journal,
@@ -307,9 +313,31 @@ def _findings(
             timeline.end_k,
             timeline.is_running,
         )
-        for incident in group(steps, effect=effect, context=changes)
+        for incident, before in zip(incidents, earlier, strict=True)
     ]
     return each(_attributed, wanted)
+
+
+def _earlier_events(
+    timeline: Timeline, incidents: Sequence[Incident], each: Each
+) -> list[dict[str, int]]:
+    """Return the numbers of events by kind before each incident's window; a journal is read once for all."""
+    journal = timeline.folder.journal
+    first_k = [seconds_around(one.headline, timeline.end_k)[0] for one in incidents]
+    if not first_k:
+        return []
+    of_sources = each(_earlier_of, [(journal, source, first_k) for source in sources(journal)])
+    found: list[Counter[str]] = [Counter() for _ in first_k]
+    for several in of_sources:
+        for total, counted in zip(found, several, strict=True):
+            total.update(counted)
+    return [dict(total) for total in found]
+
+
+def _earlier_of(wanted: tuple[Path, str, Sequence[int]]) -> list[dict[str, int]]:
+    journal, source, first_k = wanted
+    history = History(journal)
+    return [history.earlier_events(k, of=[source]) for k in first_k]
 
 
 def _attributed(wanted: _Wanted) -> Finding:
@@ -317,8 +345,8 @@ def _attributed(wanted: _Wanted) -> Finding:
     incident, history = wanted.incident, History(wanted.journal)
     finding = finding_of(wanted.run, incident, None)
     k0, k1 = seconds_around(incident.headline, wanted.end_k)
-    window, earlier = history.window(k0, k1), history.earlier_events(k0)
-    nearby = nearby_of(window, wanted.changes, wanted.phases, earlier, wanted.topics)
+    window = history.window(k0, k1)
+    nearby = nearby_of(window, wanted.changes, wanted.phases, wanted.earlier, wanted.topics)
     causes = tuple(attribute(incident, nearby, is_last=not wanted.is_running))
     about = is_regression(incident, causes)
     return replace(finding, key=f"{finding.key}-offline", causes=causes, is_about_cluster=about)

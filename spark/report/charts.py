@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -44,7 +45,7 @@ class Plot:
     def x(self, k: float) -> float:
         return float(self.places(np.array([k]))[0])
 
-    def places(self, k: NDArray[np.float64]) -> NDArray[np.float64]:
+    def places(self, k: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
         """Return `x` of many seconds at once, shape as `k`."""
         span = max(1, self.page.timeline.end_k)
         return LEFT + (WIDTH - LEFT - RIGHT) * np.clip(k / span, 0.0, 1.0)
