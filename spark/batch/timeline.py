@@ -234,7 +234,7 @@ def _timeline(
         phases=phases,
         step=step,
         columns=columns,
-        series={name: _joined(several, columns[name]) for name, several in parts.items()},
+        series=_every_joined(parts, columns),
         seconds={name: np.unique(np.concatenate(several)) for name, several in seconds.items()},
         invalid=invalid,
         silent=_distinct(silent),
@@ -268,6 +268,21 @@ def _minutes(row: Row) -> Minutes:
 
 def _distinct(seconds: Mapping[str, Sequence[int]]) -> dict[str, Ints]:
     return {name: np.unique(np.array(k, dtype=np.int64)) for name, k in seconds.items()}
+
+
+def _every_joined(
+    parts: Mapping[str, Sequence[tuple[Ints, Floats]]], columns: Mapping[str, Column]
+) -> dict[str, tuple[Ints, Floats]]:
+    """Return each series of `parts`, joined; neighbours that have the same seconds share one array of them."""
+    found: dict[str, tuple[Ints, Floats]] = {}
+    last_k = np.empty(0, np.int64)
+    for name, several in parts.items():
+        k, values = _joined(several, columns[name])
+        if not np.array_equal(k, last_k):
+            k.flags.writeable = False
+            last_k = k
+        found[name] = last_k, values
+    return found
 
 
 def _joined(parts: Sequence[tuple[Ints, Floats]], column: Column) -> tuple[Ints, Floats]:
