@@ -273,7 +273,7 @@ def _distinct(seconds: Mapping[str, Sequence[int]]) -> dict[str, Ints]:
 def _every_joined(
     parts: Mapping[str, Sequence[tuple[Ints, Floats]]], columns: Mapping[str, Column]
 ) -> dict[str, tuple[Ints, Floats]]:
-    """Return each series of `parts`, joined; neighbours that have the same seconds share one array of them."""
+    """Return each series of `parts`, joined; neighbours with the same seconds share one array of them."""
     found: dict[str, tuple[Ints, Floats]] = {}
     last_k = np.empty(0, np.int64)
     for name, several in parts.items():
