@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import pytest
 
 from soak.app.foreground import make_report
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
+from spark.batch.digest import Scope
+from spark.batch.digest_cache import Row
+from spark.batch.timeline import assemble, digest_rows
+from spark.report import job as report
+from tests.support.spark.synthetic_run import CONSUMER, Shape, write_synthetic_run
 
 RUN = Run("r1", 0, "h", {}, "running", "p")
 
@@ -73,3 +80,20 @@ def test_a_short_run_that_begins_and_ends_meanwhile_has_one(tmp_path: Path) -> N
         reports.begin("r2", "ended")
 
     assert reported(tmp_path, live_another) == [("r1", "running"), ("r2", "ended")]
+
+
+@pytest.mark.long
+def test_a_report_is_the_same_in_whatever_order_tasks_end(tmp_path: Path) -> None:
+    """Rows of journal files come as tasks of Spark finish."""
+    shape = Shape(gaps=((CONSUMER, range(60, 63)),), damaged_k=80, invalid=range(40, 42))
+    folder = write_synthetic_run(tmp_path / "run", shape)
+
+    def backwards(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
+        return digest_rows(paths, step, scope)[::-1]
+
+    pages = []
+    for read in (digest_rows, backwards):
+        report.write(assemble(folder, read), ())
+        pages.append((folder.summary.read_text(), folder.report.read_text()))
+
+    assert pages[0] == pages[1]
