@@ -9,6 +9,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from soak.cli.cluster import Conf, Master, Secret, run_folder
+
 RunDir = Annotated[Path, typer.Option(help="Folder of the run.", resolve_path=True)]
 All = Annotated[bool, typer.Option("--all", help="Run all of them in one service.")]
 
@@ -98,14 +100,21 @@ def ship(
 
 
 def detect_stream(
-    run_dir: Annotated[Path, typer.Option(help="Folder of the run.")],
+    run_dir: Annotated[
+        Path, typer.Option(parser=run_folder, metavar="PATH", help="Folder of the run.")
+    ],
+    master: Master = "",
+    conf: Conf = None,
+    secret: Secret = "",
 ) -> None:
     """Find changes of latency while the run goes on, and name their causes."""
     from soak.core.clock import SystemClock
     from soak.service.signals import stop_event
+    from spark.cluster.master import parse_cluster
     from spark.streaming.job import run
 
-    raise typer.Exit(run(run_dir, stop_event(), SystemClock()))
+    cluster = parse_cluster(master, conf or (), secret)
+    raise typer.Exit(run(run_dir, stop_event(), SystemClock(), cluster))
 
 
 def detect_fleet(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from soak.cli.cluster import Conf, Master, Secret, run_folder
+
 if TYPE_CHECKING:  # a command imports what it needs when it is called
     from collections.abc import Mapping
 
@@ -160,17 +162,26 @@ def stop(
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    run_dir: Annotated[
+        Path, typer.Argument(parser=run_folder, metavar="RUN_DIR", help="Folder of the run.")
+    ],
     open_: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    master: Master = "",
+    conf: Conf = None,
+    secret: Secret = "",
 ) -> None:
     """Create the report of a run, also of one that was interrupted or is still running.
 
     Exit: 0 clean, 3 regressed, 4 inconclusive, 1 failed.
     """
+    from functools import partial
+
     from soak.app.foreground import make_report
+    from spark.cluster.master import parse_cluster
     from spark.report.job import run as render
 
-    code, folder = make_report(run_dir, render)
+    cluster = parse_cluster(master, conf or (), secret)
+    code, folder = make_report(run_dir, partial(render, cluster=cluster))
     print(folder.report)
     if open_:
         webbrowser.open(folder.report.as_uri())

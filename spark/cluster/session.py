@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -17,6 +20,8 @@ from soak.core.errors import NotAvailableError
 from soak.service.files import cached_script, user_cache
 from soak.service.java import spark_java_home
 from spark.cluster import class_archive
+from spark.cluster.master import EXECUTOR_PYTHON, SECRET_SETTING, Cluster
+from spark.cluster.package import PYTHON, archives
 
 DRIVER_MEMORY = "640m"  # Spark wants 450 MiB at least; the live heap is 60 MiB
 _JVM_OPTIONS = (
@@ -27,6 +32,8 @@ _JVM_OPTIONS = (
     "-XX:ReservedCodeCacheSize=96m",
     "-Djava.net.preferIPv4Stack=true",
 )
+_EXECUTOR_MEMORY = "512m"  # of the JVM, whose live heap is small; Python workers are beside it
+_EXECUTOR_JVM_OPTIONS = _JVM_OPTIONS  # its work is done by Python too
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _LOG = """status = warn
 appender.file.type = RollingFile
@@ -48,15 +55,23 @@ logger.native.level = error
 
 
 def build_session(
-    name: str, *, temporary: Path, cores: int | None = None, log: Path | None = None
+    name: str,
+    *,
+    temporary: Path,
+    cores: int | None = None,
+    log: Path | None = None,
+    cluster: Cluster | None = None,
 ) -> SparkSession:
     """Start a JVM and return its session; stop it with `session.stop()`.
 
     `temporary` takes shuffle files and local state and may be deleted afterwards. `log` (default
-    `temporary`/spark.log) grows to 24 MB at most. Without `cores` Spark takes all of the machine.
+    `temporary`/spark.log) grows to 24 MB at most. Without `cores` Spark takes all of the machine. With a
+    `cluster` its executors do the work, and `cores` is the number of partitions of what is grouped.
 
     Raises:
-        NotAvailableError: there is no usable Java, or Spark did not start on it.
+        NotAvailableError: there is no usable Java, Spark did not start on it, or the cluster did not
+            accept us.
+        PlanError: the secret of the cluster is missing.
     """
     temporary = temporary.resolve()
     log = (log or temporary / "spark.log").resolve()
@@ -64,36 +79,67 @@ def build_session(
         folder.mkdir(parents=True, exist_ok=True)
     settings = temporary / "log4j2.properties"
     settings.write_text(_LOG.format(log=log))
-    os.environ.update(_environment(temporary))
+    secret = cluster.read_secret() if cluster is not None else ""
+    address = cluster.local_address() if cluster is not None else "127.0.0.1"
+    os.environ.update(_environment(temporary, address, cluster))
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells each callback
-    conf = SparkConf(loadDefaults=False).setMaster(f"local[{cores or '*'}]").setAppName(name)
+    conf = SparkConf(loadDefaults=False).setAppName(name)
+    conf.setMaster(cluster.master if cluster is not None else f"local[{cores or '*'}]")
     conf.setAll(list(_settings(temporary, settings, cores or os.cpu_count() or 1).items()))
+    if cluster is not None:
+        conf.setAll(list(_cluster_settings(cluster, temporary, address).items()))
     # one JVM a process, which outlives sessions
-    gateway = SparkContext._gateway or _jvm(conf, log.with_suffix(".out"))  # noqa: SLF001
-    return SparkSession(SparkContext(gateway=gateway, conf=conf))
+    gateway = SparkContext._gateway or _jvm(conf, log.with_suffix(".out"), temporary)  # noqa: SLF001
+    if secret:  # not before the JVM runs: it would be among the arguments of its process
+        conf.set(SECRET_SETTING, secret)
+    try:
+        return SparkSession(SparkContext(gateway=gateway, conf=conf))
+    except Py4JError as error:
+        if cluster is None:
+            raise
+        raise NotAvailableError(
+            f"{cluster.master} does not answer, is of another version of Spark, or has another secret; "
+            f"see {log}"
+        ) from error
 
 
-def _jvm(conf: SparkConf, printed: Path) -> Any:  # noqa: ANN401  # py4j has no types
-    """Start a JVM that prints into a file: else it would print on our terminal."""
+def _jvm(conf: SparkConf, printed: Path, folder: Path) -> Any:  # noqa: ANN401  # py4j has no types
+    """Start a JVM in `folder` that prints into a file: else it would print on our terminal."""
     with printed.open("wb") as output:
+        surroundings = {"stdout": output, "stderr": output, "cwd": str(folder)}
         try:
-            return launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]  # py4j's
+            return launch_gateway(conf, surroundings)  # type: ignore[no-untyped-call]  # py4j's
         except PySparkRuntimeError as error:
             raise NotAvailableError(f"Spark did not start, see {printed}") from error
 
 
-def _environment(temporary: Path) -> dict[str, str]:
+def _environment(temporary: Path, address: str, cluster: Cluster | None) -> dict[str, str]:
     """Return what the JVM and the Python workers inherit from us: there is no other way to tell."""
-    program = str(_worker_python(user_cache()))
+    program = own = str(_worker_python(user_cache()))
+    if cluster is not None and cluster.ships_python:
+        # Spark has executors run the program of the driver, so the same path leads to ours here.
+        program = own = _same_place(temporary, own)
+    elif cluster is not None:
+        program = cluster.settings.get(EXECUTOR_PYTHON, own)
+    address_of = {"SPARK_LOCAL_IP": address} if address else {}
     return {
         "JAVA_HOME": str(spark_java_home(user_cache())),
         "PYSPARK_PYTHON": program,
-        "PYSPARK_DRIVER_PYTHON": program,  # also of the workers that plan a read
+        "PYSPARK_DRIVER_PYTHON": own,  # also of the workers that plan a read
         "SPARK_LOCAL_DIRS": str(temporary),
-        "SPARK_LOCAL_IP": "127.0.0.1",
         "OPENBLAS_NUM_THREADS": "1",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
+        **address_of,
     }
+
+
+def _same_place(temporary: Path, program: str) -> str:
+    """Return the path of Python on an executor, which leads to `program` from the JVM's working folder."""
+    link = temporary / PYTHON
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(program)
+    return PYTHON
 
 
 def _worker_python(cache: Path) -> Path:
@@ -155,3 +201,29 @@ def _settings(temporary: Path, log: Path, cores: int) -> dict[str, str]:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.python.worker.reuse": "true",
     }
+
+
+def _cluster_settings(cluster: Cluster, temporary: Path, address: str) -> Mapping[str, str]:
+    """Return the settings that a cluster needs beside or instead of those of a local session.
+
+    The user's come last, so that they hold.
+    """
+    found = {
+        "spark.submit.deployMode": "client",
+        "spark.executor.memory": _EXECUTOR_MEMORY,
+        "spark.executor.extraJavaOptions": " ".join(_EXECUTOR_JVM_OPTIONS),
+        "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
+        "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
+        **cluster.security(),
+    }
+    if address:
+        found |= {"spark.driver.host": address, "spark.driver.bindAddress": address}
+    else:
+        found["spark.driver.bindAddress"] = "0.0.0.0"  # noqa: S104  # pods and containers are elsewhere
+        found["spark.driver.host"] = socket.getfqdn()
+    if cluster.ships_python:
+        setting = "spark.yarn.dist.archives" if cluster.kind == "yarn" else "spark.archives"
+        found[setting] = archives(user_cache(), temporary / "shipped").for_spark()
+    elif EXECUTOR_PYTHON not in cluster.settings:
+        found["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+    return {**found, **cluster.settings}

@@ -31,6 +31,8 @@ from spark.batch.offline_analysis import improvements_of, look_back
 from spark.batch.outcomes import drives, forecast_of, judge, objective_json, retention
 from spark.batch.tasks import in_tasks
 from spark.batch.timeline import Timeline, read_timeline
+from spark.cluster.executors import check_executors
+from spark.cluster.master import Cluster
 from spark.cluster.session import build_session
 from spark.report.page import Page, headline
 from spark.report.summary import EXIT_CODE, summary, verdict
@@ -45,16 +47,23 @@ _OF_FINDING = ("is_about_cluster", "found", "state", "at", "cause", "suspect", "
 _LOG = logging.getLogger(__name__)
 
 
-def run(run_dir: Path) -> int:
+def run(run_dir: Path, cluster: Cluster | None = None) -> int:
     """Write the report of a run, also of one cut short or still running; return the verdict's exit code.
+
+    With a `cluster` its executors read the journals, which they see at the same path.
 
     Raises:
         SoakError: this is no run folder, or it cannot be written.
     """
     folder = RunFolder(run_dir.resolve())  # where `current` leads now, whatever begins meanwhile
+    log = (
+        folder.logs / "spark-report.log" if cluster is not None else None
+    )  # what a cluster did is asked later
     with tempfile.TemporaryDirectory(prefix="soak-report-") as temporary:
-        session = build_session("soak-report", temporary=Path(temporary))
+        session = build_session("soak-report", temporary=Path(temporary), log=log, cluster=cluster)
         try:
+            if cluster is not None:
+                check_executors(session, folder, SystemClock())
             timeline = read_timeline(session, folder)
             online, changes, unread = seen_online(folder, timeline.run.id)
             code = write(timeline, online, drill_of, changes, unread, in_tasks(session))

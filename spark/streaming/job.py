@@ -21,6 +21,8 @@ from soak.service.metrics import MetricsPage, publish
 from soak.service.systemd import Notifier, notifier
 from soak.store.journal.reader import has_ended, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
+from spark.cluster.executors import check_executors
+from spark.cluster.master import Cluster
 from spark.cluster.session import build_session
 from spark.sources.journals import NAME, JournalSource
 from spark.sources.offsets import newest
@@ -64,8 +66,10 @@ DRAIN_NS = 10 * SECOND_NS
 grace is for the last word on the findings, which would be lost with a kill."""
 
 
-def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
+def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | None = None) -> int:
     """Detect until all sources have ended or `stop` is set; return the exit status.
+
+    With a `cluster` its executors keep the state; findings are written here.
 
     Raises:
         RunFolderError: not a run folder, or another process detects in it.
@@ -83,9 +87,14 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
         shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
         log = folder.logs / "spark.log"
         cores = min(plan.detection.shards, os.cpu_count() or 1)
-        session = build_session("soak detect-stream", temporary=temporary, cores=cores, log=log)
+        session = build_session(
+            "soak detect-stream", temporary=temporary, cores=cores, log=log, cluster=cluster
+        )
         manager.alive()
         try:
+            if cluster is not None:
+                check_executors(session, folder, clock)
+                manager.alive()
             with held(session, folder.spark):
                 page = MetricsPage(
                     clock, {"run": known.id, "plan": plan.name, "daemon": "detect-stream"}
@@ -162,7 +171,8 @@ class _Stream:
 
         return (
             changes.writeStream.queryName("detect")
-            .option("checkpointLocation", str(self.folder.checkpoint))
+            # as a URI, whatever fs.defaultFS is
+            .option("checkpointLocation", self.folder.checkpoint.as_uri())
             .trigger(processingTime="0 seconds")  # the source keeps the interval, see `pacing`
             .foreachBatch(on_batch)
             .start()

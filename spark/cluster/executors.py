@@ -1,0 +1,101 @@
+"""Whether a cluster gave us executors, and whether they see the run folder that they share with the driver.
+
+Executors read journals and write digests and the detector's state as plain files. So the folder is on
+storage that every host mounts at the same path; an object store has no appends and no locks of its own.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import SparkSession
+
+from soak.core.errors import NotAvailableError, PlanError, RunFolderError
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+from soak.store.run_folder import RunFolder
+
+PATIENCE_NS = 120 * SECOND_NS
+"""How long the first executor may take: a node of a cluster may have to be started, or an image loaded."""
+
+_LOOK_NS = SECOND_NS // 2
+
+
+def run_folder_path(text: str) -> Path:
+    """Return the path of a run folder that is given as a path or as a `file:` URI.
+
+    Raises:
+        PlanError: it is a URI of something that is not mounted as files.
+    """
+    scheme = urlsplit(text).scheme
+    if not scheme or "://" not in text:
+        return Path(text)
+    found = urlsplit(text)
+    if scheme == "file" and found.netloc in {"", "localhost"}:
+        return Path(unquote(found.path))
+    raise PlanError(
+        f"{text}: a run folder is read and written as files, so {scheme}:// is not supported. Give a path "
+        "or file:///PATH that this host and all executors mount (NFS, CephFS, or the store's own mount)"
+    )
+
+
+def check_executors(session: SparkSession, folder: RunFolder, clock: Clock) -> None:
+    """Wait for executors and have them look at the run folder before they work in it.
+
+    Raises:
+        NotAvailableError: no executor came: Spark itself would wait for ever.
+        RunFolderError: one of them does not see the same folder, or may not write there.
+    """
+    context = session.sparkContext
+    known = context._jsc.sc()  # noqa: SLF001  # the only way to the JVM
+    await_executor(lambda: known.getExecutorMemoryStatus().size() - 1, str(context.master), clock)
+    _check_folder(session, folder)
+
+
+def await_executor(executors: Callable[[], int], master: str, clock: Clock) -> None:
+    """Return when there is an executor; the number of them is asked for again and again.
+
+    Raises:
+        NotAvailableError: there is none after `PATIENCE_NS`.
+    """
+    end_ns = clock.mono_ns() + PATIENCE_NS
+    while executors() < 1:
+        if clock.mono_ns() >= end_ns:
+            raise NotAvailableError(
+                f"{master} started no executor in {PATIENCE_NS // SECOND_NS} s: it has no free cores or "
+                "memory (another application may hold them), or executors cannot reach this host "
+                "(--conf spark.driver.host=ADDRESS)"
+            )
+        clock.sleep_until(clock.mono_ns() + _LOOK_NS)
+
+
+def _check_folder(session: SparkSession, folder: RunFolder) -> None:
+    context = session.sparkContext
+    parts = max(2, context.defaultParallelism)
+    run_json, marker = str(folder.run_json), str(folder.path)
+    wanted = folder.run_json.read_bytes()
+
+    def look(_: Iterable[int]) -> Iterator[tuple[str, str]]:
+        import os  # noqa: PLC0415  # runs in a worker
+
+        try:
+            with open(run_json, "rb") as file:  # noqa: PTH123  # as above
+                is_same = file.read() == wanted
+        except OSError as error:
+            yield socket.gethostname(), f"{error.strerror}: {run_json}"
+            return
+        if not is_same:
+            yield socket.gethostname(), f"{run_json} is of another run"
+        elif not os.access(marker, os.W_OK | os.X_OK):
+            yield socket.gethostname(), f"may not write in {marker}"
+
+    faults = context.parallelize(range(parts), parts).mapPartitions(look).collect()
+    if faults:
+        host, fault = faults[0]
+        raise RunFolderError(
+            f"executors do not share the run folder: {host}: {fault}. It must be on storage that all hosts "
+            "mount at the same path, and belong to a user or group of theirs"
+        )
