@@ -15,7 +15,7 @@ from typer.main import get_command
 from soak.cli import main
 from tests.support.paths import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINE = re.compile(r"^(?:\.venv/bin/soak|soak| *\$\(command -v soak\)) (.+)", re.MULTILINE)
 _INLINE = re.compile(r"`soak ([^`]+)`")
