@@ -16,7 +16,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from detectors.objectives import settings_of
 from detectors.panel import Panel
 from soak.core.model import Change, Finding
 from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR
@@ -27,7 +26,8 @@ from spark.batch.timeline import assemble, digest_rows
 from spark.report import job as report
 from spark.sources.journals import JournalSource
 from spark.sources.schema import ROWS
-from spark.streaming.panel_state import fed
+from spark.streaming.panel_state import rows_of
+from spark.streaming.stored_panel import LivePanel
 from tests.support.spark.standalone import Standalone, start_cluster
 from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
 
@@ -115,12 +115,8 @@ def changes_here(folder: RunFolder) -> list[Change]:
     batches: list[Any] = [one for part in reader.partitions() for one in reader.read(part)]
     rows = pd.concat([batch.to_pandas() for batch in batches], ignore_index=True)
     detectors = plan.detection.detectors
-    panel = Panel(
-        detectors[STREAM_DETECTOR],
-        outages=detectors[OUTAGE_DETECTOR],
-        settings=settings_of(plan),
-    )
-    found = fed(panel, rows[rows["gap"].isna()])
+    panel = Panel(detectors[STREAM_DETECTOR], outages=detectors[OUTAGE_DETECTOR])
+    found = LivePanel(panel).take(*rows_of(rows[rows["gap"].isna()]))
     newest = {(one.series, one.kind, one.raised_k): one for one in found}
     return sorted(newest.values(), key=str)
 
