@@ -21,10 +21,10 @@ class Constants:
     # robustness
     least_clip: float = 1.8  # least bound of a score: Huber's k for 1.6 % of outliers
     outlier_sd: float = 4.0  # a difference beyond it is an outlier: 1 of 16,000 normal ones
-    # a contrast teaches at most so many sd of what is expected, the excess of a cluster at most so many times
-    # their mean: a short trouble is no noise, and would hide the next
+    # a contrast teaches at most so many sd of what is expected, and the mean excess of clusters is at most so
+    # much: a short trouble is no noise, and would hide the next
     contrast_sd: float = 2.5
-    excess_means: float = 3.0
+    most_excess: float = 1.5
     # of a change, least share that the oldest and the newest third since its onset show; its inverse at most:
     # a burst in one of them is no level
     stays: float = 1.0 / 3.0

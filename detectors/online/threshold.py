@@ -6,13 +6,12 @@ Exceedances of `level` come in clusters. The excess of the peak of a cluster is 
     h = level + mean excess * (ln clusters a row + ln rows between two false alarms) + a constant.
 
 The rate starts at its value in independent noise, the mean excess at 1, as theory has it (Siegmund
-and Venkatraman 1995). Clusters that raised an alarm do not count: they may be a change. So may others that
-stand out, and a short trouble is no noise: an excess counts up to three times the mean.
+and Venkatraman 1995). No noise of the bench brings it above 1.4 within hours. What would is short troubles,
+which must not hide the next, so it is bounded. Clusters that raised an alarm do not count: they may be
+a change.
 """
 
 from __future__ import annotations
-
-from math import exp
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +41,7 @@ def learn(arrays: SeriesArrays, best: Floats, can_alarm: NDArray[np.bool_]) -> N
         (arrays.below >= APART_ROWS) | (arrays.cluster_rows >= LONGEST_ROWS)
     )
     if over.any():
-        most = np.float32(CONSTANTS.excess_means) * _slope(arrays)
-        excess = np.minimum(arrays.peak - np.float32(CONSTANTS.level), most)
-        arrays.excess += np.where(over, excess, 0)
+        arrays.excess += np.where(over, arrays.peak - np.float32(CONSTANTS.level), 0)
         arrays.clusters += over
         arrays.peak[over] = arrays.cluster_rows[over] = 0
         arrays.below[over] = APART_ROWS  # what goes on is the next one
@@ -63,8 +60,7 @@ def set_thresholds(arrays: SeriesArrays, log_rows: float) -> None:
 
 
 def _slope(arrays: SeriesArrays) -> Floats:
-    """Return the mean excess of the clusters so far."""
+    """Return the mean excess of the clusters so far, at most that of any noise."""
     prior = np.float32(CONSTANTS.tail_samples)
-    kept = np.float32(1.0 - exp(-CONSTANTS.excess_means))  # of an exponential excess so bounded
-    found: Floats = (arrays.excess / kept + prior) / (arrays.clusters + prior)
-    return found
+    found: Floats = (arrays.excess + prior) / (arrays.clusters + prior)
+    return np.minimum(found, np.float32(CONSTANTS.most_excess))

@@ -70,13 +70,11 @@ def test_rows_that_could_not_alarm_teach_nothing() -> None:
     assert (arrays.clusters[0], arrays.rows[0]) == (0, 0)
 
 
-def test_one_excess_far_out_counts_three_times_the_mean() -> None:
-    """It may be a short trouble: it does not blind the series to the next."""
-    arrays = SeriesArrays.empty(1)
-    for row in range(200):
-        threshold.learn(arrays, np.array([40.0 if row == 98 else 1.0], np.float32), EVERY)
+def test_short_troubles_raise_the_threshold_within_bounds() -> None:
+    """However far each goes: they do not blind the series to the next."""
+    few, many = seen(0, 1.0), seen(60, 3.0, 40.0)
 
-    assert arrays.excess[0] == pytest.approx(3.0)
+    assert threshold_of(few) < threshold_of(many) < 1.7 * threshold_of(few)
 
 
 @pytest.mark.parametrize("apart", [1, 30, 59])
