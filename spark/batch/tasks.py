@@ -6,7 +6,8 @@ What is given to a task and what it returns is pickled, so both must be importab
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,16 +33,17 @@ def in_tasks(session: SparkSession) -> Each:
         bodies = [pickle.dumps(one, protocol=5) for one in things]
         table = pa.table({"place": pa.array(range(len(bodies)), pa.int32()), "body": bodies})
         tasks = session.createDataFrame(table).repartitionByRange(len(bodies), "place")
-        found = tasks.mapInArrow(_worker(function), _SCHEMA).toArrow()
+        found = tasks.mapInArrow(by_batch(partial(_done, function)), _SCHEMA).toArrow()
         rows = zip(found.column("place").to_pylist(), found.column("body").to_pylist(), strict=True)
         return [pickle.loads(body) for _, body in sorted(rows)]  # noqa: S301  # what our own task wrote
 
     return each
 
 
-def _worker(
-    function: Callable[[Given], Found],
+def by_batch(
+    function: Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return for `mapInArrow` what calls an importable function, or a `partial` of one, with each batch."""
     called = pickle.dumps(function)  # by its name: Spark's own pickle would send its module
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -51,10 +53,15 @@ def _worker(
             sys.path.insert(0, _ROOT)
         wanted = pickle.loads(called)  # noqa: S301  # our own function
         for batch in batches:
-            places, bodies = batch.column("place"), batch.column("body").to_pylist()
-            done = [pickle.dumps(wanted(pickle.loads(body)), protocol=5) for body in bodies]  # noqa: S301  # ours
-            yield pa.RecordBatch.from_arrays(
-                [places, pa.array(done, pa.binary())], ["place", "body"]
-            )
+            yield from wanted(batch)
 
     return work
+
+
+def _done(function: Callable[[Given], Found], batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    done = [
+        pickle.dumps(function(pickle.loads(body)), protocol=5)  # noqa: S301  # what `in_tasks` wrote
+        for body in batch.column("body").to_pylist()
+    ]
+    arrays = [batch.column("place"), pa.array(done, pa.binary())]
+    yield pa.RecordBatch.from_arrays(arrays, ["place", "body"])

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_r
 from spark.batch.digest import RoughSeconds, Scope, reduction
 from spark.batch.digest_cache import SCHEMA, Row, cached_row, digest_row, rows_of
 from spark.batch.soak_totals import SoakTotals, added_up
+from spark.batch.tasks import by_batch
 from spark.sources.schema import columns_of
 
 Ints = NDArray[np.int64]
@@ -163,20 +165,16 @@ def digest_frame(
     session: SparkSession, paths: Sequence[Path], step: int, scope: Scope
 ) -> DataFrame:
     """Return one row a journal file, read in the tasks."""
-    root = str(Path(__file__).resolve().parents[2])
     names = session.createDataFrame([(str(path),) for path in paths], "path string")
-
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import sys  # noqa: PLC0415  # runs in a worker, which may not know our folder
-
-        if root not in sys.path:
-            sys.path.insert(0, root)
-        for batch in batches:
-            for path in batch.column("path").to_pylist():
-                yield cached_row(Path(path), step, scope)
-
     cores = session.sparkContext.defaultParallelism
-    return names.repartition(min(len(paths), 4 * cores)).mapInArrow(read, SCHEMA)
+    return names.repartition(min(len(paths), 4 * cores)).mapInArrow(
+        by_batch(partial(_digests, step, scope)), SCHEMA
+    )
+
+
+def _digests(step: int, scope: Scope, names: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for path in names.column("path").to_pylist():
+        yield cached_row(Path(path), step, scope)
 
 
 def digest_rows(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
