@@ -62,41 +62,30 @@ EVENTS = pa.schema(
 )
 """Of `events.parquet`: what happened between two intervals, and each line that could not be read."""
 
+_OF_CHANGE = (
+    ("series", pa.string()),
+    ("kind", pa.string()),
+    ("state", pa.string()),
+    ("onset_k", pa.int64()),
+    ("raised_k", pa.int64()),
+    ("resolved_k", pa.int64()),
+    ("onset", _TIME),
+    ("before", pa.float64()),
+    ("after", pa.float64()),
+    ("confidence", pa.float64()),
+)
 FINDINGS = pa.schema(
     [
         ("run", pa.string()),
         ("key", pa.string()),
-        ("series", pa.string()),
-        ("kind", pa.string()),
-        ("state", pa.string()),
-        ("onset_k", pa.int64()),
-        ("raised_k", pa.int64()),
-        ("resolved_k", pa.int64()),
-        ("onset", _TIME),
-        ("before", pa.float64()),
-        ("after", pa.float64()),
-        ("confidence", pa.float64()),
+        *_OF_CHANGE,
         ("is_about_cluster", pa.bool_()),
         ("cause", pa.string()),
     ]
 )
 """Of `findings.parquet`: the incidents that the detector stored while the run went on."""
 
-CHANGES = pa.schema(
-    [
-        ("run", pa.string()),
-        ("series", pa.string()),
-        ("kind", pa.string()),
-        ("state", pa.string()),
-        ("onset_k", pa.int64()),
-        ("raised_k", pa.int64()),
-        ("resolved_k", pa.int64()),
-        ("onset", _TIME),
-        ("before", pa.float64()),
-        ("after", pa.float64()),
-        ("confidence", pa.float64()),
-    ]
-)
+CHANGES = pa.schema([("run", pa.string()), *_OF_CHANGE])
 """Of `changes.parquet`: the changes of single series that the detector stored."""
 
 DAMAGED = "damaged_line"
