@@ -98,8 +98,11 @@ class Ship:
             raise ValueError("buffer must be at least 1MiB")
 
 
-_STORE_URL = re.compile(r"kafka://(?P<servers>[^\s,/@:]+:\d+(,[^\s,/@:]+:\d+)*)/?")
-_STORE_URL_RULE = "must be kafka://host:port, with more host:port after commas"
+_SERVER = r"(\[[0-9a-fA-F]*:[0-9a-fA-F:.]*(%\w+)?\]|[^\s,/@:\[\]]+):\d+"
+_STORE_URL = re.compile(rf"kafka://{_SERVER}(,{_SERVER})*/?")
+_STORE_URL_RULE = (
+    "must be kafka://host:port, with more host:port after commas and IPv6 addresses in brackets"
+)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -44,6 +44,17 @@ def read(log: KafkaFindingsLog) -> list[tuple[str, bytes, bytes | None]]:
     return sorted((one.topic, one.key, one.value) for one in log.read_new())
 
 
+@pytest.mark.parametrize("servers", ["[::1]:9092", "b1:9092,[fe80::1%eth0]:9092", "10.0.0.1:9092"])
+def test_a_store_may_have_any_kind_of_address(servers: str) -> None:
+    assert Store(url=f"kafka://{servers}").servers == servers
+
+
+@pytest.mark.parametrize("servers", ["::1:9092", "[::1]", "[b1]:9092", "b1:9092,"])
+def test_an_address_that_is_none_is_refused(servers: str) -> None:
+    with pytest.raises(ValueError, match="IPv6 addresses in brackets"):
+        Store(url=f"kafka://{servers}")
+
+
 def test_a_transaction_is_read_once_and_from_the_beginning_after_a_rewind(
     log: KafkaFindingsLog,
 ) -> None:
