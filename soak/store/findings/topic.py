@@ -26,6 +26,7 @@ from soak.core.plan.plan import Plan
 from soak.core.ports import Clock
 from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
+from soak.store.findings import schema
 from soak.store.findings.port import Findings, FindingsPlace
 from soak.store.findings.rows import Notification, NotificationContent, NotificationKind
 from soak.store.findings.store import FindingsFile, FindingsStore
@@ -42,8 +43,11 @@ from soak.store.findings.topic_log import (
 from soak.store.run_folder import RunFolder
 
 LOG = logging.getLogger(__name__)
-TOPIC_VERSION = 1
-"""Of the values; a program refuses those of a newer one."""
+TOPIC_VERSION = schema.VERSION
+"""Of the values, which hold rows of the tables: a program refuses those of a newer layout.
+
+Version 1 is layout 9.
+"""
 MAX_TURNS = 20
 """So often a write is begun anew because another process wrote at the same time."""
 REREAD_NS = 12 * 3600 * SECOND_NS

@@ -18,6 +18,7 @@ from soak.core.ports import Message
 from soak.core.units import SECOND_NS
 from soak.store.findings.port import Findings
 from soak.store.findings.rows import Notification
+from soak.store.findings.schema import VERSION
 from soak.store.findings.store import FindingsStore
 from soak.store.findings.topic import FindingsTopics
 from soak.store.findings.topic_log import FINDINGS_TOPIC, OUTBOX_TOPIC
@@ -174,7 +175,7 @@ def test_a_message_is_sent_whose_finding_lies_behind_an_open_transaction(world: 
 
 
 def test_a_result_that_lies_behind_an_open_transaction_is_not_undone(cluster: FakeCluster) -> None:
-    """The detector withdraws a finding whose message was sent meanwhile: readers are told."""
+    """The detector withdraws a finding whose message was sent meanwhile: readers are notified."""
     detector, daemon = topics(cluster), topics(cluster)
     with detector.open() as store:
         store.save_finding(finding(), ["mail"], NOW)
@@ -263,10 +264,10 @@ def test_a_run_that_goes_on_does_not_expire(cluster: FakeCluster) -> None:
     ("value", "message"),
     [
         (
-            b'{"v":2,"rows":{}}',
+            b'{"v":%d,"rows":{}}' % (VERSION + 1),
             (
-                "topic soak.outbox, partition 0, offset 0: the value has schema version 2, this program "
-                "reads up to 1: upgrade soakd on this host"
+                f"topic soak.outbox, partition 0, offset 0: the value has schema version {VERSION + 1}, "
+                f"this program reads up to {VERSION}: upgrade soakd on this host"
             ),
         ),
         (b"{", "topic soak.outbox, partition 0, offset 0: the value is damaged"),
