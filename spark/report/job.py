@@ -16,10 +16,11 @@ from markupsafe import Markup
 from detectors.minimum_effect import Config as MinimumEffect
 from soak.core import json_text
 from soak.core.clock import SystemClock
-from soak.core.errors import FindingsError, RunFolderError
+from soak.core.errors import FindingsBusyError, FindingsError, RunFolderError
 from soak.core.model import Change, Finding
 from soak.core.plan import plugins
 from soak.core.ports import Clock, Each, each_here
+from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize, incident_size
 from soak.service.files import write_atomically
@@ -39,6 +40,8 @@ from spark.report.summary import EXIT_CODE, summary, verdict
 from spark.streaming.attribution import step_config
 
 TEMPLATES = Path(__file__).parent / "sections"
+QUEUE_TRIES = 5
+_QUEUE_BACKOFF = Backoff()  # 15 s in all
 NEWS_NS = 86_400 * SECOND_NS
 """The end of a run that lies further back is not news."""
 
@@ -76,18 +79,28 @@ def run(run_dir: Path, cluster: Cluster | None = None) -> int:
 def queue_end(folder: RunFolder, clock: Clock) -> None:
     """Queue the message about the end of a run, once, with what it says of the report.
 
-    A run that was interrupted was ended by somebody, and the mail server of a lab ended with it.
+    A run that was interrupted was ended by somebody, and the mail server of a lab ended with it. A store that
+    others use, or a cluster that does not answer, is tried again for some seconds.
     """
     run, plan, now_ns = read_run(folder), read_plan(folder), clock.wall_ns()
     has_ended = run.state == "ended" and now_ns - folder.run_json.stat().st_mtime_ns < NEWS_NS
     if not has_ended or not plan.sinks or (plan.lab is not None and plan.lab.mailbox):
         return
+    summary = _end_summary(folder)
     findings = findings_place(folder, plan, run.id, clock)
     try:
-        with findings.open() as store:
-            store.queue_end(run.id, _end_summary(folder), list(plan.sinks), now_ns)
-    except (FindingsError, OSError) as error:
-        _LOG.warning("notification_not_queued kind=ended error=%s", error)
+        for failures in range(1, QUEUE_TRIES + 1):
+            try:
+                with findings.open() as store:
+                    store.queue_end(run.id, summary, list(plan.sinks), now_ns)
+            except (FindingsError, OSError) as error:
+                _LOG.warning("notification_not_queued kind=ended error=%s", error)
+                if plan.store is None and not isinstance(error, FindingsBusyError):
+                    return  # a file that is damaged stays so
+                if failures < QUEUE_TRIES:
+                    clock.sleep_until(clock.mono_ns() + _QUEUE_BACKOFF.wait_ns(failures))
+            else:
+                return
     finally:
         findings.close()
 

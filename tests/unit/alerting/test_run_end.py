@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from soak.alerting.heartbeat import read_notices
 from soak.store.findings.store import FindingsFile, FindingsStore
 from spark.report.job import queue_end
 from tests.support.alerting.daemon import DELIVERED, RUN, AlertWorld, FakeSink
+from tests.support.fakes import FakeClock
 
 SINKS = "sinks: {mail: {to: [a@example.org], host: mail.example.org}}"
 
@@ -78,6 +80,24 @@ def test_it_lists_what_only_the_offline_analysis_found_and_is_sent_once(tmp_path
     assert "covered   99.99% of 36 h" in message.text
     lines = [one for one in message.text.splitlines() if not one.startswith("report")]
     assert max(map(len, lines)) <= COLUMNS
+
+
+def test_it_is_queued_again_while_another_process_has_the_findings(tmp_path: Path) -> None:
+    world = ended_world(tmp_path)
+    other = sqlite3.connect(world.folder.findings)
+    other.execute("BEGIN EXCLUSIVE")
+
+    class Clock(FakeClock):
+        """The other process ends while we wait."""
+
+        def sleep_until(self, mono_ns: int) -> None:
+            super().sleep_until(mono_ns)
+            other.close()
+
+    queue_end(world.folder, Clock(wall_ns=world.clock.wall_ns()))
+
+    with FindingsStore(world.folder.findings) as store:
+        assert [one.kind for one in store.open_notifications()] == ["ended"]
 
 
 def test_it_is_sent_from_a_host_without_the_report(tmp_path: Path) -> None:
