@@ -89,6 +89,22 @@ def cpu_seconds() -> float:
     return total
 
 
+def cpu_by_program() -> dict[str, float]:
+    """Return the CPU time of the driver, of the JVM, of Spark's Python workers and of its other Python."""
+    found = dict.fromkeys(("driver", "jvm", "workers", "planning"), 0.0)
+    own = psutil.Process()
+    for one in [own, *own.children(recursive=True)]:
+        with suppress(psutil.Error):
+            command = one.cmdline()
+            name = "driver" if one == own else "planning"
+            if "java" in Path(command[0]).name:
+                name = "jvm"
+            elif "pyspark.daemon" in command:
+                name = "workers"
+            found[name] += sum(one.cpu_times()[:2])
+    return found
+
+
 def pss_mib() -> float:
     total = 0.0
     for one in [psutil.Process(), *psutil.Process().children(recursive=True)]:
@@ -165,9 +181,10 @@ def backlog(whole: RunFolder, path: Path) -> dict[str, float]:
     session = build_session("bench", temporary=path / "tmp", cores=1)
     session.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
     try:
-        cpu, began = cpu_seconds(), time.monotonic()
+        before, began = cpu_by_program(), time.monotonic()
         with query_on(session, folder) as query:
             query.processAllAvailable()
+            cpu = {name: used - before[name] for name, used in cpu_by_program().items()}
             took = time.monotonic() - began
             done = [one for one in query.recentProgress if one.numInputRows]
             rows = sum(one.numInputRows for one in done)
@@ -179,7 +196,8 @@ def backlog(whole: RunFolder, path: Path) -> dict[str, float]:
                 "longest_batch_seconds": max(batches[1:]),
                 "batches": len(batches),
                 "seconds": took,
-                "cpu_seconds": cpu_seconds() - cpu,
+                "cpu_seconds": sum(cpu.values()),
+                **{f"{name}_cpu_seconds": used for name, used in cpu.items()},
                 "pss_mib": pss_mib(),
             }
     finally:
