@@ -89,7 +89,7 @@ def quiet_seconds(
     """Return every latency that a finding may be about and that has enough quiet seconds, by name.
 
     Of a long soak pieces at equal distances are read, `most_seconds` in all. Untrusted seconds and steps of
-    the size that would be told are left out.
+    the size that would be reported are left out.
     """
     steps = Steps(
         smallest_step_ratio=config.smallest_step_ratio,

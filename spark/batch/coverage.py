@@ -55,7 +55,7 @@ def order_doubts(timeline: Timeline) -> Iterator[Gap]:
         yield Gap("cluster", 0, 0, why)
 
 
-# --- Whether the cluster carried the load at all: latency tells only of the messages that came through.
+# --- Whether the cluster carried the load at all: latency is known of the messages that came through only.
 
 STANDSTILL_SECONDS = 10
 """Without a message: as long as a step takes to be confirmed, and none, as there is no latency."""
@@ -184,7 +184,7 @@ MOST_UNTRUSTED = 0.10
 MEASURING = ("produce.", "consume.", "probe@")
 LOADING = ("produce.", "consume.")
 LATE_SECONDS = 5
-"""Sources may stop so long before the decided end: they are told to one after the other."""
+"""Sources may stop so long before the decided end: they are stopped one after the other."""
 
 
 @dataclass(frozen=True, slots=True)

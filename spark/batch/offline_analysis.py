@@ -197,7 +197,7 @@ def _step_of(finding: Finding, seen: Sequence[tuple[Change, ...]]) -> tuple[Chan
 def _drift_of(
     finding: Finding, steps: Sequence[Change], courses: Sequence[Change]
 ) -> Change | None:
-    """Return the drift that tells a step found online better: looking back there is no such step."""
+    """Return the drift that describes a step found online better: offline there is no such step."""
     if finding.kind != "step" or any(_is_same(finding, step) for step in steps):
         return None
     return next(

@@ -82,7 +82,7 @@ def build_session(
     secret = cluster.read_secret() if cluster is not None else ""
     address = cluster.local_address() if cluster is not None else "127.0.0.1"
     os.environ.update(_environment(temporary, address, cluster))
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells each callback
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each callback
     conf = SparkConf(loadDefaults=False).setAppName(name)
     conf.setMaster(cluster.master if cluster is not None else f"local[{cores or '*'}]")
     conf.setAll(list(_settings(temporary, settings, cores or os.cpu_count() or 1).items()))
@@ -114,7 +114,7 @@ def _jvm(conf: SparkConf, printed: Path, folder: Path) -> Any:  # noqa: ANN401  
 
 
 def _environment(temporary: Path, address: str, cluster: Cluster | None) -> dict[str, str]:
-    """Return what the JVM and the Python workers inherit from us: there is no other way to tell."""
+    """Return the environment that the JVM and the Python workers inherit: there is no other way to set it."""
     program = own = str(_worker_python(user_cache()))
     if cluster is not None and cluster.ships_python:
         # Spark has executors run the program of the driver, so the same path leads to ours here.

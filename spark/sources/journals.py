@@ -131,7 +131,7 @@ def rows(folder: Path, run: str, listed: Iterable[Span]) -> Iterator[Row]:
     paths = RunFolder(folder)
     phases = read_phases(paths.phases)
     readers: dict[str, SourceReader] = {}
-    told: set[tuple[str, str]] = set()  # of a source, for the ids of another are none of its own
+    given: set[tuple[str, str]] = set()  # source and id: those of another source are others
     for span in listed:
         reader = readers.setdefault(span.source, SourceReader(paths.journal / span.source))
         path = span.path(paths.journal)
@@ -144,8 +144,8 @@ def rows(folder: Path, run: str, listed: Iterable[Span]) -> Iterator[Row]:
                 reader.columns[known[0]] = known[1]
         for record, columns in reader.read(path, span.begin, span.end):
             named = span.source, record.columns_id
-            is_new = named not in told
-            told.add(named)
+            is_new = named not in given
+            given.add(named)
             yield record_row(
                 run, span.source, record, columns if is_new else None, phases.at(record.k)
             )

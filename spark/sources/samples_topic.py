@@ -59,7 +59,7 @@ _GROWTH, _MOST_SHRINKAGE = 1.5, 0.25  # of one batch to the next
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOptions:
-    """What a reader of the topic is told; secrets stay references, which each process resolves itself."""
+    """Settings of a reader of the topic; secrets stay references, which each process resolves itself."""
 
     ship: Ship
     since_ms: int | None = None  # begin with records of this time; None: with the oldest

@@ -42,7 +42,7 @@ ANNOUNCED = "run_announced"
 MAX_LETTERS = 1000
 """Records that a task keeps of a range; one producer of waste fills no cluster."""
 MAX_K, MAX_EPOCH = 2**32, 2**32
-"""Seconds and starts of a run; what is larger nobody has counted."""
+"""Of seconds and starts of a run: a larger number is not one that a recorder counted."""
 MAX_WAITING = 5000
 """Records of a range that wait for their columns line to be repeated in it."""
 _MAX_GAP_SOURCES = 1000

@@ -146,23 +146,23 @@ class FleetProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """Take what the run announces first, then all its records."""
         batch = pd.concat(list(rows), ignore_index=True)
-        is_said = batch["source"] == ""
+        is_announcement = batch["source"] == ""
         state = self._known.get()
         known = Announced() if state is None else Announced.of_text(state[0])
-        said = known
-        if is_said.any():
-            said = Announced.of_events(batch.loc[is_said, "events"].iloc[-1])
-        self._note(state, known, said, timerValues.getCurrentProcessingTimeInMs())
-        records = batch[~is_said].drop(columns="events")
+        newest = known
+        if is_announcement.any():
+            newest = Announced.of_events(batch.loc[is_announcement, "events"].iloc[-1])
+        self._note(state, known, newest, timerValues.getCurrentProcessingTimeInMs())
+        records = batch[~is_announcement].drop(columns="events")
         if records.empty:
             return
         # numbers beside the nulls of an announcement are floats
         records = records.astype({"k": np.int64, "epoch": np.int64})
-        records["phase"] = said.phases_at(records["k"].to_numpy())
-        if self._detectors(said) != self._detectors(known):
+        records["phase"] = newest.phases_at(records["k"].to_numpy())
+        if self._detectors(newest) != self._detectors(known):
             self._shared.clear(_KNOWN)  # what one plan has made another may not be able to read
         try:
-            yield from self._panel(said).handleInputRows(key, iter([records]), timerValues)
+            yield from self._panel(newest).handleInputRows(key, iter([records]), timerValues)
         except _OF_THESE_ROWS as error:
             # Anybody may write to the topic: what no panel can take must not stop those of other runs.
             LOG.warning("run_not_judged run=%s rows=%d error=%r", key[0], len(records), error)
@@ -189,19 +189,19 @@ class FleetProcessor(StatefulProcessor):
     def close(self) -> None:
         """Nothing is held between batches."""
 
-    def _note(self, state: Any, known: Announced, said: Announced, now_ms: int) -> None:  # noqa: ANN401  # a row or None
+    def _note(self, state: Any, known: Announced, newest: Announced, now_ms: int) -> None:  # noqa: ANN401  # a row or None
         """Store what is announced when it is new, and now and then that the run goes on."""
         if state is None:
             self._handle.registerTimer(now_ms + self._expire_ms)
-        elif said == known and now_ms - state[1] < self._expire_ms // _NOTED_AGAIN:
+        elif newest == known and now_ms - state[1] < self._expire_ms // _NOTED_AGAIN:
             return
-        self._known.update((said.to_text(), now_ms))
+        self._known.update((newest.to_text(), now_ms))
 
-    def _detectors(self, said: Announced) -> tuple[Config, outage.Config]:
-        return announced_detectors(said.detection) or (self._config, self._outages)
+    def _detectors(self, announced: Announced) -> tuple[Config, outage.Config]:
+        return announced_detectors(announced.detection) or (self._config, self._outages)
 
-    def _panel(self, said: Announced) -> PanelProcessor:
-        config = self._detectors(said)
+    def _panel(self, announced: Announced) -> PanelProcessor:
+        config = self._detectors(announced)
         if config not in self._panels:
             panel = PanelProcessor(*config)
             panel.init(self._shared)  # type: ignore[arg-type]  # it only asks for states

@@ -164,7 +164,7 @@ def retention_of(topic: Mapping[str, str], brokers: Mapping[str, str]) -> Limits
     is_deleting = "delete" in policy
     local_bytes, local_seconds = _local_limits(topic, brokers)
     compression = topic.get("compression.type") or brokers.get("compression.type") or "producer"
-    notes = [] if brokers else ["no broker tells its settings: Kafka's defaults are assumed"]
+    notes = [] if brokers else ["no broker reports its settings: Kafka's defaults are assumed"]
     if not is_deleting:
         named = policy.strip() or "empty"  # allowed since Kafka 4.2
         notes.append(f"cleanup.policy is {named}: nothing is deleted for its age or the log's size")

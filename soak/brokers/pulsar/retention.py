@@ -45,7 +45,7 @@ _NOTES = (
     "a bookie frees the space later: when all ledgers of an entry log are gone, or when it compacts one",
 )
 _OFFLOADED = "ledgers may be offloaded: bookies free those earlier, while the bytes held count them"
-_UNKNOWN = "no broker tells its settings: Pulsar's defaults are assumed"
+_UNKNOWN = "no broker reports its settings: Pulsar's defaults are assumed"
 
 
 def read_retention(config: Config, topic: Topic) -> Limits:

@@ -32,7 +32,7 @@ from tests.support.spark.standalone import Standalone, start_cluster
 from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
 
 RUN = "synthetic-1"
-SECRET = "of-the-cluster-and-nobody-else"
+SECRET = "of-this-cluster-alone"
 SHAPE = Shape(gaps=((CONSUMER, range(60, 63)),), damaged_k=80, invalid=range(40, 42))
 SETTINGS = (
     "spark.authenticate=true",

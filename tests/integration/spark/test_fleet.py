@@ -161,7 +161,7 @@ def test_a_cluster_that_is_away_is_waited_for(tmp_path: Path) -> None:
 def test_the_step_of_every_run_is_found_whatever_is_killed(
     detector: Detector, tmp_path: Path
 ) -> None:
-    """Each with its own announced phases; a poisoned producer and a kill harm nobody."""
+    """Each with its own announced phases; a poisoned producer and a kill harm no other run."""
     folder = write_synthetic_run(tmp_path / "r", SHAPE)
     announcer = AnnouncementWriter(detector.ship, SystemClock())
     waste = SamplesWriter(detector.ship, "waste", START_WALL_NS, SystemClock())

@@ -239,7 +239,7 @@ def everything(log: KafkaTopicLog) -> Iterator[TopicRecord]:
 def test_a_truncated_topic_is_read_on(
     spark_session: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:
-    """What retention deleted is said with its place."""
+    """What retention deleted is reported with its place."""
     topic.write([columns_text_line(), *(record_line(k) for k in range(9))])
     query = Query(spark_session, topic, tmp_path / "c")
     query.once()
@@ -296,7 +296,7 @@ def test_offsets_without_a_record_end_a_range(topic: Topic) -> None:
         producer.produce(topic.ship.topic, b"x", "probe@b", partition=0)
         assert producer.flush(PATIENCE_SECONDS) == 0
         ending(PATIENCE_SECONDS)
-    producer.begin_transaction()  # one that nobody ends holds up no reader
+    producer.begin_transaction()  # one that stays open blocks no reader
     producer.produce(topic.ship.topic, b"x", "probe@b", partition=0)
     producer.flush(PATIENCE_SECONDS)
     ends = topic.log().ends()

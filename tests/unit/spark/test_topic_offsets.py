@@ -1,4 +1,4 @@
-"""Offsets in a topic: whatever happens to it, every record is read once, and what is lost is said."""
+"""Offsets in a topic: whatever happens to it, every record is read once, and a loss is reported."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def test_a_topic_created_anew_is_read_from_its_beginning() -> None:
 
     first = newest(start, now, 10)
     second = newest(first, now, 10)
-    (said,) = ranges(start, first)
+    (found,) = ranges(start, first)
 
-    assert (said.begin, said.end) == (0, 0)
-    assert "created anew; offsets read of the old one were 0: 7, 1: 9" in said.note
+    assert (found.begin, found.end) == (0, 0)
+    assert "created anew; offsets read of the old one were 0: 7, 1: 9" in found.note
     assert ranges(first, second) == [Range(0, 0, 7), Range(1, 0, 3)]
 
 
@@ -110,10 +110,10 @@ def test_a_log_that_became_shorter_is_read_on(topic: str, end: int, moved: int) 
 
     first = newest(start, now, None)
     second = newest(first, now, None)
-    (said,) = ranges(start, first)
+    (found,) = ranges(start, first)
 
     assert first["next"] == {"0": moved}
-    assert (said.begin, said.end, bool(said.note)) == (moved, moved, True)
+    assert (found.begin, found.end, bool(found.note)) == (moved, moved, True)
     assert second["next"] == {"0": end}
 
 

@@ -1,4 +1,4 @@
-"""Records of the samples topic as rows, and what happens to those that nobody can read."""
+"""Records of the samples topic as rows, and what happens to those that cannot be read."""
 
 from __future__ import annotations
 
