@@ -25,6 +25,7 @@ from detectors.minimum_effect import ended
 from detectors.online import panel as online_panel
 from detectors.online import state as online_state
 from detectors.online.panel import Moment
+from detectors.online.step import Following, unknown
 from soak.core.model import Change, Column
 from soak.core.series import parse_series, series_name
 from soak.core.units import SECOND_NS
@@ -108,15 +109,20 @@ class Panel:
         phase: str,
         *,
         epoch: int = 0,
+        following: Following = unknown,
     ) -> list[Change]:
-        """Take the next second of one source; return all that is to be said, outages first, then steps."""
+        """Take the next second of one source; return all that is to be said, outages first, then steps.
+
+        `following` may give the values of records that probably come next, with the same columns.
+        """
         second = Second(k, values, valid, phase, epoch)
         outages = self._outages.update(source, columns, second)
         moment = self._steps.gate(source).take(k, epoch, phase, is_valid=valid)
         if not moment.is_new:
             return outages
-        steps = self._steps.take(source, columns, k, values, moment)
-        return [*outages, *self._with_other_kinds(source, columns, second, moment, steps)]
+        steps = self._steps.take(source, columns, k, values, moment, following)
+        others = self._with_other_kinds(source, columns, second, moment, steps, following)
+        return [*outages, *others]
 
     def _with_other_kinds(
         self,
@@ -125,6 +131,7 @@ class Panel:
         second: Second,
         moment: Moment,
         steps: list[Change],
+        following: Following,
     ) -> list[Change]:
         """Return the steps, and the drifts, spikes and tails of the same second."""
         k = second.k
@@ -144,7 +151,7 @@ class Panel:
                 slow += self._seen(known, name, k, float(second.values[at]), config)
         recents = {name: one.recent for name, one in known.items()}
         raised = _in_turn(known, slow, k, busy)
-        tails = self._tails.update(source, columns, second, moment, recents, self._near)
+        tails = self._tails.update(source, columns, second, moment, recents, self._near, following)
         if moment.counts and k % MINUTE == 0:
             raised += self._end_of_leaders(source, k)
         return [*changes, *raised, *(one for one in tails if not _is_name_taken(known, one))]

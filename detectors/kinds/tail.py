@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import exp, inf, isfinite
 from typing import Any, Literal
 
@@ -33,6 +34,7 @@ from detectors.kinds.recent_rows import MINUTE, Recent
 from detectors.minimum_effect import Config, ended
 from detectors.offline import steps
 from detectors.online import panel as online_panel
+from detectors.online.step import Following, unknown
 from soak.core.model import Change, Column, Series
 from soak.core.series import SeriesId, parse_series, series_name, source_of
 
@@ -88,6 +90,7 @@ COUNTS = {
 _LEAST_ABOVE = 30
 _HALF = 0.5
 _UNKNOWN = [float("nan")] * len(SHARES)
+_Places = Sequence[tuple[str, "_Counts"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,26 @@ def _counted(_source: str, columns: Sequence[Column]) -> list[tuple[str, _Counts
             thresholds = tuple(dict(columns[i].labels).get("threshold", "") for i in at)
             found.append((metric, _Counts(thresholds, np.array(at, np.int64), all_at[0])))
     return found
+
+
+def _odds(
+    places: _Places, learnt: Sequence[Exceedance], values: NDArray[np.float64], *, counts: bool
+) -> NDArray[np.float64]:
+    """Return the odds of one second for all latencies of a source, each by what was learnt of it."""
+    found: list[float] = []
+    for (_, at), known in zip(places, learnt, strict=True):
+        above, total = values[at.above], float(values[at.total])
+        found += known.odds(at.thresholds, above, total) if counts else _UNKNOWN
+    return np.array(found)
+
+
+def _odds_of(
+    places: _Places, learnt: Sequence[Exceedance], following: Following
+) -> list[NDArray[np.float64]]:
+    """Return the odds of the seconds that follow; none while there is something to learn from them."""
+    if any(one.chosen is None for one in learnt):
+        return []
+    return [_odds(places, learnt, values, counts=True) for values in following()]
 
 
 def _nearest(above: NDArray[np.float64], total: float, share: float) -> int | None:
@@ -241,18 +264,27 @@ class Tails:
         moment: online_panel.Moment,
         recents: Mapping[str, Recent],
         near: NearSteps,
+        following: Following = unknown,
     ) -> list[Change]:
         """Take a second, with the recent values by series, and the steps that may tell a tail already."""
+        places = self._places.get(source, columns, _counted)
         ours: list[Column] = []
-        odds: list[float] = []
-        for metric, found in self._places.get(source, columns, _counted):
+        learnt: list[Exceedance] = []
+        for metric, _ in places:
             ours += [_odds_column(metric, quantile) for quantile in SHARES]
-            known = self._learnt.setdefault(series_name(source, metric), Exceedance())
-            above, total = second.values[found.above], float(second.values[found.total])
-            odds += known.odds(found.thresholds, above, total) if moment.counts else _UNKNOWN
+            learnt.append(self._learnt.setdefault(series_name(source, metric), Exceedance()))
         if not ours and not self._panel.knows(source):
             return []
-        said = self._panel.take(source, tuple(ours), second.k, np.array(odds), moment)
+        # before the others are looked at: it learns
+        odds = _odds(places, learnt, second.values, counts=moment.counts)
+        said = self._panel.take(
+            source,
+            tuple(ours),
+            second.k,
+            odds,
+            moment,
+            partial(_odds_of, places, learnt, following),
+        )
         held = [one for one in self._held if source_of(one.series) == source]
         self._held = [one for one in self._held if one not in held]
         every = [*held, *said]

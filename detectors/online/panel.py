@@ -21,7 +21,7 @@ from detectors.minimum_effect import confidence_of, ended, is_back
 from detectors.online import state as stored
 from detectors.online.onset import Onset
 from detectors.online.state import ROWS, Candidate, SeriesArrays, SourceState
-from detectors.online.step import Steps
+from detectors.online.step import Following, Steps, unknown
 from soak.core.model import Change, Column
 from soak.core.series import series_name
 
@@ -80,6 +80,12 @@ class _Source:
     columns: Sequence[Column]  # of the last record, as given
     watched: NDArray[np.int64]  # places of those that are followed
 
+    def row(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the values of a record as a row of all series; those absent have none."""
+        found = np.full(len(self.state.columns), np.nan)
+        found[: self.watched.size] = np.asarray(values, dtype=np.float64)[self.watched]
+        return found
+
 
 class Panel:
     """The state of all series of one run and shard."""
@@ -123,8 +129,9 @@ class Panel:
         k: int,
         values: NDArray[np.float64],
         moment: Moment,
+        following: Following = unknown,
     ) -> list[Change]:
-        """Do what `update` does with a second that a gate has taken."""
+        """Do what `update` does with a second that a gate has taken; see `Steps.push` for `following`."""
         if not moment.is_new:
             return []
         one, changes = self._adopted(source, columns, k, moment.last_k)
@@ -132,9 +139,7 @@ class Panel:
             changes += _learn_anew(source, one, k)
         if not moment.counts:
             return changes
-        row = np.full(len(one.state.columns), np.nan)
-        row[: one.watched.size] = np.asarray(values, dtype=np.float64)[one.watched]
-        one.steps.push(k, row)
+        one.steps.push(k, one.row(values), lambda: [one.row(other) for other in following()])
         changes += self._raise(source, one, k)
         changes += self._settle(source, one, k)
         if one.state.opened and one.state.rows % _GONE_EVERY == 0:

@@ -14,7 +14,8 @@ Assumes: the noise changes more slowly than the level. A slow drift is followed,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +25,39 @@ from detectors.level_shift import Config
 from detectors.online import noise, onset, threshold, window
 from detectors.online.constants import CONSTANTS
 from detectors.online.onset import Onset
-from detectors.online.state import CELL, ROWS, SLOTS, SourceState
+from detectors.online.state import CELL, ROWS, SLOTS, Floats, SourceState
 from soak.core.units import SECOND_NS
 
 _ALL = slice(None)
 _LEAST_PART = 3  # rows in a third
 _SMALL_ROWS = 60  # a shift below the minimum effect becomes the level after so many rows
+
+
+Following = Callable[[], Sequence[NDArray[np.float64]]]
+"""Gives the rows that are likely to come next, where they are known: those of a batch."""
+
+
+def unknown() -> Sequence[NDArray[np.float64]]:
+    """Give no row."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Rows of one cell that were judged together, as each would be alone; the first goes to slot `used`."""
+
+    used: int
+    given: list[bytes]  # the values of each
+    y: Floats  # (rows, n)
+    here: NDArray[np.bool_]  # (rows, n)
+    squared: Floats  # (rows, onsets, n)
+    known: NDArray[np.bool_]
+    best: Floats  # (rows, n)
+
+    def place(self, used: int, values: NDArray[np.float64]) -> int | None:
+        """Return which of the rows goes to a slot; None when it has other values."""
+        at = used - self.used
+        return at if at < len(self.given) and self.given[at] == values.tobytes() else None
 
 
 class Steps:
@@ -49,31 +77,55 @@ class Steps:
         self._sums = window.Sums.empty(n)
         self._best = np.zeros(n, np.float32)
         self._can_alarm = np.zeros(n, np.bool_)
+        self._judged: _Judged | None = None  # until what it follows from changes
         self._set_scale()
         self._noise = noise.judge(state.arrays, self._effect())
         window.add_up(self._sums, state.arrays, self._noise.unit, state.used, _ALL)
 
-    def push(self, k: int, values: NDArray[np.float64]) -> None:
-        """Take the values of second `k`, shape (n,); one that is not finite is no value."""
+    def push(self, k: int, values: NDArray[np.float64], following: Following = unknown) -> None:
+        """Take the values of second `k`, shape (n,); one that is not finite is no value.
+
+        Of the rows that are `following`, those of the same cell are judged along: they cost little more than
+        one alone. If others come, they were in vain.
+        """
         state, arrays = self.state, self.state.arrays
-        values = np.where(np.isfinite(values), values, np.nan)
-        self._leave_log(values)
-        y = values.astype(np.float32)
-        np.log10(values, out=y, where=self.is_log & (values > 0.0), casting="same_kind")
-        if state.used == SLOTS:
-            self._shift()
-        z, here = window.scores(y, arrays.center, self._noise.unit, arrays.clip)
-        window.add_row(self._sums, z, here, state.used)
-        arrays.y[state.used], state.k[state.used] = y, k
+        judged = self._judged
+        at = None if judged is None else judged.place(state.used, values)
+        if judged is None or at is None:
+            judged, at = self._judge(values, following), 0
+        arrays.y[state.used], state.k[state.used] = judged.y[at], k
         state.used, state.rows = state.used + 1, state.rows + 1
-        squared, known = window.contrasts(self._sums, state.used)
-        ratio = noise.log_ratio(squared, self._noise.spread, self._noise.freedom)
-        ratio[~known] = 0.0
-        self._best = ratio.max(axis=0)
-        self._can_alarm = here & (arrays.seen >= self._baseline)
+        self._best = judged.best[at]
+        self._can_alarm = judged.here[at] & (arrays.seen >= self._baseline)
         threshold.learn(arrays, self._best, self._can_alarm)
         if state.used == SLOTS:
-            noise.learn_variance(arrays, squared, known, self._noise)
+            noise.learn_variance(arrays, judged.squared[at], judged.known[at], self._noise)
+
+    def _judge(self, first: NDArray[np.float64], following: Following) -> _Judged:
+        """Judge a row, and of those that follow as many as are in the same cell and keep the scale."""
+        self._leave_log(first)
+        if self.state.used == SLOTS:
+            self._shift()
+        used, arrays = self.state.used, self.state.arrays
+        rows = [first]
+        if used + 1 < SLOTS:
+            rows += following()[: SLOTS - used - 1]
+        values = np.array(rows)
+        given = [row.tobytes() for row in values]
+        values[~np.isfinite(values)] = np.nan
+        y = values.astype(np.float32)
+        leaving = self.is_log & (values <= 0.0)
+        if leaving.any():  # not the first, whose series have left
+            end = int(leaving.any(axis=1).argmax())
+            values, y, given = values[:end], y[:end], given[:end]
+        np.log10(values, out=y, where=self.is_log & (values > 0.0), casting="same_kind")
+        z, here = window.scores(y, arrays.center, self._noise.unit, arrays.clip)
+        window.add_rows(self._sums, z, here, used)
+        squared, known = window.contrasts(self._sums, np.arange(used + 1, used + 1 + len(y)))
+        ratio = noise.log_ratio(squared, self._noise.spread, self._noise.freedom)
+        ratio[~known] = 0.0
+        self._judged = _Judged(used, given, y, here, squared, known, ratio.max(axis=1))
+        return self._judged
 
     def exceeding(self) -> NDArray[np.int64]:
         """Return the series that may raise a candidate in this row."""
@@ -125,6 +177,7 @@ class Steps:
             arrays.center[i] = np.nanmedian(rows)
         self._noise = noise.judge(arrays, self._effect())
         window.add_up(self._sums, arrays, self._noise.unit, state.used, np.array([i]))
+        self._judged = None
 
     def learn_anew(self, at: NDArray[np.int64] | slice = _ALL) -> None:
         """Forget the levels of the series `at`, and keep their noise."""
@@ -134,6 +187,7 @@ class Steps:
         arrays.far[at] = arrays.far_rows[at] = 0
         arrays.peak[at] = arrays.below[at] = arrays.cluster_rows[at] = 0
         window.add_up(self._sums, arrays, self._noise.unit, self.state.used, at)
+        self._judged = None
 
     def levels(self, places: Sequence[int], rows: int) -> list[float | None]:
         """Return the median of the newest rows of these series, each in its own unit.
@@ -181,7 +235,7 @@ class Steps:
 
     def _leave_log(self, values: NDArray[np.float64]) -> None:
         """Judge latencies with a value that has no logarithm on a linear scale from now on."""
-        leaving = self.is_log & (values <= 0.0)
+        leaving = self.is_log & (values <= 0.0) & (values > -np.inf)
         if not leaving.any():
             return
         arrays, at = self.state.arrays, np.flatnonzero(leaving)

@@ -97,25 +97,28 @@ def add_up(
         compared[:, at] = (whole[sums.oldest_cell] + sums.uses_far[:, np.newaxis] * far)[:, at]
 
 
-def add_row(sums: Sums, z: Floats, here: NDArray[np.bool_], used: int) -> None:
-    """Add the scores of one row, which stands in slot `used`."""
-    np.add(sums.rows[used], z, out=sums.rows[used + 1])
-    np.add(sums.row_counts[used], here, out=sums.row_counts[used + 1])
+def add_rows(sums: Sums, z: Floats, here: NDArray[np.bool_], used: int) -> None:
+    """Add the scores of rows, shape (rows, n), the first of which stands in slot `used`."""
+    for known, added in ((sums.rows, z), (sums.row_counts, here)):
+        part = known[used : used + len(added) + 1]
+        part[1:] = added
+        np.add.accumulate(part, axis=0, out=part)
 
 
-def contrasts(sums: Sums, used: int) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return squared contrasts at each candidate onset over 1/m + 1/n, and which are known; (onsets, n).
+def contrasts(sums: Sums, used: NDArray[np.int64]) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return squared contrasts at each candidate onset over 1/m + 1/n, and which are known.
 
     m rows since the onset are compared with n rows before it; for independent scores of unit variance the
-    expectation is 1 whatever m and n are.
+    expectation is 1 whatever m and n are. `used` are the numbers of slots, one each for results of shape
+    (onsets, n): together (used, onsets, n), each as it would be alone.
     """
-    starts = used - _ROW_AGES
-    whole, number = sums.rows[used], sums.row_counts[used]
-    after, m = np.empty((2, *sums.compared.shape), np.float32)
-    np.subtract(whole, sums.rows[starts], out=after[: starts.size])
-    np.add(whole, sums.since_edges, out=after[starts.size :])
-    np.subtract(number, sums.row_counts[starts], out=m[: starts.size])
-    np.add(number, sums.since_edge_counts, out=m[starts.size :])
+    starts, ages = used[:, np.newaxis] - _ROW_AGES, _ROW_AGES.size
+    whole, number = sums.rows[used][:, np.newaxis], sums.row_counts[used][:, np.newaxis]
+    after, m = np.empty((2, used.size, *sums.compared.shape), np.float32)
+    np.subtract(whole, sums.rows[starts], out=after[:, :ages])
+    np.add(whole, sums.since_edges, out=after[:, ages:])
+    np.subtract(number, sums.row_counts[starts], out=m[:, :ages])
+    np.add(number, sums.since_edge_counts, out=m[:, ages:])
     before, n = whole + sums.compared, number + sums.compared_counts
     before -= after
     n -= m

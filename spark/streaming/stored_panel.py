@@ -15,13 +15,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.online.state import pack_header, unpack_header
+from detectors.online.state import CELL, pack_header, unpack_header
 from detectors.panel import Panel
 from soak.core import json_text
 from soak.core.model import Change, Column
@@ -93,7 +94,7 @@ class LivePanel:
                 self.columns[name] = text, columns_of(text)
         return [
             change
-            for row in rows
+            for at, row in enumerate(rows)
             for change in self.panel.update(
                 row.source,
                 self.columns[row.source, row.columns_id][1],
@@ -102,8 +103,20 @@ class LivePanel:
                 row.is_valid,
                 row.phase,
                 epoch=row.epoch,
+                following=partial(_following, rows, at),
             )
         ]
+
+
+def _following(rows: Sequence[Row], at: int) -> list[NDArray[np.float64]]:
+    """Return the values of the rows behind `at` that are of the same source and columns, as many as count."""
+    name = rows[at].source, rows[at].columns_id
+    found = []
+    for row in rows[at + 1 : at + CELL]:
+        if (row.source, row.columns_id) != name:
+            break
+        found.append(row.values)
+    return found
 
 
 @dataclass(slots=True)

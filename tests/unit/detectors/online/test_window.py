@@ -51,7 +51,7 @@ def test_contrasts_are_differences_of_two_means(seed: int, used: int, missing: f
     arrays, unit = filled(seed, 3, missing), np.ones(3, np.float32)
     sums = window.Sums.empty(3)
     window.add_up(sums, arrays, unit, used, slice(None))
-    squared, known = window.contrasts(sums, used)
+    (squared,), (known,) = window.contrasts(sums, np.array([used]))
 
     for g, age in enumerate(window.AGES):
         onset = int(age) if age < ROWS else used + int(age) - ROWS - CELL // 2
@@ -78,7 +78,7 @@ def test_adding_row_by_row_gives_the_same_sums_bit_for_bit(seed: int, rows: int)
     window.add_up(one_by_one, arrays, unit, ROWS, slice(None))
     for used in range(ROWS, ROWS + rows):
         z, here = window.scores(arrays.y[used], arrays.center, unit, arrays.clip)
-        window.add_row(one_by_one, z, here, used)
+        window.add_rows(one_by_one, z[np.newaxis], here[np.newaxis], used)
 
     last = ROWS + rows + 1
     assert np.array_equal(at_once.rows[:last], one_by_one.rows[:last])
@@ -89,7 +89,7 @@ def test_all_onsets_of_one_series_contain_the_candidate_onsets() -> None:
     arrays, unit, used = filled(3, 4, 0.0), np.ones(4, np.float32), ROWS + 4
     sums = window.Sums.empty(4)
     window.add_up(sums, arrays, unit, used, slice(None))
-    squared, _ = window.contrasts(sums, used)
+    (squared,), _ = window.contrasts(sums, np.array([used]))
     age, _, every, _ = window.contrasts_of_one(sums, float(arrays.far_rows[2]), used, 2)
 
     shared = [
