@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,8 +137,7 @@ class Panel:
         """Return the steps, and the drifts, spikes and tails of the same second."""
         k = second.k
         known = self._sources.setdefault(source, {})
-        recents = {name: one.recent for name, one in known.items()}
-        changes = [self._tails.renamed(change, recents) for change in steps]
+        changes = [self._tails.renamed(change, _recents(known)) for change in steps]
         if moment.is_apart:
             self._start_anew(source, k, moment.last_k)
         busy = {change.series for change in changes if change.raised_k == k}
@@ -149,9 +149,10 @@ class Panel:
         if moment.counts:
             for at, name, config in self._places.get(source, columns, self._watched):
                 slow += self._seen(known, name, k, float(second.values[at]), config)
-        recents = {name: one.recent for name, one in known.items()}
         raised = _in_turn(known, slow, k, busy)
-        tails = self._tails.update(source, columns, second, moment, recents, self._near, following)
+        tails = self._tails.update(
+            source, columns, second, moment, partial(_recents, known), self._near, following
+        )
         if moment.counts and k % MINUTE == 0:
             raised += self._end_of_leaders(source, k)
         return [*changes, *raised, *(one for one in tails if not _is_name_taken(known, one))]
@@ -260,6 +261,10 @@ class Panel:
             for i, one in enumerate(columns)
             if self._is_watched(one)
         ]
+
+
+def _recents(known: Mapping[str, _Watched]) -> Mapping[str, Recent]:
+    return {name: one.recent for name, one in known.items()}
 
 
 def _without_leader(series: str) -> str:

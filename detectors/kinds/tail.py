@@ -11,7 +11,7 @@ Assumes: what it says of online steps holds for the odds; bursts of slow message
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp, inf, isfinite
@@ -90,13 +90,13 @@ COUNTS = {
 _LEAST_ABOVE = 30
 _HALF = 0.5
 _UNKNOWN = [float("nan")] * len(SHARES)
-_Places = Sequence[tuple[str, "_Counts"]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
     """Where among its columns a source has the counts above thresholds, and that of all messages."""
 
+    series: str  # the latency, without a quantile
     thresholds: tuple[str, ...]
     above: NDArray[np.int64]
     total: int
@@ -148,31 +148,38 @@ class Exceedance:
             self.above = {}
 
 
-def _counted(_source: str, columns: Sequence[Column]) -> list[tuple[str, _Counts]]:
-    """Return the latencies whose messages a source counts, and where."""
-    found = []
+def _counted(source: str, columns: Sequence[Column]) -> tuple[list[_Counts], tuple[Column, ...]]:
+    """Return where a source counts the messages of its latencies, and the columns of their odds."""
+    found: list[_Counts] = []
+    odds: list[Column] = []
     for metric, (above, total) in COUNTS.items():
         at = [i for i, column in enumerate(columns) if column.metric == above]
         all_at = [i for i, column in enumerate(columns) if column.metric == total]
         if at and all_at:
             thresholds = tuple(dict(columns[i].labels).get("threshold", "") for i in at)
-            found.append((metric, _Counts(thresholds, np.array(at, np.int64), all_at[0])))
-    return found
+            places = np.array(at, np.int64)
+            found.append(_Counts(series_name(source, metric), thresholds, places, all_at[0]))
+            odds += [_odds_column(metric, quantile) for quantile in SHARES]
+    return found, tuple(odds)
 
 
 def _odds(
-    places: _Places, learnt: Sequence[Exceedance], values: NDArray[np.float64], *, counts: bool
+    places: Sequence[_Counts],
+    learnt: Sequence[Exceedance],
+    values: NDArray[np.float64],
+    *,
+    counts: bool,
 ) -> NDArray[np.float64]:
     """Return the odds of one second for all latencies of a source, each by what was learnt of it."""
     found: list[float] = []
-    for (_, at), known in zip(places, learnt, strict=True):
+    for at, known in zip(places, learnt, strict=True):
         above, total = values[at.above], float(values[at.total])
         found += known.odds(at.thresholds, above, total) if counts else _UNKNOWN
     return np.array(found)
 
 
 def _odds_of(
-    places: _Places, learnt: Sequence[Exceedance], following: Following
+    places: Sequence[_Counts], learnt: Sequence[Exceedance], following: Following
 ) -> list[NDArray[np.float64]]:
     """Return the odds of the seconds that follow; none while there is something to learn from them."""
     if any(one.chosen is None for one in learnt):
@@ -253,7 +260,7 @@ class Tails:
         # by the raise of the odds, for as long as their panel has it
         self._told: dict[ChangeId, Change] = {}
         self._held: list[Change] = []  # of the odds, confirmed beside steps that wait
-        self._places: BySource[list[tuple[str, _Counts]]] = BySource()
+        self._places: BySource[tuple[list[_Counts], tuple[Column, ...]]] = BySource()
         self._alone: list[ChangeId] = []  # steps of p99.9 that are tails: series and raise
 
     def update(
@@ -262,24 +269,20 @@ class Tails:
         columns: Sequence[Column],
         second: Second,
         moment: online_panel.Moment,
-        recents: Mapping[str, Recent],
+        recents: Callable[[], Mapping[str, Recent]],
         near: NearSteps,
         following: Following = unknown,
     ) -> list[Change]:
         """Take a second, with the recent values by series, and the steps that may tell a tail already."""
-        places = self._places.get(source, columns, _counted)
-        ours: list[Column] = []
-        learnt: list[Exceedance] = []
-        for metric, _ in places:
-            ours += [_odds_column(metric, quantile) for quantile in SHARES]
-            learnt.append(self._learnt.setdefault(series_name(source, metric), Exceedance()))
+        places, ours = self._places.get(source, columns, _counted)
         if not ours and not self._panel.knows(source):
             return []
+        learnt = [self._learnt.setdefault(one.series, Exceedance()) for one in places]
         # before the others are looked at: it learns
         odds = _odds(places, learnt, second.values, counts=moment.counts)
         said = self._panel.take(
             source,
-            tuple(ours),
+            ours,
             second.k,
             odds,
             moment,
@@ -288,7 +291,10 @@ class Tails:
         held = [one for one in self._held if source_of(one.series) == source]
         self._held = [one for one in self._held if one not in held]
         every = [*held, *said]
-        return [one for change in every for one in self._meant(change, second.k, recents, near)]
+        if not every:
+            return []
+        seen = recents()
+        return [one for change in every for one in self._meant(change, second.k, seen, near)]
 
     def renamed(self, step: Change, recents: Mapping[str, Recent]) -> Change:
         """Return a step of p99.9 as a tail when neither p50 nor p99 has moved; any other as it is."""

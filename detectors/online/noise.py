@@ -181,7 +181,7 @@ def _midmean(v: Floats) -> NDArray[np.float64]:
     number = np.isfinite(v).sum(axis=0)
     low, column = number // 4, np.arange(v.shape[1])
     sums = np.zeros((v.shape[0] + 1, v.shape[1]))
-    np.cumsum(np.nan_to_num(v), axis=0, out=sums[1:])
+    np.cumsum(np.where(np.isnan(v), 0, v), axis=0, out=sums[1:])
     middle = sums[number - low, column] - sums[low, column]
     found: NDArray[np.float64] = middle / np.maximum(number - 2 * low, 1)
     return found

@@ -78,13 +78,6 @@ class _Source:
     state: SourceState
     steps: Steps
     columns: Sequence[Column]  # of the last record, as given
-    watched: NDArray[np.int64]  # places of those that are followed
-
-    def row(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the values of a record as a row of all series; those absent have none."""
-        found = np.full(len(self.state.columns), np.nan)
-        found[: self.watched.size] = np.asarray(values, dtype=np.float64)[self.watched]
-        return found
 
 
 class Panel:
@@ -139,7 +132,7 @@ class Panel:
             changes += _learn_anew(source, one, k)
         if not moment.counts:
             return changes
-        one.steps.push(k, one.row(values), lambda: [one.row(other) for other in following()])
+        one.steps.push(k, np.asarray(values, dtype=np.float64), following)
         changes += self._raise(source, one, k)
         changes += self._settle(source, one, k)
         if one.state.opened and one.state.rows % _GONE_EVERY == 0:
@@ -185,7 +178,7 @@ class Panel:
         chosen = tuple(columns[i] for i in watched)
         old = self._states.get(source) or SourceState.empty(chosen)
         new = _with_columns(old, chosen, last_k, since_k)
-        found = _Source(new, Steps(new, self._config), columns, watched)
+        found = _Source(new, Steps(new, self._config, watched), columns)
         self._states[source], self._sources[source] = new, found
         lost = [
             _withdrawn(source, name, one)

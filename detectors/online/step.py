@@ -30,6 +30,7 @@ from soak.core.units import SECOND_NS
 
 _ALL = slice(None)
 _LEAST_PART = 3  # rows in a third
+_NO_SERIES = np.zeros(0, np.int64)
 _SMALL_ROWS = 60  # a shift below the minimum effect becomes the level after so many rows
 
 
@@ -47,24 +48,29 @@ class _Judged:
     """Rows of one cell that were judged together, as each would be alone; the first goes to slot `used`."""
 
     used: int
-    given: list[bytes]  # the values of each
+    given: list[bytes]  # the record of each
     y: Floats  # (rows, n)
-    here: NDArray[np.bool_]  # (rows, n)
+    can_alarm: NDArray[np.bool_]  # (rows, n)
     squared: Floats  # (rows, onsets, n)
     known: NDArray[np.bool_]
     best: Floats  # (rows, n)
+    exceeds: list[bool]  # of each, whether a series is above its threshold
 
-    def place(self, used: int, values: NDArray[np.float64]) -> int | None:
-        """Return which of the rows goes to a slot; None when it has other values."""
+    def place(self, used: int, record: NDArray[np.float64]) -> int | None:
+        """Return which of the rows goes to a slot; None when it is of another record."""
         at = used - self.used
-        return at if at < len(self.given) and self.given[at] == values.tobytes() else None
+        return at if at < len(self.given) and self.given[at] == record.tobytes() else None
 
 
 class Steps:
-    """The series of one source; what it derives from `state` is made anew by the constructor."""
+    """The series of one source; what it derives from `state` is made anew by the constructor.
 
-    def __init__(self, state: SourceState, config: Config) -> None:
+    `watched` are the places of the first series in a record; the others are absent.
+    """
+
+    def __init__(self, state: SourceState, config: Config, watched: NDArray[np.int64]) -> None:
         n = len(state.columns)
+        self._watched = watched
         self.state = state
         self.names = tuple(column.name for column in state.columns)
         self.places = {name: i for i, name in enumerate(self.names)}
@@ -77,61 +83,80 @@ class Steps:
         self._sums = window.Sums.empty(n)
         self._best = np.zeros(n, np.float32)
         self._can_alarm = np.zeros(n, np.bool_)
+        self._exceeds = False
         self._judged: _Judged | None = None  # until what it follows from changes
         self._set_scale()
         self._noise = noise.judge(state.arrays, self._effect())
         window.add_up(self._sums, state.arrays, self._noise.unit, state.used, _ALL)
 
-    def push(self, k: int, values: NDArray[np.float64], following: Following = unknown) -> None:
-        """Take the values of second `k`, shape (n,); one that is not finite is no value.
+    def push(self, k: int, record: NDArray[np.float64], following: Following = unknown) -> None:
+        """Take the values of second `k`; one that is not finite is no value.
 
-        Of the rows that are `following`, those of the same cell are judged along: they cost little more than
-        one alone. If others come, they were in vain.
+        Of the records that are `following`, those of the same cell are judged along: they cost little more
+        than one alone. If others come, they were in vain.
         """
         state, arrays = self.state, self.state.arrays
         judged = self._judged
-        at = None if judged is None else judged.place(state.used, values)
+        at = None if judged is None else judged.place(state.used, record)
         if judged is None or at is None:
-            judged, at = self._judge(values, following), 0
+            judged, at = self._judge(record, following), 0
         arrays.y[state.used], state.k[state.used] = judged.y[at], k
         state.used, state.rows = state.used + 1, state.rows + 1
-        self._best = judged.best[at]
-        self._can_alarm = judged.here[at] & (arrays.seen >= self._baseline)
+        self._best, self._can_alarm = judged.best[at], judged.can_alarm[at]
+        self._exceeds = judged.exceeds[at]
         threshold.learn(arrays, self._best, self._can_alarm)
         if state.used == SLOTS:
             noise.learn_variance(arrays, judged.squared[at], judged.known[at], self._noise)
 
     def _judge(self, first: NDArray[np.float64], following: Following) -> _Judged:
-        """Judge a row, and of those that follow as many as are in the same cell and keep the scale."""
-        self._leave_log(first)
+        """Judge a record, and of those that follow as many as are in the same cell and keep the scale."""
+        self._leave_log(self._rows([first])[0])
         if self.state.used == SLOTS:
             self._shift()
         used, arrays = self.state.used, self.state.arrays
-        rows = [first]
+        records = [first]
         if used + 1 < SLOTS:
-            rows += following()[: SLOTS - used - 1]
-        values = np.array(rows)
-        given = [row.tobytes() for row in values]
-        values[~np.isfinite(values)] = np.nan
-        y = values.astype(np.float32)
+            records += following()[: SLOTS - used - 1]
+        values = self._rows(records)
         leaving = self.is_log & (values <= 0.0)
         if leaving.any():  # not the first, whose series have left
-            end = int(leaving.any(axis=1).argmax())
-            values, y, given = values[:end], y[:end], given[:end]
+            values = values[: leaving.any(axis=1).argmax()]
+        y = values.astype(np.float32)
         np.log10(values, out=y, where=self.is_log & (values > 0.0), casting="same_kind")
         z, here = window.scores(y, arrays.center, self._noise.unit, arrays.clip)
         window.add_rows(self._sums, z, here, used)
         squared, known = window.contrasts(self._sums, np.arange(used + 1, used + 1 + len(y)))
         ratio = noise.log_ratio(squared, self._noise.spread, self._noise.freedom)
         ratio[~known] = 0.0
-        self._judged = _Judged(used, given, y, here, squared, known, ratio.max(axis=1))
+        best = ratio.max(axis=1)
+        self._judged = _Judged(
+            used=used,
+            given=[record.tobytes() for record in records[: len(y)]],
+            y=y,
+            can_alarm=here & (arrays.seen >= self._baseline),
+            squared=squared,
+            known=known,
+            best=best,
+            exceeds=(best > arrays.threshold).any(axis=1).tolist(),
+        )
         return self._judged
+
+    def _rows(self, records: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Return the values of all series, NaN where there is none; (records, n)."""
+        rows = np.full((len(records), len(self.names)), np.nan)
+        rows[:, : self._watched.size] = np.array(records)[:, self._watched]
+        rows[~np.isfinite(rows)] = np.nan
+        return rows
 
     def exceeding(self) -> NDArray[np.int64]:
         """Return the series that may raise a candidate in this row."""
-        above = self._best > self.state.arrays.threshold
-        self.state.arrays.is_muted *= above
-        may_raise = self._can_alarm & above & (self.state.arrays.is_muted == 0)
+        arrays = self.state.arrays
+        if not self._exceeds:
+            arrays.is_muted.fill(0)
+            return _NO_SERIES
+        above = self._best > arrays.threshold
+        arrays.is_muted *= above
+        may_raise = self._can_alarm & above & (arrays.is_muted == 0)
         found: NDArray[np.int64] = may_raise.nonzero()[0]
         return found
 
@@ -235,7 +260,7 @@ class Steps:
 
     def _leave_log(self, values: NDArray[np.float64]) -> None:
         """Judge latencies with a value that has no logarithm on a linear scale from now on."""
-        leaving = self.is_log & (values <= 0.0) & (values > -np.inf)
+        leaving = self.is_log & (values <= 0.0)
         if not leaving.any():
             return
         arrays, at = self.state.arrays, np.flatnonzero(leaving)

@@ -30,13 +30,16 @@ PRIOR_ROWS = 3600
 def learn(arrays: SeriesArrays, best: Floats, can_alarm: NDArray[np.bool_]) -> None:
     """Take the largest ratio of each series in a row; only series that could alarm count."""
     above = can_alarm & (best > CONSTANTS.level)
-    is_apart = (arrays.below >= APART_ROWS) | (arrays.cluster_rows >= LONGEST_ROWS)
-    begun = above & (is_apart | (arrays.peak > 0))
-    arrays.cluster_rows[begun & (arrays.peak == 0)] = 0
-    np.copyto(arrays.peak, np.maximum(arrays.peak, best), where=begun)
+    is_any_above = above.any()
+    if is_any_above:
+        is_apart = (arrays.below >= APART_ROWS) | (arrays.cluster_rows >= LONGEST_ROWS)
+        begun = above & (is_apart | (arrays.peak > 0))
+        arrays.cluster_rows[begun & (arrays.peak == 0)] = 0
+        np.copyto(arrays.peak, np.maximum(arrays.peak, best), where=begun)
     arrays.cluster_rows += can_alarm
     arrays.below += can_alarm
-    arrays.below[above] = 0
+    if is_any_above:
+        arrays.below[above] = 0
     over = (arrays.peak > 0) & (
         (arrays.below >= APART_ROWS) | (arrays.cluster_rows >= LONGEST_ROWS)
     )

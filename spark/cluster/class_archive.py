@@ -1,32 +1,32 @@
-"""The classes of Spark as one file that a JVM maps: reading them took half of a start's processor time.
+"""Have the JVM of Spark write the archive of its classes: `python -m spark.cluster.class_archive`, once.
 
-A JVM reads some 16,000 classes from 250 files, checks and links them, before the first batch. Java's class
-data sharing keeps the result. The file belongs to one Java and one set of files: any other JVM, and one that
-finds no file, starts as it would without. `python -m spark.cluster.class_archive` makes it, once for an
-installation, from the classes that a detector loads; `make setup` does.
+The JVM is that of a detector which takes in a short run and ends; `make setup` calls this. A JVM of another
+Java or with other jars starts as it would without the archive.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import pyspark
-
+from soak.core.clock import SystemClock
+from soak.core.errors import NotAvailableError, SoakError
 from soak.core.journal_format import End, columns_line, encode
 from soak.core.model import Column, Record
 from soak.core.plan import text
 from soak.core.plan.phases import decision_line
 from soak.core.units import SECOND_NS
-from soak.service.java import java_home
 from soak.store.run_folder import Run, RunFolder, write_run
+from spark.cluster.session import class_archive
+from spark.streaming.checkpoint import await_predecessor
 
-COLLECTOR = "-XX:+UseSerialGC"
-"""The archive is for a JVM with the collector of the one that made it."""
 _LIMIT_SECONDS = 600
+_WRITE_NS = 120 * SECOND_NS
+"""How long the JVM may take to write its classes when the detector has ended, on a busy host."""
 _SECONDS = 30  # of the run that is looked at
 _PLAN = """
 name: classes
@@ -36,57 +36,35 @@ phases: {warm_up: 0s, soak: 30s, drain: 0s}
 """
 
 
-def archive_path() -> Path:
-    """Return where the archive of this installation is, or would be."""
-    return Path(sys.prefix) / "share" / "soakd" / "spark-classes.jsa"
-
-
-def options() -> list[str]:
-    """Return the options with which a JVM uses the archive, if there is one."""
-    path = archive_path()
-    # a JVM that it is not for says so on its output, and reads the classes
-    return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto"] if path.is_file() else []
-
-
 def make() -> Path:
-    """Make the archive anew and return its path.
+    """Make the archive anew and return its folder.
 
     Raises:
         OSError: it cannot be written.
-        subprocess.SubprocessError: the detector or Java failed, or took too long.
+        SoakError: there is no Java, or it did not write the archive.
+        subprocess.SubprocessError: the detector failed, or took too long.
     """
-    target = archive_path()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
+    archive = class_archive()
+    shutil.rmtree(archive.folder, ignore_errors=True)
+    archive.folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="soak-classes-") as name:
-        folder = Path(name)
-        classes, draft = folder / "classes", target.with_suffix(f".{os.getpid()}")
-        _write_run(RunFolder(folder / "run"))
-        command = [sys.executable, "-m", "soak.cli.main", "detect-stream"]
-        environment = {**os.environ, "JDK_JAVA_OPTIONS": f"-XX:DumpLoadedClassList={classes}"}
-        _run([*command, "--run-dir", str(folder / "run")], environment)
-        java, jars = java_home() / "bin" / "java", Path(pyspark.__file__).parent / "jars" / "*"
-        dump = ["-Xshare:dump", f"-XX:SharedClassListFile={classes}"]
-        try:
-            _run(
-                [str(java), COLLECTOR, "-cp", str(jars), *dump, f"-XX:SharedArchiveFile={draft}"],
-                dict(os.environ),
-            )
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
-    return target
-
-
-def _run(command: list[str], environment: dict[str, str]) -> None:
-    subprocess.run(
-        command,
-        env=environment,
-        check=True,
-        timeout=_LIMIT_SECONDS,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+        folder = RunFolder(Path(name) / "run")
+        _write_run(folder)
+        subprocess.run(
+            [sys.executable, "-m", "soak.cli.main", "detect-stream", "--run-dir", str(folder.path)],
+            env={**os.environ, "JDK_JAVA_OPTIONS": " ".join(archive.writing_options())},
+            check=True,
+            timeout=_LIMIT_SECONDS,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        await_predecessor(folder.spark, SystemClock(), _WRITE_NS)
+    archive.keep(0)
+    for path in archive.folder.iterdir():
+        path.chmod(0o644)  # daemons are other users
+    if not archive.options():
+        raise NotAvailableError("Java wrote none")
+    return archive.folder
 
 
 def _write_run(folder: RunFolder) -> None:
@@ -106,13 +84,13 @@ def _write_run(folder: RunFolder) -> None:
 def main() -> int:
     """Make the archive; without it all works, only slower."""
     try:
-        path = make()
-    except (OSError, subprocess.SubprocessError) as error:
+        folder = make()
+    except (OSError, SoakError, subprocess.SubprocessError) as error:
         sys.stderr.write(
             f"Spark will start in twice the time: no archive of its classes: {error}\n"
         )
         return 1
-    sys.stdout.write(f"{path}\n")
+    sys.stdout.write(f"{folder}\n")
     return 0
 
 

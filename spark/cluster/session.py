@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,15 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from soak.core.errors import NotAvailableError
+from soak.service.class_archive import ClassArchive
 from soak.service.files import cached_script, user_cache
-from soak.service.java import spark_java_home
-from spark.cluster import class_archive
+from soak.service.java import java_home, spark_java_home
 from spark.cluster.master import EXECUTOR_PYTHON, SECRET_SETTING, Cluster
 from spark.cluster.package import PYTHON, archives
 
 DRIVER_MEMORY = "640m"  # Spark wants 450 MiB at least; the live heap is 60 MiB
 _JVM_OPTIONS = (
-    class_archive.COLLECTOR,  # one small heap: no collector threads of their own
+    "-XX:+UseSerialGC",  # one small heap, no collector threads of their own; that of the class archive
     "-XX:TieredStopAtLevel=1",  # halves the CPU of the start, and a batch is small
     "-XX:+ExitOnOutOfMemoryError",
     "-Xss2m",
@@ -81,11 +81,12 @@ def build_session(
     settings.write_text(_LOG.format(log=log))
     secret = cluster.read_secret() if cluster is not None else ""
     address = cluster.local_address() if cluster is not None else "127.0.0.1"
+    classes = class_archive().options()  # of the user's Java, for which ours will stand
     os.environ.update(_environment(temporary, address, cluster))
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each callback
     conf = SparkConf(loadDefaults=False).setAppName(name)
     conf.setMaster(cluster.master if cluster is not None else f"local[{cores or '*'}]")
-    conf.setAll(list(_settings(temporary, settings, cores or os.cpu_count() or 1).items()))
+    conf.setAll(list(_settings(temporary, settings, cores or os.cpu_count() or 1, classes).items()))
     if cluster is not None:
         conf.setAll(list(_cluster_settings(cluster, temporary, address).items()))
     # one JVM a process, which outlives sessions
@@ -101,6 +102,15 @@ def build_session(
             f"{cluster.master} does not answer, is of another version of Spark, or has another secret; "
             f"see {log}"
         ) from error
+
+
+def class_archive() -> ClassArchive:
+    """Return the classes of Spark as this installation keeps them: half of a start's processor time.
+
+    Raises:
+        NotAvailableError: there is no usable Java.
+    """
+    return ClassArchive(Path(sys.prefix) / "share" / "soakd" / "spark-classes", java_home())
 
 
 def _jvm(conf: SparkConf, printed: Path, folder: Path) -> Any:  # noqa: ANN401  # py4j has no types
@@ -167,10 +177,12 @@ def _worker_python(cache: Path) -> Path:
     return cached_script(cache, "spark-python", script)
 
 
-def _settings(temporary: Path, log: Path, cores: int) -> dict[str, str]:
+def _settings(
+    temporary: Path, log: Path, cores: int, more_options: Sequence[str]
+) -> dict[str, str]:
     options = [
         *_JVM_OPTIONS,
-        *class_archive.options(),
+        *more_options,
         f"-Dlog4j2.configurationFile={log.as_uri()}",
     ]
     options += [f"-Djava.io.tmpdir={temporary}", f"-Dderby.system.home={temporary}"]

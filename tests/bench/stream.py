@@ -26,7 +26,7 @@ from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR
 from soak.store.run_folder import RunFolder, read_plan
 from spark.cluster.session import build_session
 from spark.sources.journals import NAME, JournalSource
-from spark.streaming.panel_state import detect
+from spark.streaming.panel_state import detect, shard_labels
 from tests.support.spark.growing_run import begun
 from tests.support.spark.long_run import RUN, LongShape, write_long_run
 
@@ -114,14 +114,18 @@ def pss_mib() -> float:
 
 
 @contextmanager
-def query_on(session: SparkSession, folder: RunFolder) -> Iterator[StreamingQuery]:
+def query_on(session: SparkSession, folder: RunFolder, shards: int = 1) -> Iterator[StreamingQuery]:
     """Run the detector as the daemon does, without attribution and as fast as it can."""
     plan = read_plan(folder)
     session.dataSource.register(JournalSource)
     rows = session.readStream.format(NAME).options(run_dir=str(folder.path), run=RUN).load()
     detectors = plan.detection.detectors
     changes = detect(
-        rows, detectors[STREAM_DETECTOR], detectors[OUTAGE_DETECTOR], settings_of(plan)
+        rows,
+        detectors[STREAM_DETECTOR],
+        detectors[OUTAGE_DETECTOR],
+        settings_of(plan),
+        shard_labels(session, RUN, shards),
     )
 
     def on_batch(frame: DataFrame, _batch: int) -> None:
@@ -174,15 +178,15 @@ def live(whole: RunFolder, path: Path, trigger: int, batches: int) -> dict[str, 
         session.stop()
 
 
-def backlog(whole: RunFolder, path: Path) -> dict[str, float]:
-    """Return how fast a whole run is taken in that is there at the start."""
+def backlog(whole: RunFolder, path: Path, shards: int) -> dict[str, float]:
+    """Return how fast a whole run is taken in that is there at the start, on `shards` cores."""
     folder = begun(whole, path / "backlog")
     shutil.copytree(whole.journal, folder.journal)
-    session = build_session("bench", temporary=path / "tmp", cores=1)
+    session = build_session("bench", temporary=path / "tmp", cores=shards)
     session.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
     try:
         before, began = cpu_by_program(), time.monotonic()
-        with query_on(session, folder) as query:
+        with query_on(session, folder, shards) as query:
             query.processAllAvailable()
             cpu = {name: used - before[name] for name, used in cpu_by_program().items()}
             took = time.monotonic() - began
@@ -190,6 +194,7 @@ def backlog(whole: RunFolder, path: Path) -> dict[str, float]:
             rows = sum(one.numInputRows for one in done)
             batches = [one.durationMs["triggerExecution"] / _MILLISECONDS for one in done]
             return {
+                "shards": shards,
                 "rows": rows,
                 "rows_per_second": rows / sum(batches),
                 "first_batch_seconds": batches[0],  # which starts the workers
@@ -211,6 +216,7 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=120)
     parser.add_argument("--trigger", type=int, action="append")
     parser.add_argument("--backlog", type=int, default=0, help="seconds of a backlog instead")
+    parser.add_argument("--shards", type=int, default=1, help="of the backlog's detector")
     arguments = parser.parse_args()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(prefix="bench-stream-") as name:
@@ -224,7 +230,7 @@ def main() -> int:
         )
         whole = write_long_run(path / "whole", shape)
         if arguments.backlog:
-            sys.stdout.write(json.dumps({"backlog": backlog(whole, path)}) + "\n")
+            sys.stdout.write(json.dumps({"backlog": backlog(whole, path, arguments.shards)}) + "\n")
         for trigger in triggers:
             found = live(whole, path, trigger, arguments.batches)
             sys.stdout.write(json.dumps({"trigger": trigger, **found}) + "\n")

@@ -112,7 +112,7 @@ def resumed(tails: Tails) -> Tails:
 def update(tails: Tails, k: int, recents: dict[str, Recent], near: NearSteps) -> list[Change]:
     """Feed a second that teaches nothing."""
     second = Second(k, np.ones(len(tail_world.COLUMNS)))
-    return tails.update("s", tail_world.COLUMNS, second, Moment(k - 1), recents, near)
+    return tails.update("s", tail_world.COLUMNS, second, Moment(k - 1), lambda: recents, near)
 
 
 def test_a_tail_beside_a_step_that_is_withdrawn_is_told_then_and_ends() -> None:
