@@ -139,6 +139,14 @@ bench-detect: $(STAMP) ## how good the detectors are, beside other methods: accu
 bench-spark: $(STAMP) ## what the report of 36 hours costs: time, CPU, memory; minutes, ARGS=--quick: two hours
 	@$(BIN)/python -m tests.bench.pipeline $(ARGS)
 
+.PHONY: bench-long
+bench-long: $(STAMP) ## 3,000 batches of the streaming detector: heap, memory, descriptors, files flat; an hour or two, ARGS=--help
+	@$(BIN)/python -m tests.bench.long_life $(ARGS)
+
+.PHONY: bench-kills
+bench-kills: $(STAMP) ## thirty kill -9 of the streaming detector's processes, results compared row by row; half an hour; ARGS=--help
+	@$(BIN)/python -m tests.bench.kills $(ARGS)
+
 .PHONY: bench-trials
 bench-trials: $(STAMP) ## judge today's detector by the trials that were recorded; ARGS="--use tuning", ARGS=--help has more
 	@$(BIN)/python -m tests.bench.trials $(ARGS)

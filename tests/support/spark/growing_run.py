@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from soak.core.journal_format import DamagedLineError, End, decode
@@ -23,22 +25,42 @@ def begun(whole: RunFolder, path: Path) -> RunFolder:
 
 def grow(whole: RunFolder, folder: RunFolder, k: int) -> None:
     """Append what each source of `whole` wrote before second `k` and `folder` lacks."""
-    for source in sorted(path.name for path in whole.journal.iterdir()):
-        raw = (whole.journal / source / "000000.jsonl").read_bytes()
+    for path, target in _files(whole, folder):
+        raw = path.read_bytes()
         kept = b"".join(line for line in raw.splitlines(keepends=True) if _is_before(line, k))
-        target = folder.journal / source / "000000.jsonl"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("ab") as file:
-            file.write(kept[file.tell() :])
+        _append(target, kept)
+
+
+def tear(whole: RunFolder, folder: RunFolder, dice: random.Random) -> None:
+    """Append a part of the next line of each source, as one that is written just now."""
+    for path, target in _files(whole, folder):
+        if target.exists():
+            raw, size = path.read_bytes(), target.stat().st_size
+            line = raw[size : raw.find(b"\n", size) + 1]
+            _append(target, raw[: size + dice.randrange(max(1, len(line)))])
 
 
 def end(whole: RunFolder, folder: RunFolder) -> None:
     """Append the rest, and the decision that the run is over."""
-    for source in sorted(path.name for path in whole.journal.iterdir()):
-        raw = (whole.journal / source / "000000.jsonl").read_bytes()
-        with (folder.journal / source / "000000.jsonl").open("ab") as file:
-            file.write(raw[file.tell() :])
+    for path, target in _files(whole, folder):
+        _append(target, path.read_bytes())
     shutil.copy(whole.phases, folder.phases)
+
+
+def _files(whole: RunFolder, folder: RunFolder) -> Iterator[tuple[Path, Path]]:
+    """Give the files of the whole run and those to grow, of each source up to the first that is not full."""
+    for source in sorted(path.name for path in whole.journal.iterdir()):
+        for path in sorted((whole.journal / source).glob("*.jsonl")):
+            target = folder.journal / source / path.name
+            yield path, target
+            if not target.exists() or target.stat().st_size < path.stat().st_size:
+                break
+
+
+def _append(target: Path, wanted: bytes) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("ab") as file:
+        file.write(wanted[file.tell() :])
 
 
 def _is_before(line: bytes, k: int) -> bool:
