@@ -1,4 +1,4 @@
-"""Commands that analyse recorded series, or hand them on: detect, calibrate and export."""
+"""Commands that analyse what was recorded, or hand it on: detect, calibrate, export and fleet."""
 
 from __future__ import annotations
 
@@ -108,4 +108,44 @@ def export(
     print(f"{found.folder}: {counts}, {found.findings:,} findings, {found.changes:,} changes")
 
 
-COMMANDS = {"detect": detect, "calibrate": calibrate, "export": export}
+fleet = typer.Typer(help="Many runs side by side.", no_args_is_help=True)
+
+
+@fleet.callback()
+def _fleet() -> None:
+    """Keep `report` a command of its own: typer would merge the only one into its group."""
+
+
+@fleet.command()
+def report(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of runs, or folders with runs in them.")
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Plan of a fleet, whose findings topic is read as well.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Page to write.")] = None,
+    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
+) -> None:
+    """Print how many runs ended, what caused their incidents, and how their latencies went from run to run.
+
+    Runs are read from their reports (`soak report`), and with --plan from the findings topic. A trend needs
+    five runs of one plan; see docs/how-to/fleet-report.md.
+
+    Exit: 0, 1 when a folder or the topic cannot be read, 2 when the plan has a fault.
+    """
+    from soak.app.analysis.fleet import lines, overview, page
+    from soak.core.clock import SystemClock
+    from soak.core.errors import PlanError
+    from soak.service.files import write_atomically
+
+    if not folders and plan is None:
+        raise PlanError("name a folder with runs, or a plan with --plan")
+    found = overview(folders or [], plan, SystemClock())
+    if html is not None:
+        write_atomically(html, page(found))
+    for line in [found.to_json()] if output is Format.jsonl else lines(found):
+        print(line)
+
+
+COMMANDS = {"detect": detect, "calibrate": calibrate, "export": export, "fleet": fleet}

@@ -130,6 +130,21 @@ class FindingsTopics:
         self.log.close()
         self._forget()
 
+    def findings_in(self, records: Iterable[LogRecord]) -> list[Finding]:
+        """Return the findings that these records of the run say, in a view that is forgotten.
+
+        Raises:
+            FindingsError: one of them cannot be read.
+        """
+        self._open_view()
+        view = self.view()
+        try:
+            self._apply(records)
+            return view.findings(self.run)
+        finally:
+            view.__exit__(None, None, None)
+            self._view = None
+
     def view(self) -> FindingsStore:
         """Return the view as it is; `refresh` comes first."""
         if self._view is None:
@@ -296,6 +311,27 @@ class FindingsTopics:
     def _record(self, name: Sequence[Any], value: str | None) -> Write:
         key = _compact([self.run, *name]).encode()
         return _KINDS[name[0]].topic, key, None if value is None else value.encode()
+
+
+def findings_by_run(log: FindingsLog, clock: Clock) -> dict[str, list[Finding] | str]:
+    """Return the findings of every run in the topics; of a run that cannot be read the reason.
+
+    Raises:
+        FindingsError: the topics cannot be read.
+    """
+    records: dict[str, list[LogRecord]] = {}
+    for record in log.read_new():
+        name = _parse_key(record.key)
+        if name is not None:
+            records.setdefault(name[0], []).append(record)
+    found: dict[str, list[Finding] | str] = {}
+    for run in sorted(records):
+        topics = FindingsTopics(run, log, clock, 0)
+        try:
+            found[run] = topics.findings_in(records[run])
+        except FindingsError as error:
+            found[run] = str(error)
+    return found
 
 
 def _triggers(kind: str, one: _Kind) -> Iterator[str]:
