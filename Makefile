@@ -136,8 +136,14 @@ bench-detect: $(STAMP) ## how good the detectors are, beside other methods: accu
 	@$(BIN)/python -m tests.bench.detect $(ARGS)
 
 .PHONY: bench-spark
-bench-spark: $(STAMP) ## what the report of 36 hours costs: time, CPU, memory; minutes, ARGS=--quick: two hours
+bench-spark: $(STAMP) ## what reports of 36 hours, the streaming detector and a fleet cost, beside naive forms; ARGS=--quick: reports of two hours
 	@$(BIN)/python -m tests.bench.pipeline $(ARGS)
+	@$(BIN)/python -m tests.bench.stream
+	@$(BIN)/python -m tests.bench.stream --backlog 5400
+	@$(BIN)/python -m tests.bench.stream --backlog 5400 --shards 2
+	@$(BIN)/python -m tests.bench.naive
+	@$(BIN)/python -m tests.bench.topic_source --detect --rest
+	@$(BIN)/python -m tests.bench.cluster
 
 .PHONY: bench-long
 bench-long: $(STAMP) ## 3,000 batches of the streaming detector: heap, memory, descriptors, files flat; an hour or two, ARGS=--help

@@ -110,17 +110,17 @@ class Steps:
 
     def _judge(self, first: NDArray[np.float64], following: Following) -> _Judged:
         """Judge a record, and of those that follow as many as are in the same cell and keep the scale."""
-        self._leave_log(self._rows([first])[0])
+        values = self._rows([first])
+        self._leave_log(values[0])
         if self.state.used == SLOTS:
             self._shift()
         used, arrays = self.state.used, self.state.arrays
-        records = [first]
-        if used + 1 < SLOTS:
-            records += following()[: SLOTS - used - 1]
-        values = self._rows(records)
-        leaving = self.is_log & (values <= 0.0)
-        if leaving.any():  # not the first, whose series have left
-            values = values[: leaving.any(axis=1).argmax()]
+        more = following()[: SLOTS - used - 1] if used + 1 < SLOTS else ()
+        if more:
+            values = np.concatenate([values, self._rows(more)])
+            leaving = (self.is_log & (values <= 0.0)).any(axis=1)  # not the first: its series have left
+            if leaving.any():
+                values = values[: leaving.argmax()]
         y = values.astype(np.float32)
         np.log10(values, out=y, where=self.is_log & (values > 0.0), casting="same_kind")
         z, here = window.scores(y, arrays.center, self._noise.unit, arrays.clip)
@@ -131,7 +131,7 @@ class Steps:
         best = ratio.max(axis=1)
         self._judged = _Judged(
             used=used,
-            given=[record.tobytes() for record in records[: len(y)]],
+            given=[record.tobytes() for record in (first, *more)[: len(y)]],
             y=y,
             can_alarm=here & (arrays.seen >= self._baseline),
             squared=squared,

@@ -110,10 +110,14 @@ class LivePanel:
 
 def _following(rows: Sequence[Row], at: int) -> list[NDArray[np.float64]]:
     """Return the values of the rows behind `at` that are of the same source and columns, as many as count."""
-    name = rows[at].source, rows[at].columns_id
+    own = rows[at]
     found = []
     for row in rows[at + 1 : at + CELL]:
-        if (row.source, row.columns_id) != name:
+        if (row.source, row.columns_id, row.values.size) != (
+            own.source,
+            own.columns_id,
+            own.values.size,
+        ):
             break
         found.append(row.values)
     return found

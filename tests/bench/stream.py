@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from detectors.objectives import settings_of
-from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR
+from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR, Plan
 from soak.store.run_folder import RunFolder, read_plan
 from spark.cluster.session import build_session
 from spark.sources.journals import NAME, JournalSource
@@ -113,20 +113,34 @@ def pss_mib() -> float:
     return total
 
 
+Job = Callable[["SparkSession", "DataFrame", Plan], "DataFrame"]
+"""Makes the changes of the rows of a run."""
+
+
+def in_shards(shards: int) -> Job:
+    """Return what the daemon does."""
+
+    def job(session: SparkSession, rows: DataFrame, plan: Plan) -> DataFrame:
+        detectors = plan.detection.detectors
+        return detect(
+            rows,
+            detectors[STREAM_DETECTOR],
+            detectors[OUTAGE_DETECTOR],
+            settings_of(plan),
+            shard_labels(session, RUN, shards),
+        )
+
+    return job
+
+
 @contextmanager
-def query_on(session: SparkSession, folder: RunFolder, shards: int = 1) -> Iterator[StreamingQuery]:
-    """Run the detector as the daemon does, without attribution and as fast as it can."""
-    plan = read_plan(folder)
+def query_on(
+    session: SparkSession, folder: RunFolder, job: Job | None = None
+) -> Iterator[StreamingQuery]:
+    """Run the detector as the daemon does, or a `job`, without attribution and as fast as it can."""
     session.dataSource.register(JournalSource)
     rows = session.readStream.format(NAME).options(run_dir=str(folder.path), run=RUN).load()
-    detectors = plan.detection.detectors
-    changes = detect(
-        rows,
-        detectors[STREAM_DETECTOR],
-        detectors[OUTAGE_DETECTOR],
-        settings_of(plan),
-        shard_labels(session, RUN, shards),
-    )
+    changes = (job or in_shards(1))(session, rows, read_plan(folder))
 
     def on_batch(frame: DataFrame, _batch: int) -> None:
         frame.collect()
@@ -178,15 +192,17 @@ def live(whole: RunFolder, path: Path, trigger: int, batches: int) -> dict[str, 
         session.stop()
 
 
-def backlog(whole: RunFolder, path: Path, shards: int) -> dict[str, float]:
+def backlog(
+    whole: RunFolder, path: Path, shards: int, job: Job | None = None
+) -> dict[str, float]:
     """Return how fast a whole run is taken in that is there at the start, on `shards` cores."""
-    folder = begun(whole, path / "backlog")
+    folder = begun(whole, path / f"backlog-{len(list(path.iterdir()))}")
     shutil.copytree(whole.journal, folder.journal)
     session = build_session("bench", temporary=path / "tmp", cores=shards)
     session.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
     try:
         before, began = cpu_by_program(), time.monotonic()
-        with query_on(session, folder, shards) as query:
+        with query_on(session, folder, job or in_shards(shards)) as query:
             query.processAllAvailable()
             cpu = {name: used - before[name] for name, used in cpu_by_program().items()}
             took = time.monotonic() - began

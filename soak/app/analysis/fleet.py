@@ -1,8 +1,9 @@
 """Many runs side by side: how each ended, what caused incidents, and how latencies went from run to run.
 
 Method:  per plan and figure the median of the ratios of all pairs of runs, in order of their start (Theil
-         1950, Sen 1968 on the logarithm), and Kendall's tau as a test that there is an order at all; a trend is
-         named when chance would show it in one of twenty and it is a tenth from the first run to the last.
+         1950, Sen 1968 on the logarithm), and Kendall's tau as a test that there is an order at all; a trend
+         is named when chance would show it in one of twenty, and it is a tenth from the first run to the
+         last.
 Assumes: runs of one plan under one name differ by their time alone.
 """
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from detectors import outage
 from detectors.client_seconds import identity
 from detectors.level_shift import Config
 from detectors.objectives import settings_of
 from soak.core.model import Change
 from soak.store.run_folder import RunFolder, read_plan
 from spark.sources.journals import NAME, JournalSource
+from spark.streaming.fleet_state import detect_all
 from spark.streaming.panel_state import detect, shard_labels
 from tests.support.spark.growing_run import begun, end, grow
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
@@ -21,6 +24,8 @@ from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 RUN = "synthetic-1"
+PATIENCE_SECONDS = 180.0
+EXPIRE_SECONDS = 8
 SHAPE = Shape(
     seconds=320,
     deletions_k=200,
@@ -86,3 +91,42 @@ def test_each_shard_has_a_partition_to_itself(spark_session: SparkSession) -> No
     spark_session.conf.set("spark.sql.shuffle.partitions", partitions or "2")
 
     assert sorted(row["at"] for row in found) == list(range(8))
+
+
+def test_the_state_of_a_run_that_has_ended_is_removed(
+    spark_session: SparkSession, whole: RunFolder, tmp_path: Path
+) -> None:
+    """By a timer, in a batch without rows; a record that comes later begins anew."""
+    spark_session.dataSource.register(JournalSource)
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 60)
+    rows = (
+        spark_session.readStream.format(NAME).options(run_dir=str(folder.path), run=RUN).load()
+    )
+    query = (
+        detect_all(rows, Config(), outage.Config(), EXPIRE_SECONDS)
+        .writeStream.option("checkpointLocation", folder.checkpoint.as_uri())
+        .trigger(processingTime="500 milliseconds")
+        .foreachBatch(lambda frame, _: frame.collect())
+        .start()
+    )
+
+    def state_rows() -> int:
+        last = query.lastProgress
+        return -1 if last is None else sum(one.numRowsTotal for one in last.stateOperators)
+
+    try:
+        wait_for(lambda: state_rows() > 0, "a state")
+        wait_for(lambda: state_rows() == 0, "the end of the state")
+        grow(whole, folder, 61)
+        wait_for(lambda: state_rows() > 0, "a state made anew")
+    finally:
+        query.stop()
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    limit = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > limit:
+            pytest.fail(f"waited in vain for {what}")
+        time.sleep(0.1)  # between looks
