@@ -70,6 +70,8 @@ def judge(arrays: SeriesArrays, effect: NDArray[np.float64]) -> Noise:
     unit = np.maximum(arrays.scale, least_sd)
     least = (least_sd / unit) ** 2
     taught = np.minimum(arrays.taught, CONSTANTS.noise_rows)
+    if (taught == taught[:1]).all():  # as a rule: then one series stands for all
+        taught = taught[:1]
     ages = AGES[:, np.newaxis]
     samples = np.maximum(taught - 2.0 * ages, 0.0) / ages
     error = 1.0 + np.sqrt(2.0 / np.maximum(samples, 1.0))  # standard error of a variance
@@ -77,7 +79,7 @@ def judge(arrays: SeriesArrays, effect: NDArray[np.float64]) -> Noise:
     expected, freedom = np.empty((2, *arrays.variance.shape), np.float32)
     shorter, shorter_freedom = (
         (arrays.scale / unit) ** 2,
-        np.full(unit.size, CONSTANTS.prior_samples),
+        np.full(taught.size, CONSTANTS.prior_samples),
     )
     for g, octaves in enumerate(_OCTAVES):
         implied = shorter
@@ -162,9 +164,13 @@ def _successive(y: Floats) -> Floats:
 
     Shape (rows - 1, n). A series that has a value in every third second has noise all the same.
     """
-    rows = np.arange(y.shape[0])[:, np.newaxis]
-    newest = np.maximum.accumulate(np.where(np.isfinite(y), rows, 0), axis=0)
-    apart: Floats = np.abs(y[1:] - np.take_along_axis(y, newest[:-1], axis=0))
+    is_known = np.isfinite(y)
+    before = y[:-1]
+    if not is_known.all():
+        rows = np.arange(y.shape[0])[:, np.newaxis]
+        newest = np.maximum.accumulate(np.where(is_known, rows, 0), axis=0)
+        before = np.take_along_axis(y, newest[:-1], axis=0)
+    apart: Floats = np.abs(y[1:] - before)
     return apart
 
 

@@ -118,7 +118,9 @@ class Steps:
         more = following()[: SLOTS - used - 1] if used + 1 < SLOTS else ()
         if more:
             values = np.concatenate([values, self._rows(more)])
-            leaving = (self.is_log & (values <= 0.0)).any(axis=1)  # not the first: its series have left
+            leaving = (self.is_log & (values <= 0.0)).any(
+                axis=1
+            )  # not the first: its series have left
             if leaving.any():
                 values = values[: leaving.argmax()]
         y = values.astype(np.float32)

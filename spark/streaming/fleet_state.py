@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
 LOG = logging.getLogger(__name__)
-VERSION = 1
+VERSION = 2
 """Of the state that is kept here beside that of the panel."""
 _USED = (
     *("run", "shard", "source", "epoch", "k"),
@@ -43,6 +43,8 @@ _SOAK = "soak"
 _KNOWN = "run"
 """Name of the state that is not the panel's."""
 _OF_THESE_ROWS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+OVER_SECONDS = 900
+"""The state of a run that says it is over is removed after so long without a record, or earlier."""
 _NOTED_AGAIN = 4  # the last sign of a run is stored four times before it would expire
 
 
@@ -70,20 +72,22 @@ class Announced:
 
     phases: tuple[tuple[int, str], ...] = ()
     detection: str = ""  # that section of its plan, as JSON
+    is_over: bool = False
 
     def to_text(self) -> str:
-        return json.dumps([self.phases, self.detection])
+        return json.dumps([self.phases, self.detection, self.is_over])
 
     @classmethod
     def of_text(cls, text: str) -> Announced:
-        phases, detection = json_text.loads(text)
-        return cls(tuple((k, name) for k, name in phases), detection)
+        phases, detection, is_over = json_text.loads(text)
+        return cls(tuple((k, name) for k, name in phases), detection, is_over)
 
     @classmethod
     def of_events(cls, text: str) -> Announced:
         """Return what the row of an announcement says in its `events`."""
         fields = json_text.loads(text)[0]["fields"]
-        return cls(tuple((k, name) for k, name in fields["phases"]), fields["detection"])
+        phases = tuple((k, name) for k, name in fields["phases"])
+        return cls(phases, fields["detection"], fields["is_over"])
 
     def phases_at(self, k: np.ndarray[Any, Any]) -> list[str]:
         """Return the phase of each interval; where none is announced, soak."""
@@ -174,11 +178,11 @@ class FleetProcessor(StatefulProcessor):
         timerValues: TimerValues,  # noqa: N803  # Spark's signature
         expiredTimerInfo: ExpiredTimerInfo,  # noqa: ARG002, N803  # Spark's signature
     ) -> Iterator[pd.DataFrame]:
-        """Remove the state of a run that was silent for long, or look again later."""
+        """Remove the state of a run that was silent for long, or is over, or look again later."""
         state = self._known.get()
         if state is None:
             return iter(())
-        due_ms = state[1] + self._expire_ms
+        due_ms = state[1] + self._kept_ms(Announced.of_text(state[0]))
         if timerValues.getCurrentProcessingTimeInMs() < due_ms:
             self._handle.registerTimer(due_ms)
         else:
@@ -191,11 +195,16 @@ class FleetProcessor(StatefulProcessor):
 
     def _note(self, state: Any, known: Announced, newest: Announced, now_ms: int) -> None:  # noqa: ANN401  # a row or None
         """Store what is announced when it is new, and now and then that the run goes on."""
-        if state is None:
-            self._handle.registerTimer(now_ms + self._expire_ms)
-        elif newest == known and now_ms - state[1] < self._expire_ms // _NOTED_AGAIN:
+        kept_ms = self._kept_ms(newest)
+        if state is None or kept_ms < self._kept_ms(known):
+            self._handle.registerTimer(now_ms + kept_ms)
+        elif newest == known and now_ms - state[1] < kept_ms // _NOTED_AGAIN:
             return
         self._known.update((newest.to_text(), now_ms))
+
+    def _kept_ms(self, announced: Announced) -> int:
+        """Return how long the state of a run is kept after its last sign."""
+        return min(self._expire_ms, OVER_SECONDS * 1000) if announced.is_over else self._expire_ms
 
     def _detectors(self, announced: Announced) -> tuple[Config, outage.Config]:
         return announced_detectors(announced.detection) or (self._config, self._outages)

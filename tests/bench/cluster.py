@@ -1,8 +1,8 @@
 """How much faster two workers of a standalone cluster are than one: `python -m tests.bench.cluster`.
 
-Master and workers are processes of this machine with one core each, so that it takes a machine with three free
-cores to show all of it. Timed are the report of a run without digests, and the detector that takes in a whole
-run in two shards, from the start of the command to its end.
+Master and workers are processes of this machine with one core each, so it takes three free cores to show
+all of it. Timed are the report of a run without digests, and the detector that takes in a whole run in two
+shards, from the start of the command to its end.
 """
 
 from __future__ import annotations

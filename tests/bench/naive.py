@@ -78,7 +78,11 @@ def _one_series_a_row(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
             source = row["source"], row["columns_id"]
             if row["columns"] is not None:
                 names[source] = [
-                    (one.name, columns_text([one]), crc32(series_name(source[0], one.name).encode()))
+                    (
+                        one.name,
+                        columns_text([one]),
+                        crc32(series_name(source[0], one.name).encode()),
+                    )
                     for one in columns_of(row["columns"])
                 ]
             found += [
@@ -157,7 +161,9 @@ def _medians(whole: RunFolder, path: Path, values: int) -> Iterator[Form]:
 
 def _noted(work: str, form: str, values: int, cpu: float, seconds: float) -> Form:
     found = Form(work=work, form=form, values=values, cpu_seconds=cpu, seconds=seconds)
-    sys.stdout.write(f"{work}, {form}: {cpu:.1f} CPU s, {found.microseconds_a_value:.1f} us a value\n")
+    sys.stdout.write(
+        f"{work}, {form}: {cpu:.1f} CPU s, {found.microseconds_a_value:.1f} us a value\n"
+    )
     sys.stdout.flush()
     return found
 

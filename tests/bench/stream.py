@@ -192,9 +192,7 @@ def live(whole: RunFolder, path: Path, trigger: int, batches: int) -> dict[str, 
         session.stop()
 
 
-def backlog(
-    whole: RunFolder, path: Path, shards: int, job: Job | None = None
-) -> dict[str, float]:
+def backlog(whole: RunFolder, path: Path, shards: int, job: Job | None = None) -> dict[str, float]:
     """Return how fast a whole run is taken in that is there at the start, on `shards` cores."""
     folder = begun(whole, path / f"backlog-{len(list(path.iterdir()))}")
     shutil.copytree(whole.journal, folder.journal)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from detectors import outage
 from detectors.client_seconds import identity
@@ -100,14 +100,16 @@ def test_the_state_of_a_run_that_has_ended_is_removed(
     spark_session.dataSource.register(JournalSource)
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 60)
-    rows = (
-        spark_session.readStream.format(NAME).options(run_dir=str(folder.path), run=RUN).load()
-    )
+    rows = spark_session.readStream.format(NAME).options(run_dir=str(folder.path), run=RUN).load()
+
+    def taken(frame: DataFrame, _batch: int) -> None:
+        frame.collect()
+
     query = (
         detect_all(rows, Config(), outage.Config(), EXPIRE_SECONDS)
         .writeStream.option("checkpointLocation", folder.checkpoint.as_uri())
         .trigger(processingTime="500 milliseconds")
-        .foreachBatch(lambda frame, _: frame.collect())
+        .foreachBatch(taken)
         .start()
     )
 

@@ -23,7 +23,7 @@ from spark.sources.journals import batches, rows
 from spark.sources.offsets import ColumnsIndex, newest, spans
 from spark.sources.topic_rows import ANNOUNCED
 from spark.streaming.fleet import FleetFindings
-from spark.streaming.fleet_state import FleetProcessor, announced_detectors
+from spark.streaming.fleet_state import OVER_SECONDS, FleetProcessor, announced_detectors
 from tests.support.fakes import FakeClock
 from tests.support.shipping.announced_runs import announcement
 from tests.support.spark.synthetic_run import PRODUCER, Shape, write_synthetic_run
@@ -53,9 +53,9 @@ def frame(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 class Fleet:
     """Feeds batches of one run to the processor, each with a processing time."""
 
-    def __init__(self, config: Config | None = None) -> None:
+    def __init__(self, expire_seconds: int = EXPIRE_SECONDS) -> None:
         self.tester = TwsTester(
-            FleetProcessor(config or Config(), outage.Config(), EXPIRE_SECONDS),
+            FleetProcessor(Config(), outage.Config(), expire_seconds),
             timeMode="ProcessingTime",
         )
         self.tester.setProcessingTime(1)
@@ -170,6 +170,21 @@ def test_a_silent_run_is_forgotten(frame: pd.DataFrame) -> None:
     fleet.tester.setProcessingTime((1200 + 2 * EXPIRE_SECONDS) * 1000)
 
     assert is_known
+    assert not fleet.is_known
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_run_that_is_over_is_forgotten_earlier(frame: pd.DataFrame, *, is_over: bool) -> None:
+    """It may be resumed until then, and is kept as any other when it is."""
+    fleet = Fleet(expire_seconds=4 * OVER_SECONDS)
+    fleet.take(frame[frame["k"] < 23])
+    fleet.take(announced(frame[:0], phases=PHASES, is_over=True))
+    fleet.take(announced(frame[:0], phases=PHASES, is_over=is_over))
+    fleet.tester.setProcessingTime((OVER_SECONDS + 2) * 1000)
+    is_known = fleet.is_known
+    fleet.tester.setProcessingTime((4 * OVER_SECONDS + 2) * 1000)
+
+    assert is_known is not is_over
     assert not fleet.is_known
 
 
