@@ -28,6 +28,7 @@ from spark.sources.journals import JournalSource
 from spark.sources.schema import ROWS
 from spark.streaming.panel_state import rows_of
 from spark.streaming.stored_panel import LivePanel
+from tests.support.spark.growing_run import begun, end, grow
 from tests.support.spark.standalone import Standalone, start_cluster
 from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
 
@@ -142,6 +143,38 @@ def test_the_detector_on_a_cluster_finds_what_one_panel_finds(
     assert [(one.state, one.cause) for one in findings] == [("confirmed", "retention_cliff")]
     assert shown == set()
     assert written == [cluster.folder / "conf" / "spark-defaults.conf"]
+
+
+def test_a_driver_that_is_killed_in_the_middle_changes_nothing(
+    cluster: Standalone, run_folder: RunFolder, tmp_path: Path
+) -> None:
+    """The next one takes its state from the run folder; the executors of the first are gone by then."""
+    expected = changes_here(run_folder)
+    folder = begun(run_folder, tmp_path / "killed")
+    for k in (130, 220):
+        grow(run_folder, folder, k)
+        process = start(cluster, "detect-stream", "--run-dir", str(folder.path))
+        wait_for(lambda k=k: newest_k(folder) >= k - 1, f"second {k - 1}")  # type: ignore[misc]  # bound here
+        grow(run_folder, folder, k + 3)  # so that the kill falls into work
+        process.kill()
+        process.wait(10)
+    end(run_folder, folder)
+    process = start(cluster, "detect-stream", "--run-dir", str(folder.path))
+    status = process.wait(PATIENCE_SECONDS)
+    findings, changes = found_in(folder)
+
+    assert status == 0
+    assert sorted(changes, key=str) == expected
+    assert [(one.state, one.cause) for one in findings] == [("confirmed", "retention_cliff")]
+
+
+def newest_k(folder: RunFolder) -> int:
+    """Return the newest second that a detector has seen; -1 before the first."""
+    try:
+        k = json.loads((folder.spark / "progress.json").read_text())["k"]
+    except (FileNotFoundError, ValueError):
+        return -1
+    return -1 if k is None else int(k)
 
 
 def arguments() -> Iterator[str]:
