@@ -182,7 +182,7 @@ def step(before: float, after: float, unit: str) -> str:
 def change_text(found: Finding) -> str:
     """Return the levels of a finding before and after, or the length of an outage and its messages."""
     levels = level_text(found.series, found.kind, found.before, found.after)
-    messages = _messages_text(found.failed_messages, found.late_messages, found.due_messages)
+    messages = _messages_text(found)
     return f"{levels}; {messages}" if found.kind == "outage" and messages else levels
 
 
@@ -202,14 +202,19 @@ def what_text(found: Finding, max_title_length: int | None = None) -> str:
     return f"{name if max_title_length is None else shortened(name, max_title_length)} {change}"
 
 
-def _messages_text(failed: int | None, late: int | None, due: int | None) -> str:
-    """Return `61,668 of 356,400 messages so far failed, 12 came late`, without what is 0 or unknown."""
-    counts = [(failed, "failed"), (late, "came late")]
+def _messages_text(found: Finding) -> str:
+    """Return `61,668 of 356,400 messages so far failed, 12 came late`, without what is 0 or unknown.
+
+    Of an outage that is over it does not say "so far".
+    """
+    counts = [(found.failed_messages, "failed"), (found.late_messages, "came late")]
     parts = [f"{count:,} {did}" for count, did in counts if count]
-    if not parts or due is None:
+    if not parts or found.due_messages is None:
         return ""
     first, _, did = parts[0].partition(" ")
-    return ", ".join([f"{first} of {due:,} messages so far {did}", *parts[1:]])
+    is_over = found.state == "gone" or found.resolved_k is not None
+    so_far = "" if is_over else " so far"
+    return ", ".join([f"{first} of {found.due_messages:,} messages{so_far} {did}", *parts[1:]])
 
 
 def level_text(series: str, kind: Kind, before: float, after: float) -> str:

@@ -115,6 +115,30 @@ _AMOUNTS = frozenset({"retention_deletions", "retention_deleted_bytes"})
 """What came in the second, besides messages."""
 
 
+EXTREMES_SECONDS = 60
+"""Where a bucket holds several seconds, the lowest and highest second are kept by the minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """The lowest and the highest second of each minute: `k` ascends, shape (n,); both (columns, n)."""
+
+    k: Ints
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+
+
+def extremes_of(k: Ints, values: Floats) -> Extremes:
+    """Return the extremes of seconds `k`, ascending; `values`: a row a column, a column a record."""
+    minute = k // EXTREMES_SECONDS * EXTREMES_SECONDS
+    starts = np.flatnonzero(np.diff(minute, prepend=-1))
+    if not starts.size:
+        nothing = np.empty((values.shape[0], 0), np.float32)
+        return Extremes(minute, nothing, nothing)
+    low, high = np.fmin.reduceat(values, starts, axis=1), np.fmax.reduceat(values, starts, axis=1)
+    return Extremes(minute[starts], low.astype(np.float32), high.astype(np.float32))
+
+
 @dataclass(frozen=True, slots=True)
 class Digest:
     """`k` and `values` (rows of `values` are series) have one entry a bucket of `step` seconds."""
@@ -124,6 +148,7 @@ class Digest:
     columns: tuple[Column, ...]
     k: NDArray[np.int64]
     values: NDArray[np.float64]
+    extremes: Extremes  # empty where every second is kept
     invalid: tuple[tuple[int, str], ...]
     load: LoadDigest
     rough: RoughSeconds
@@ -162,6 +187,9 @@ def digest(path: Path, step: int, scope: Scope | None = None) -> Digest:
         columns=columns,
         k=k,
         values=values,
+        extremes=extremes_of(every_k[:0], by_second[:, :0])
+        if step == 1
+        else extremes_of(every_k, by_second),
         invalid=tuple(
             (record.k, str(record.validity["reason"]))
             for record, _ in records

@@ -32,7 +32,8 @@ Row = Mapping[str, Any]
 
 SCHEMA = (
     "error string, source string, seconds array<bigint>, columns string, k array<bigint>, "
-    "values array<array<double>>, untrusted string, silent array<bigint>, "
+    "values array<array<double>>, extremes_k array<bigint>, extremes binary, "
+    "untrusted string, silent array<bigint>, "
     "standing array<bigint>, short array<array<bigint>>, rough_columns string, "
     "rough_k array<bigint>, rough binary, minutes string, totals string, events string, "
     "damage string, incs array<int>, file string, audit binary"
@@ -46,6 +47,8 @@ ARROW_SCHEMA = pa.schema(
         ("columns", pa.string()),
         ("k", pa.list_(pa.int64())),
         ("values", pa.list_(pa.list_(pa.float64()))),
+        ("extremes_k", pa.list_(pa.int64())),
+        ("extremes", pa.binary()),
         ("untrusted", pa.string()),
         ("silent", pa.list_(pa.int64())),
         ("standing", pa.list_(pa.int64())),
@@ -64,7 +67,7 @@ ARROW_SCHEMA = pa.schema(
 )
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 1
+_VERSION = 2
 """Counted up when the same file would give another row."""
 
 _KEY, _RANGE, _PHASES = b"soak_key", b"soak_seconds", b"soak_phases"
@@ -118,6 +121,8 @@ def digest_row(path: Path, step: int, scope: Scope) -> pa.RecordBatch:
         "columns": columns_text(found.columns),
         "k": found.k.tolist(),
         "values": found.values.tolist(),
+        "extremes_k": found.extremes.k.tolist(),
+        "extremes": np.stack([found.extremes.low, found.extremes.high]).tobytes(),
         "untrusted": json.dumps(found.invalid),
         "silent": found.load.silent.tolist(),
         "standing": found.load.standing.tolist(),

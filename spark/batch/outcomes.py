@@ -1,7 +1,9 @@
-"""What a whole run came to, beside its latency: deletions as forecast, drives, objectives."""
+"""What a whole run came to: distributions of latency, deletions as forecast, drives, objectives."""
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +22,11 @@ from soak.store import run_folder
 from soak.store.run_folder import RunFolder
 from spark.batch.timeline import Timeline
 
+Floats = NDArray[np.float64]
+
 _DELETION = "retention_deletion"
 _WATCHED = "retention_deletions"
+_HELD = "retention_held_bytes"
 _FREED = ("segment_unlinked", "space_reclaimed")
 
 
@@ -57,8 +62,25 @@ def retention(timeline: Timeline, forecast: Mapping[str, Any]) -> dict[str, obje
     within = 0 if seconds is None else int(((seconds >= begin) & (seconds < end)).sum())
     return {
         "forecast": dict(forecast),
-        "happened": {**happened, "soak_seconds_with_deletions": within},
+        "happened": {
+            **happened,
+            "soak_seconds_with_deletions": within,
+            "most_held_bytes": _most_held(timeline),
+        },
     }
+
+
+def _most_held(timeline: Timeline) -> float | None:
+    """Return the most bytes that all topics together held at one time; None where no probe looked."""
+    held = [
+        timeline.series[name]
+        for name, column in timeline.columns.items()
+        if column.metric == _HELD and timeline.series[name][0].size
+    ]
+    if not held:
+        return None
+    k, place = np.unique(np.concatenate([one for one, _ in held]), return_inverse=True)
+    return float(np.bincount(place, np.concatenate([values for _, values in held]), k.size).max())
 
 
 def _watched_until(timeline: Timeline) -> float | None:
@@ -179,3 +201,64 @@ def state_of(one: Standing) -> str:
     if one.missed_k is not None:
         return "missed"
     return "kept" if one.judged else "not judged"
+
+
+# --- Distributions of latency.
+
+CURVE = np.linspace(0.0, 4.0, 33)
+"""Minus the logarithm of the share of slower messages, at which distributions are drawn: p0 to p99.99."""
+_LEAST_COUNTED = 20
+
+
+def counts_above(timeline: Timeline, metric: str) -> tuple[list[float], Floats] | None:
+    """Return thresholds, and how many messages of all clients were slower: (thresholds, steps of the run)."""
+    by_threshold = defaultdict(list)
+    for name, column in timeline.columns.items():
+        if column.metric == metric and timeline.series[name][0].size:
+            by_threshold[float(dict(column.labels)["threshold"])].append(timeline.series[name])
+    if len(by_threshold) < 2:  # noqa: PLR2004  # a band has two ends
+        return None
+    thresholds = sorted(by_threshold)
+    above = np.zeros((len(thresholds), -(-max(timeline.end_k, 1) // timeline.step)))
+    for row, threshold in enumerate(thresholds):
+        for k, counts in by_threshold[threshold]:
+            at = k // timeline.step
+            keep = (at >= 0) & (at < above.shape[1])
+            np.add.at(above[row], at[keep], counts[keep])
+    return thresholds, above
+
+
+def shares(timeline: Timeline, metric: str, bucket: int) -> tuple[list[float], Floats] | None:
+    """Return thresholds, and the share of messages between two of them: (bands, buckets of `bucket` seconds).
+
+    Messages of all clients count together; above the highest threshold they belong to the topmost band. The
+    bucket is a multiple of the timeline's step.
+    """
+    counted = counts_above(timeline, metric)
+    if counted is None:
+        return None
+    thresholds, fine = counted
+    starts = np.arange(0, fine.shape[1], max(1, bucket // timeline.step))
+    above = np.add.reduceat(fine, starts, axis=1)
+    between = above[:-1] - above[1:]
+    between[-1] += above[-1]  # nobody tells these apart
+    used = np.flatnonzero(between.sum(axis=1))
+    if used.size == 0:
+        return None
+    first, last = int(used[0]), int(used[-1])
+    return thresholds[first : last + 2], between[first : last + 1] / np.maximum(above[0], 1.0)
+
+
+def curve(thresholds: Sequence[float], above: Floats) -> list[float | None]:
+    """Return latencies at `CURVE`; None where too few messages, or none, were slower."""
+    total = float(above[0])
+    if total < _LEAST_COUNTED:
+        return []
+    known = above > 0
+    x = -np.log10(above[known] / total)
+    log = np.log(np.array(thresholds)[known])
+    end = min(float(x[-1]), math.log10(total))
+    found = np.exp(np.interp(CURVE, x, log))
+    return [
+        float(f"{value:.4g}") if at <= end else None for at, value in zip(CURVE, found, strict=True)
+    ]

@@ -26,7 +26,7 @@ from soak.core.units import SECOND_NS
 from soak.store.audit import audit_run, is_loss_known, part_reader
 from soak.store.journal.reader import segments, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
-from spark.batch.digest import RoughSeconds, Scope, reduction
+from spark.batch.digest import Extremes, RoughSeconds, Scope, reduction
 from spark.batch.digest_cache import SCHEMA, Row, cached_row, digest_row, rows_of
 from spark.batch.soak_totals import SoakTotals, added_up
 from spark.batch.tasks import by_batch
@@ -53,6 +53,7 @@ class Timeline:
     step: int
     columns: Mapping[str, Column]
     series: Mapping[str, tuple[Ints, Floats]]  # k ascending, values finite
+    extremes: Mapping[str, Extremes]  # by series, of minutes: both (n,); empty where `step` is 1
     seconds: Mapping[str, Ints]  # by source: every k that has a record
     invalid: Mapping[str, Mapping[int, str]]  # by source: k to reason
     silent: Mapping[str, Ints]  # by source: every k in which nothing was acknowledged, or received
@@ -195,6 +196,7 @@ def _timeline(
 ) -> Timeline:
     columns: dict[str, Column] = {}
     parts: dict[str, list[tuple[Ints, Floats]]] = defaultdict(list)
+    extremes: dict[str, list[Extremes]] = defaultdict(list)
     seconds: dict[str, list[Ints]] = defaultdict(list)
     invalid: dict[str, dict[int, str]] = defaultdict(dict)
     silent: dict[str, list[int]] = defaultdict(list)
@@ -221,10 +223,13 @@ def _timeline(
             events[kind] += found
         damage += [(source, int(k), place, why) for k, place, why in json_text.loads(row["damage"])]
         k = np.array(row["k"], dtype=np.int64)
-        for column, values in zip(columns_of(row["columns"]), row["values"], strict=True):
+        found_columns = columns_of(row["columns"])
+        for column, values in zip(found_columns, row["values"], strict=True):
             name = series_name(source, column.name)
             columns[name] = column
             parts[name].append((k, np.array(values, dtype=np.float64)))
+        for name, one in _extremes(row, found_columns):
+            extremes[name].append(one)
     return Timeline(
         folder=folder,
         run=run,
@@ -233,6 +238,7 @@ def _timeline(
         step=step,
         columns=columns,
         series=_every_joined(parts, columns),
+        extremes={name: _joined_extremes(several) for name, several in extremes.items()},
         seconds={name: np.unique(np.concatenate(several)) for name, several in seconds.items()},
         invalid=invalid,
         silent=_distinct(silent),
@@ -257,6 +263,25 @@ def _rough(row: Row) -> RoughSeconds:
     columns = columns_of(row["rough_columns"])
     values = np.frombuffer(row["rough"], dtype=np.float64).reshape(-1, len(columns))
     return RoughSeconds(columns, np.array(row["rough_k"], dtype=np.int64), values)
+
+
+def _extremes(row: Row, columns: Sequence[Column]) -> Iterator[tuple[str, Extremes]]:
+    k = np.array(row["extremes_k"], dtype=np.int64)
+    if not k.size:
+        return
+    both = np.frombuffer(row["extremes"], dtype=np.float32).reshape(2, len(columns), k.size)
+    for at, column in enumerate(columns):
+        yield series_name(row["source"], column.name), Extremes(k, both[0, at], both[1, at])
+
+
+def _joined_extremes(parts: Sequence[Extremes]) -> Extremes:
+    """Return the parts of one series by k; two files may share a minute."""
+    k = np.concatenate([one.k for one in parts])
+    once, place = np.unique(k, return_inverse=True)
+    low, high = (np.full(once.size, np.nan, np.float32) for _ in range(2))
+    np.fmin.at(low, place, np.concatenate([one.low for one in parts]))
+    np.fmax.at(high, place, np.concatenate([one.high for one in parts]))
+    return Extremes(once, low, high)
 
 
 def _minutes(row: Row) -> Minutes:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from soak.core import wording
 from spark.batch.coverage import runs
-from spark.report.page import Page, joined, tag
+from spark.report.page import Page, joined, merged_spans, tag
 
 WIDTH = 960
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 10, 24
@@ -206,28 +206,20 @@ def shade(plot: Plot) -> None:
 
 def _shade_unmeasured(plot: Plot) -> None:
     timeline, page = plot.page.timeline, plot.page
+    pixel = timeline.end_k / (WIDTH - LEFT - RIGHT)
     gaps = defaultdict(list)
     for gap in page.covered.gaps:
         if gap.to_k > gap.from_k:
             gaps[gap.source, gap.why].append((gap.from_k, gap.to_k))
     for (source, why), spans in gaps.items():
-        for from_k, to_k in _told_apart(spans, plot):
+        for from_k, to_k in merged_spans(spans, pixel):
             plot.band(from_k, to_k, "gap", f"gap: {source} {why}")
     for source, reasons in timeline.invalid.items():
         for why in dict.fromkeys(reasons.values()):
             invalid = np.array(sorted(k for k in reasons if reasons[k] == why), dtype=np.int64)
-            for from_k, to_k in _told_apart([(a, b + 1) for a, b in runs(invalid)], plot):
+            for from_k, to_k in merged_spans([(a, b + 1) for a, b in runs(invalid)], pixel):
                 title = f"{page.moment(from_k)}: {source} was the bottleneck: {why}"
                 plot.band(from_k, to_k, "untrusted", title)
-
-
-def _told_apart(spans: Sequence[tuple[int, int]], plot: Plot) -> list[tuple[int, int]]:
-    """Return spans, ascending; those nearer to each other than a pixel are one, so that pages stay small."""
-    from_k, to_k = np.array(spans, dtype=np.int64).reshape(-1, 2).T
-    pixel = plot.page.timeline.end_k / (WIDTH - LEFT - RIGHT)
-    apart = np.flatnonzero(from_k[1:] - to_k[:-1] >= pixel)
-    begins, ends = from_k[np.append(0, apart + 1)], to_k[np.append(apart, to_k.size - 1)]
-    return list(zip(begins.tolist(), ends.tolist(), strict=True))
 
 
 def _thinned(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import logging
 import tempfile
@@ -14,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from detectors.minimum_effect import Config as MinimumEffect
-from soak.core import json_text
+from soak.core import json_text, wording
 from soak.core.clock import SystemClock
 from soak.core.errors import FindingsBusyError, FindingsError, RunFolderError
 from soak.core.model import Change, Finding
@@ -35,11 +37,12 @@ from spark.batch.timeline import Timeline, read_timeline
 from spark.cluster.executors import check_executors
 from spark.cluster.master import Cluster
 from spark.cluster.session import build_session
-from spark.report.page import Page, headline
+from spark.report.interactive import page_data
+from spark.report.page import Page, broker_names, headline, shown_name
 from spark.report.summary import EXIT_CODE, summary, verdict
 from spark.streaming.attribution import step_config
 
-TEMPLATES = Path(__file__).parent / "sections"
+ASSETS = Path(__file__).parent / "assets"
 QUEUE_TRIES = 5
 _QUEUE_BACKOFF = Backoff()  # 15 s in all
 NEWS_NS = 86_400 * SECOND_NS
@@ -166,19 +169,91 @@ def _size(wanted: tuple[Path, Finding, int, MinimumEffect]) -> IncidentSize | No
     return incident_size(History(journal), finding, end_k, effect)
 
 
+LONGEST_NAME = 80
+_MAIN, _VENDOR = ("data", "format", "charts", "incidents", "app"), ASSETS / "vendor"
+_HAS_SCRIPTS = Markup('document.documentElement.className = "js"')
+_PROGRAM = Markup('(() => {{\n"use strict";\n{}\n}})();')
+_LABELS = {"verdict": "The verdict and the numbers of the soak"}
+
+
 def html(page: Page) -> str:
-    """Return the whole page, self-contained; everything that came from outside is escaped."""
-    modules = [
-        plugins.load("spark.report.sections", name)
-        for name in plugins.names("spark.report.sections")
+    """Return the whole page, self-contained; everything that came from outside is escaped.
+
+    Its program and style are allowed by their hashes, and nothing may be fetched.
+    """
+    names = plugins.names("spark.report.sections")
+    modules = {name: plugins.load("spark.report.sections", name) for name in names}
+    sections = [
+        {
+            "id": name,
+            "title": module.TITLE,
+            "label": _LABELS.get(name, name),
+            "body": module.render(page),
+        }
+        for name, module in sorted(modules.items(), key=lambda item: int(item[1].ORDER))
     ]
-    modules.sort(key=lambda module: int(module.ORDER))
-    sections = [(module.TITLE, module.render(page)) for module in modules]
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True)
+    data, blocks = page_data(page)
+    uplot = _own("vendor/uPlot.iife.min.js")
+    scripts = [_HAS_SCRIPTS, uplot, _PROGRAM.format(_own(*(f"{name}.js" for name in _MAIN)))]
+    font = base64.b64encode((_VENDOR / "inter-latin.woff2").read_bytes()).decode()
+    style = _own("vendor/uPlot.min.css", "page.css").replace(
+        "INTER", f"data:font/woff2;base64,{font}"
+    )
+    environment = Environment(
+        loader=FileSystemLoader(ASSETS), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    timeline = page.timeline
+    axes = [("utc", "UTC"), ("local", "Local time"), ("elapsed", "Run time")]
     return environment.get_template("page.html").render(
-        title=f"{page.timeline.plan.name} {page.timeline.run.id}",
-        style=Markup((TEMPLATES / "page.css").read_text()),  # noqa: S704  # our own file
+        name=shown_name(timeline.plan.name, LONGEST_NAME),
+        facts=_page_facts(page),
+        footer=f"soakd {timeline.run.versions.get('soakd', '')}, run {timeline.run.id}.",
+        verdict=page.verdict,
+        badge=page.verdict.capitalize(),
+        policy=_policy(scripts, style),
+        style=style,
+        scripts=scripts,
         sections=sections,
+        kinds=[(name, name) for name in data["main"]],
+        axes=[*axes, *([("written", "Bytes sent")] if data["written"] else [])],
+        data=_script_json(data),
+        blocks=blocks,
+    )
+
+
+def _page_facts(page: Page) -> list[str]:
+    timeline = page.timeline
+    state = "still running" if timeline.is_running else timeline.run.state
+    return [
+        broker_names(timeline),
+        f"began {wording.iso(timeline.run.start_wall_ns)}",
+        f"{wording.span(timeline.end_k)}, {state}",
+    ]
+
+
+def _own(*paths: str) -> Markup:
+    """Return files of our own as the text of one script or style."""
+    text = "\n".join((ASSETS / path).read_text(encoding="utf-8") for path in paths)
+    return Markup(text)  # noqa: S704  # our own files
+
+
+def _script_json(value: object) -> Markup:
+    """Return JSON that cannot end its script element, nor start a comment in it."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)  # ASCII, no line separators
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)  # noqa: S704  # without a sign of markup
+
+
+def _policy(scripts: Sequence[str], style: str) -> str:
+    """Return the Content-Security-Policy: nothing from outside, and of programs only our own by hash."""
+    *ours, looks = (
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for text in (*scripts, style)
+    )
+    return (
+        f"default-src 'none'; script-src {' '.join(ours)}; style-src {looks}; font-src data:; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 

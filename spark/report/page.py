@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from detectors.objectives import Standing
 from soak.core import wording
 from soak.core.model import Change
+from soak.core.plan.load import process_index
 from soak.core.ports import Each, each_here
+from soak.core.series import parse_series, source_of
 from spark.batch.coverage import LEAST_COVERAGE, MOST_UNTRUSTED, Coverage
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import Timeline
-from spark.report.summary import Verdict
+from spark.report.summary import Verdict, span_of, worst_first
 
 DAY_SECONDS = 86_400
+MOST_DETAILED = 30
+"""So many incidents, the worst ones, have charts of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,94 @@ class Page:
         """Return the findings that the page shows, in order of time."""
         found = [one for one in self.judged if one.finding.state != "warning"]
         return sorted(found, key=lambda one: one.finding.onset_k)
+
+
+# --- What things are called, and where they are.
+
+
+def ranked(page: Page) -> list[Judged]:
+    """Return the incidents that the page shows, worst first."""
+    return worst_first(page.shown)
+
+
+def broker_names(timeline: Timeline) -> str:
+    """Return the addresses of the cluster: those that clients saw, else those that the plan names."""
+    found = sorted({one for one in leader_addresses(timeline).values() if one})
+    if not found:
+        found = [one for one in timeline.plan.broker_config.addresses.values() if one][:1]
+    return shown_name(
+        f"{timeline.plan.broker_kind.capitalize()} at {', '.join(map(str, found))}", 160
+    )
+
+
+def leader_addresses(timeline: Timeline) -> dict[str, str]:
+    """Return the address of each broker by its number, as clients saw it."""
+    found = {}
+    for column in timeline.columns.values():
+        if column.metric == "leader_info":
+            labels = dict(column.labels)
+            found[labels.get("leader", "")] = labels.get("address", "")
+    return found
+
+
+def source_text(page: Page, source: str) -> str:
+    """Return a source in words: `producer 0 on host`, `consumer 3 of subscription 1 on host`, or the host."""
+    daemon, at, host = source.partition("@")
+    who, dot, number = daemon.partition(".")
+    if not at or who not in {"produce", "consume", "probe"} or (dot and not number.isdigit()):
+        return shown_name(source, 60)
+    if who == "probe":
+        return shown_name(host, 60)
+    on = f" on {shown_name(host, 50)}"
+    if who == "produce":
+        return f"producer {number}{on}"
+    subscription = page.timeline.plan.consumers.subscription_of(process_index(source))
+    return f"consumer {number} of subscription {subscription}{on}"
+
+
+def where(page: Page, series: str, addresses: Mapping[str, str]) -> str:
+    """Return what measured a series: the client, and the broker whose partitions it is about, or the host."""
+    leader = parse_series(series).label("leader")
+    address = shown_name(addresses.get(leader, ""), 60)
+    return source_text(page, source_of(series)) + (
+        f", broker {address}" if leader and address else ""
+    )
+
+
+def plain(page: Page, text: str) -> str:
+    """Return a text with the names of sources, such as `produce.0@host`, in words."""
+    names = sorted(page.timeline.seconds, key=len, reverse=True)
+    if not any(name in text for name in names):
+        return text
+    pattern = re.compile("|".join(map(re.escape, names)))
+    return pattern.sub(lambda found: source_text(page, found[0]), text)
+
+
+def shown_name(name: str, width: int) -> str:
+    """Return a name from outside so that it can be read: controls and marks of direction are spelled out."""
+    spelt = "".join(
+        f"\u2039U+{ord(one):04X}\u203a" if unicodedata.category(one) in _HIDDEN else one
+        for one in name[: 4 * width]
+    )
+    if len(spelt) <= width and len(name) <= 4 * width:
+        return spelt
+    return f"{spelt[: width - 16]}\u2026 ({len(name):,} characters)"
+
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def merged_spans(spans: Sequence[tuple[int, int]], least: float) -> list[tuple[int, int]]:
+    """Return spans, ascending; those nearer to each other than `least` are one, so that pages stay small."""
+    if not spans:
+        return []
+    from_k, to_k = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+    apart = np.flatnonzero(from_k[1:] - to_k[:-1] >= least)
+    begins, ends = from_k[np.append(0, apart + 1)], to_k[np.append(apart, to_k.size - 1)]
+    return list(zip(begins.tolist(), ends.tolist(), strict=True))
+
+
+# --- Markup that sections share.
 
 
 def tag(name: str, content: object = "", **attributes: object) -> Markup:
@@ -95,9 +190,9 @@ def headline(page: Page) -> str:
     """Return the verdict and what it rests on: losses, the first finding that counts, or every doubt."""
     so_far = "So far: " if page.timeline.is_running else ""
     if page.verdict == "regressed":
-        return f"{so_far}Regressed: {'; '.join(_regression(page))}."
+        return plain(page, f"{so_far}Regressed: {'; '.join(_regression(page))}.")
     if page.verdict == "inconclusive":
-        return f"{so_far}Inconclusive: {'; '.join(dict.fromkeys(_doubts(page)))}."
+        return plain(page, f"{so_far}Inconclusive: {'; '.join(dict.fromkeys(_doubts(page)))}.")
     return f"{so_far}Clean: the cluster kept its latency."
 
 
@@ -116,14 +211,18 @@ def _regression(page: Page) -> Iterator[str]:
     lost = page.timeline.audit["lost"]
     if lost:
         yield f"{wording.counted(lost, 'acknowledged message')} {'was' if lost == 1 else 'were'} lost"
-    counting = [one.finding for one in page.shown if one.finding.is_about_cluster]
+    counting = [one for one in ranked(page) if one.finding.is_about_cluster]
     if not counting:
         return
-    found, more = counting[0], len(counting) - 1
+    found, more = counting[0].finding, len(counting) - 1
     what, at = wording.what_text(found), page.moment(found.onset_k)
     if found.kind == "step":
         what = f"{wording.title(found.series)} stepped {wording.change_text(found)}"
-    when = f", from {at} on" if found.kind == "outage" else f" at {at}"
-    yield f"{what}{when}, cause {found.cause}"
+    when = f" at {at}"
+    if found.kind == "outage":
+        end_k = span_of(page.timeline, counting[0])[1]
+        is_over = found.resolved_k is not None
+        when = f", from {at} to {page.moment(end_k)}" if is_over else f", from {at} on"
+    yield f"{what}{when}, cause {wording.cause_text(found.cause)}"
     if more:
-        yield f"{wording.counted(more, 'more finding')} below"
+        yield f"{wording.counted(more, 'more incident')} below"

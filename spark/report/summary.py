@@ -9,9 +9,12 @@ from typing import Literal
 import numpy as np
 
 from soak.core import wording
+from soak.core.errors import PlanError
 from soak.core.model import Change, Finding
-from soak.core.series import parse_series
+from soak.core.plan.rates import rate_text, rates_between
+from soak.core.series import parse_series, series_name
 from soak.core.units import format_rate
+from soak.store.run_folder import rate_table
 from spark.batch.coverage import Coverage, gap_json
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import Timeline
@@ -41,12 +44,13 @@ def summary(
         (one for one in judged if one.finding.state != "warning"),
         key=lambda one: one.finding.onset_k,
     )
+    ranks = {one.finding.key: rank for rank, one in enumerate(worst_first(told), 1)}
     return {
         "run": timeline.run.id,
         "name": timeline.plan.name,
         "start": wording.iso(timeline.run.start_wall_ns),
         "verdict": verdict(timeline, judged, covered),
-        "findings": [_finding(timeline, one) for one in told],
+        "findings": [{**_finding(timeline, one), "rank": ranks[one.finding.key]} for one in told],
         "soak": soak_json(timeline),
         "phases": _phases(timeline),
         "audit": dict(timeline.audit),
@@ -100,6 +104,7 @@ def _phases(timeline: Timeline) -> list[dict[str, object]]:
             "from": wording.iso(timeline.wall_ns(one.from_k)),
             "to": wording.iso(timeline.wall_ns(edge)),
             "rate": None if one.rate is None else format_rate(one.rate),
+            **phase_rates(timeline, one.from_k, edge),
             "reason": one.reason,
             "outcome": dict(phases.outcome(one, edge)),
         }
@@ -107,10 +112,66 @@ def _phases(timeline: Timeline) -> list[dict[str, object]]:
     ]
 
 
+def phase_rates(timeline: Timeline, from_k: int, to_k: int) -> dict[str, float | None]:
+    """Return the messages that all clients sent and received per second of seconds [from_k, to_k).
+
+    None where nothing is on record; of a long run whole buckets count.
+    """
+    found: dict[str, float | None] = {}
+    for metric in ("sent_messages", "received_messages"):
+        total, recorded = 0.0, np.empty(0, np.int64)
+        for source in timeline.seconds:
+            series = timeline.series.get(series_name(source, metric))
+            if series is None:
+                continue
+            k, counts = series
+            within = (k >= from_k) & (k + timeline.step <= to_k)
+            total += float(counts[within].sum())
+            recorded = np.union1d(recorded, k[within])
+        seconds = recorded.size * timeline.step
+        name = f"{metric.removesuffix('_messages')}_per_second"
+        found[name] = round(total / seconds, 3) if seconds else None
+    return found
+
+
+def planned_rate(timeline: Timeline, spans: Sequence[tuple[int, int]]) -> str:
+    """Return which rates these stretches were to have, from the lowest to the highest."""
+    load = timeline.plan.load
+    try:
+        profile = rate_table(timeline.plan, timeline.folder)
+    except PlanError:
+        return f"the rates of {load.profile.file}, which cannot be read,"
+    found = [
+        rate for span in spans for _, rate in rates_between(load, timeline.phases, profile, *span)
+    ]
+    return rate_text(found or [load.rate])
+
+
+def affected(one: Judged) -> int:
+    """Return how many messages failed, came late or were slower than the limit; 0: not counted."""
+    found = one.finding
+    late = (found.failed_messages or 0) + (found.late_messages or 0)
+    slow = one.size.slow_messages if one.size is not None else 0
+    return max(late, slow or 0)
+
+
+def worst_first(found: Sequence[Judged]) -> list[Judged]:
+    """Return incidents worst first: those of the cluster, by messages; equal ones in their order."""
+    return sorted(found, key=lambda one: (not one.finding.is_about_cluster, -affected(one)))
+
+
+def span_of(timeline: Timeline, one: Judged) -> tuple[int, int]:
+    """Return the first second of an incident and the first after it; of an open one the end of the run."""
+    end_k, found = timeline.end_k, one.finding
+    last = end_k if found.resolved_k is None else min(found.resolved_k, end_k)
+    return found.onset_k, max(last, found.onset_k + 1)
+
+
 def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:
     found = one.finding
     name = parse_series(found.series)
     low, high = found.interval
+    begin_k, end_k = span_of(timeline, one)
     return {
         "key": found.key,
         "kind": found.kind,
@@ -119,6 +180,9 @@ def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:
         "labels": {"source": name.source, **dict(name.labels)},
         "at": wording.iso(timeline.wall_ns(found.onset_k)),
         "interval_seconds": [low - found.onset_k, high - found.onset_k],
+        "seconds": end_k - begin_k,
+        "is_over": found.resolved_k is not None,
+        "affected_messages": affected(one) or None,
         "before": _finite(found.before),
         "after": _finite(found.after),
         "ratio": _finite(found.ratio),

@@ -1,14 +1,15 @@
-"""What became of every message."""
+"""What became of every message, and what an acknowledgement promised."""
 
 from __future__ import annotations
 
 from markupsafe import Markup
 
 from soak.core import wording
-from spark.report.page import Page, table
+from soak.core.cluster.durability import value_text
+from spark.report.page import Page, joined, table, tag
 
 ORDER = 60
-TITLE = "Audit"
+TITLE = "Audit and durability"
 
 WORDS = {
     "sent": "handed to the client",
@@ -32,6 +33,10 @@ READING = ("received", "lost", "duplicated", "reordered", "reread", "expired", "
 
 
 def render(page: Page) -> Markup:
+    return joined([_audit(page), tag("h3", "Durability"), _durability(page)])
+
+
+def _audit(page: Page) -> Markup:
     rows = [
         (key, WORDS.get(key, ""), wording.known(count))
         for key, count in page.timeline.audit.items()
@@ -45,3 +50,28 @@ def render(page: Page) -> Markup:
         for number, counts in enumerate(each)
     ]
     return whole + table(("subscription", *READING), lines, numeric=1)
+
+
+def _durability(page: Page) -> Markup:
+    found = page.durability
+    if "settings" not in found:
+        return tag("p", "The durability level of this target was not read.")
+    level = found["level"] or f"between {found['lowest']} and {found['highest']}"
+    text = (
+        f"Level {level} of 4 when the load began: replication {found['replication']['state']} "
+        f"({found['replication']['reason']}), local {found['local']['state']} "
+        f"({found['local']['reason']}). Runs at other levels are not comparable with this one."
+    )
+    rows = [
+        (
+            one["name"],
+            value_text(one["value"]),
+            one["where"],
+            " and ".join(one["decides"]) or "nothing",
+            one["change"],
+        )
+        for one in found["settings"]
+    ]
+    headings = ("setting", "value", "read from", "decides", "stronger")
+    parts = [tag("p", text), *(tag("p", note) for note in found["notes"])]
+    return joined([*parts, table(headings, rows)] if rows else parts)

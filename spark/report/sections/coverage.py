@@ -1,4 +1,4 @@
-"""What was recorded and what was not: gaps with their source, invalid seconds with their reason."""
+"""What was recorded and what was not, and what the detector can see on the noise that was."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ from collections import Counter
 
 from markupsafe import Markup
 
+from detectors import calibration
+from detectors.calibration import FalseAlarms, Power, Quiet
+from detectors.level_shift import Config
 from soak.core import wording
+from soak.core.plan.plan import STREAM_DETECTOR
+from soak.core.units import format_per_duration
+from spark.batch.calibration import quiet_seconds
 from spark.batch.coverage import Gap
 from spark.report.page import Page, joined, table, tag
 
 ORDER = 70
-TITLE = "Coverage"
+TITLE = "Coverage, and what the detector can see"
 
 MOST_ROWS = 200
+MOST_SECONDS = 3600  # of the soak, so that a report of 36 h waits for this a few seconds
+FALSE_ALARM_VALUES, POWER_VALUES = 400_000, 300_000
+WITHIN_SECONDS = (60, 600, 3600)
 
 
 def _missing(gap: Gap) -> str:
@@ -23,6 +32,11 @@ def _missing(gap: Gap) -> str:
 
 
 def render(page: Page) -> Markup:
+    certain = tag("h3", "How certain the detector can be on this noise")
+    return joined([_coverage(page), certain, _calibration(page)])
+
+
+def _coverage(page: Page) -> Markup:
     covered = page.covered
     text = (
         f"{wording.share_down(covered.ratio, 2)} of the expected records are there (97 % are needed), "
@@ -45,3 +59,61 @@ def render(page: Page) -> Markup:
     if doubts:
         parts.append(table(("source", "invalid because of", "seconds"), doubts, numeric=2))
     return joined(parts)
+
+
+def _calibration(page: Page) -> Markup:
+    timeline = page.timeline
+    config = timeline.plan.detection.detectors[STREAM_DETECTOR]
+    journal = timeline.folder.journal
+    many = quiet_seconds(journal, timeline.soak_spans, config, MOST_SECONDS, page.each)
+    if not many:
+        least = wording.span(calibration.LEAST_ROWS)
+        return tag("p", f"Too short to say: no latency has {least} of quiet seconds.")
+    alarms, powers = page.each(_simulated, [("alarms", many, config), ("power", many, config)])
+    assert isinstance(alarms, FalseAlarms)
+    assert not isinstance(powers, FalseAlarms)
+    return joined([tag("p", _alarm_text(alarms, config)), _power_table(powers)])
+
+
+def _simulated(wanted: tuple[str, list[Quiet], Config]) -> FalseAlarms | list[Power]:
+    what, many, config = wanted
+    if what == "alarms":
+        return calibration.false_alarms(many, config, values=FALSE_ALARM_VALUES, seed=0)
+    return calibration.power(many, config, WITHIN_SECONDS, values=POWER_VALUES, seed=0)
+
+
+def _alarm_text(found: FalseAlarms, config: Config) -> str:
+    low, middle, high = (
+        wording.amount(one, "")
+        for one in found.ratio.of(calibration.MONTH_NS / config.false_alarms)
+    )
+    return f"""Series made of blocks of this run's own quiet seconds were put through the detector. Over a
+        panel of {config.panel_size} like these noise would be taken for a step {middle} times a month
+        (95 %: {low} to {high}); {format_per_duration(config.false_alarms)} is set. Rates this low cannot
+        be counted: they are extended on a straight line from rates that can, and the interval holds what that
+        leaves open. Counted are half hours: some hours later the threshold follows the noise, towards the set
+        rate. Drift, spikes and shares of slow messages are not simulated."""
+
+
+def _power_table(found: list[Power]) -> Markup:
+    times = [f"within {wording.span(seconds)}" for seconds in WITHIN_SECONDS]
+    rows = [
+        (
+            wording.title_with_source(one.series),
+            wording.amount(one.before, one.unit),
+            *(_nearest(one, after) for after in one.after),
+        )
+        for one in found
+    ]
+    return joined(
+        [
+            tag("p", "The nearest level to which a step is confirmed with 90 % probability:"),
+            table(("latency", "level", *times), rows, numeric=1),
+        ]
+    )
+
+
+def _nearest(one: Power, after: float | None) -> str:
+    if not one.is_known:
+        return "not known"
+    return "none of those tried" if after is None else wording.amount(after, one.unit)

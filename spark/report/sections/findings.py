@@ -1,33 +1,53 @@
-"""Each finding: what stepped, since when, why, and what else moved."""
+"""The incidents, worst first: what changed, how bad, since when, why, what speaks against it, what to do."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from detectors import attribution
 from soak.core import wording
-from soak.core.model import Change, Explanation
-from soak.core.series import parse_series
+from soak.core.model import Change, Evidence, Explanation
+from soak.runtime.incident_size import IncidentSize
 from spark.batch.offline_analysis import Judged
-from spark.report.page import Page, joined, table, tag
+from spark.report.page import (
+    Page,
+    joined,
+    leader_addresses,
+    plain,
+    ranked,
+    shown_name,
+    source_text,
+    table,
+    tag,
+    where,
+)
+from spark.report.summary import affected, span_of
 
 ORDER = 20
-TITLE = "Findings"
+TITLE = "Incidents"
 
 _SEEN = {
     "both": "during the run, and again in the offline analysis of the whole run",
     "online": "during the run; the offline analysis does not show it",
     "offline": "only in the offline analysis of the whole run",
 }
+_SEEN_SHORT = {"both": "in the run", "online": "in the run", "offline": "in the report"}
 _MOST_SERIES = 12
 
 
 def render(page: Page) -> Markup:
-    found = [_finding(page, one) for one in page.shown]
-    if not found:
-        found = [tag("p", "No outage and no rise in latency was found.")]
-    return joined([*found, *([_improvements(page)] if page.improvements else [])])
+    found = ranked(page)
+    if found:
+        told = [
+            _list(page, found),
+            *(_finding(page, one, rank) for rank, one in enumerate(found, 1)),
+        ]
+    else:
+        told = [tag("p", "No outage and no rise in latency was found.")]
+    return joined([*told, *([_improvements(page)] if page.improvements else [])])
 
 
 def _improvements(page: Page) -> Markup:
@@ -36,6 +56,7 @@ def _improvements(page: Page) -> Markup:
         (
             page.moment(change.onset_k),
             wording.title(change.series),
+            where(page, change.series, leader_addresses(page.timeline)),
             wording.level_text(change.series, change.kind, change.before, change.after),
         )
         for change in page.improvements[:_MOST_SERIES]
@@ -43,37 +64,166 @@ def _improvements(page: Page) -> Markup:
     more = len(page.improvements) - len(rows)
     heading = "Latency also improved; an improvement is no finding."
     rest = tag("p", f"And {more} more.") if more > 0 else ""
-    return joined([tag("p", heading), table(("since", "latency", "change"), rows), rest])
+    shown = table(("since", "latency", "where", "change"), rows)
+    return tag("div", joined([tag("p", heading), shown, rest]), class_="better")
 
 
-def _finding(page: Page, one: Judged) -> Markup:
+def moment(page: Page, k: int) -> Markup:
+    """Return the time of a second, which the page's program can turn into local time."""
+    return tag("time", page.moment(k), datetime=wording.iso(page.timeline.wall_ns(k)), data_k=k)
+
+
+def _list(page: Page, found: Sequence[Judged]) -> Markup:
+    """Return the table of incidents."""
+    rows = [_row(page, one, rank) for rank, one in enumerate(found, 1)]
+    names = (
+        "What and where",
+        "Since",
+        "For",
+        "p99 before, at worst, after",
+        "Messages",
+        "Cause",
+        "Found",
+    )
+    head = joined([tag("th", name, scope="col") for name in names])
+    return tag("table", tag("thead", tag("tr", head)) + tag("tbody", joined(rows)), class_="list")
+
+
+def _row(page: Page, one: Judged, rank: int) -> Markup:
+    found, (begin, end) = one.finding, span_of(page.timeline, one)
+    mark = tag("b", rank, class_="mark" if found.is_about_cluster else "mark other")
+    what = tag("bdi", shown_name(wording.what_text(found), 160))
+    link = tag("a", joined([mark, " ", what]), href=f"#incident-{rank}", data_pick=rank)
+    note = tag("small", tag("bdi", where(page, found.series, leader_addresses(page.timeline))))
+    messages = f"{affected(one):,}" if affected(one) else "-"
+    for_ = wording.span(end - begin) + ("" if found.resolved_k is not None else ", not over")
+    cells = [
+        ("Since", moment(page, begin)),
+        ("For", for_),
+        ("p99 before, at worst, after", _levels(one.size)),
+        ("Messages", messages),
+        ("Cause", _cause_short(found.causes)),
+        ("Found", _SEEN_SHORT[one.found]),
+    ]
+    row = [
+        tag("th", link + note, scope="row"),
+        *(tag("td", cell, data_label=name) for name, cell in cells),
+    ]
+    return tag("tr", joined(row), data_rank=rank)
+
+
+def _cause_short(causes: Sequence[Explanation]) -> Markup:
+    if not causes or causes[0].cause == "unknown":
+        return tag("span", "unknown")
+    first = causes[0]
+    score = f", {first.score:.0%}" if first.score > 0 else ""
+    suspect = tag("small", tag("bdi", shown_name(first.suspect, 80))) if first.suspect else ""
+    return joined([f"{wording.cause_text(first.cause)}{score}", suspect])
+
+
+def _levels(size: IncidentSize | None) -> str:
+    level = None if size is None else size.levels.get("p99")
+    if level is None:
+        return "-"
+    return " \u2192 ".join(
+        "?" if math.isnan(one) else wording.amount(one, "seconds")
+        for one in (level.before, level.worst, level.after)
+    )
+
+
+def _finding(page: Page, one: Judged, rank: int) -> Markup:
     found = one.finding
     low, high = found.interval
-    title = f"{wording.what_text(found)}, cause {found.cause}"
+    title = f"{wording.what_text(found)}, cause {wording.cause_text(found.cause)}"
     about = "" if found.is_about_cluster else " Not counted against the cluster."
     gone = "" if found.resolved_k is None else f" Resolved at {page.moment(found.resolved_k)}."
+    state = wording.state_word(found.state).capitalize()
     text = (
         f"Since {page.moment(found.onset_k)}; with 95 % confidence between {page.moment(low)} and "
-        f"{page.moment(high)}. {found.state.capitalize()}; confidence {found.confidence:.2%} that it "
+        f"{page.moment(high)}. {state}; confidence {found.confidence:.2%} that it "
         f"changed. Seen {_SEEN[one.found]}.{gone}{about}"
     )
+    mark = tag("b", rank, class_="mark" if found.is_about_cluster else "mark other")
+    name = f"title-{rank}"
+    parts = [
+        tag("h3", joined([mark, " ", tag("bdi", title)]), id=name),
+        tag(
+            "p",
+            joined(
+                [tag("bdi", where(page, found.series, leader_addresses(page.timeline))), ". ", text]
+            ),
+        ),
+        tag("ul", joined([tag("li", line) for line in one.size.lines()])) if one.size else "",
+        tag("div", joined(_evidence(page, found.causes)), class_="evidence"),
+        tag("div", "", class_="cells js-only"),
+        _also(page, one),
+    ]
+    return tag(
+        "article", joined(parts), id=f"incident-{rank}", class_="finding", aria_labelledby=name
+    )
+
+
+def _evidence(page: Page, causes: Sequence[Explanation]) -> list[Markup]:
+    """Return evidence for the first cause, against it and for others, and what to do next."""
+    if not causes:
+        return [tag("div", tag("h4", "Evidence") + tag("p", "No cause was judged."))]
+    first, *others = causes
+    about = f" ({shown_name(first.suspect, 80)})" if first.suspect else ""
+    if first.score > 0:
+        heading = f"Evidence for {wording.cause_text(first.cause)}{about}, score {first.score:.2f}"
+    else:
+        heading = (
+            "The cause is unknown; other changes:" if first.evidence else "The cause is unknown"
+        )
+    columns = [tag("div", joined([tag("h4", heading), _items(page, first.evidence)]))]
+    against = (
+        _items(page, first.against)
+        if first.against
+        else tag(
+            "p", "Nothing speaks against it." if first.score > 0 else "No cause was ruled out."
+        )
+    )
+    title = "Evidence against" if first.score > 0 else "Ruled out"
+    rest = [
+        joined(
+            [
+                tag("h4", f"Or {wording.cause_text(one.cause)}, score {one.score:.2f}"),
+                _items(page, (*one.evidence, *one.against)),
+            ]
+        )
+        for one in others
+    ]
+    columns.append(tag("div", joined([tag("h4", title), against, *rest])))
+    advice = attribution.causes().get(first.cause, "")
+    if advice:
+        columns.append(
+            tag(
+                "div", tag("h4", "What to do next") + tag("p", f"{advice[:1].upper()}{advice[1:]}.")
+            )
+        )
+    return columns
+
+
+def _items(page: Page, items: Sequence[Evidence]) -> Markup:
+    return tag("ul", joined([tag("li", plain(page, item.text)) for item in items]))
+
+
+def _also(page: Page, one: Judged) -> Markup:
+    """Return the step as the offline analysis has it, and what else changed."""
     in_step = {change.series for change in one.step}
     others = [
-        wording.title_with_other_source(series, found.series)
-        for series in found.changes
+        f"{wording.title(series)} of {source_text(page, series.partition('|')[0])}"
+        for series in one.finding.changes
         if series not in in_step
     ]
     shown = ", ".join(others[:_MOST_SERIES])
     more = f" and {len(others) - _MOST_SERIES} more" if len(others) > _MOST_SERIES else ""
-    parts = [
-        tag("h3", title),
-        tag("p", text),
-        tag("ul", joined([tag("li", line) for line in one.size.lines()])) if one.size else "",
-        _step(page, one.step) if one.step else "",
-        joined([_cause(cause) for cause in found.causes]),
-        tag("p", f"Changed with it: {shown}{more}.") if others else "",
-    ]
-    return tag("article", joined(parts), class_="finding")
+    return joined(
+        [
+            _step(page, one.step) if one.step else "",
+            tag("p", f"Changed with it: {shown}{more}.", class_="soft") if others else "",
+        ]
+    )
 
 
 def _step(page: Page, step: Sequence[Change]) -> Markup:
@@ -83,25 +233,15 @@ def _step(page: Page, step: Sequence[Change]) -> Markup:
         f"In the offline analysis it is one step at {page.moment(step[0].onset_k)}, with 95 % confidence "
         f"between {page.moment(low)} and {page.moment(high)}, of:"
     )
-    rows = []
-    for change in step[:_MOST_SERIES]:
-        moved = wording.level_text(change.series, "step", change.before, change.after)
-        source = parse_series(change.series).source
-        rows.append((wording.title(change.series), source, moved))
+    addresses = leader_addresses(page.timeline)
+    rows = [
+        (
+            wording.title(change.series),
+            where(page, change.series, addresses),
+            wording.level_text(change.series, "step", change.before, change.after),
+        )
+        for change in step[:_MOST_SERIES]
+    ]
     left = len(step) - _MOST_SERIES
     more = tag("p", f"And {left} more.") if left > 0 else ""
-    return joined([tag("p", text), table(("latency", "source", "moved"), rows), more])
-
-
-def _cause(cause: Explanation) -> Markup:
-    items = joined([tag("li", item.text) for item in cause.evidence])
-    what = f", score {cause.score:.2f}" if cause.score > 0 else ""
-    if not what and cause.evidence:
-        what = "; other changes:"
-    if cause.suspect:
-        what = f" ({cause.suspect}){what}"
-    named = tag("p", joined([tag("strong", cause.cause), what])) + tag("ul", items)
-    if not cause.against:
-        return named
-    against = joined([tag("li", item.text) for item in cause.against])
-    return named + tag("p", "Against:") + tag("ul", against)
+    return joined([tag("p", text), table(("latency", "where", "changed"), rows), more])

@@ -13,8 +13,8 @@ from spark.batch.timeline import Timeline
 from spark.report.charts import Plot, log_range, shade
 from spark.report.page import Page, joined, tag
 
-ORDER = 30
-TITLE = "Latency"
+ORDER = 12
+TITLE = "The whole run"
 
 HEIGHT = 250
 _CLIENTS = ("produce.", "consume.")
@@ -43,8 +43,28 @@ def render(page: Page) -> Markup:
     legend = [tag("span", joined([tag("i", class_=key), text])) for key, text in keys]
     note = "From the intended send time, so that a stall counts for every message that it delayed."
     plots = [_plot(page, metric, title) for metric, title in _METRICS]
-    notes = [tag("p", text) for text in (note, *_clocks(page.timeline))]
-    return joined([*notes, tag("p", joined(legend), class_="legend"), *plots])
+    notes = [tag("p", text, class_="soft") for text in (note, *_clocks(page.timeline))]
+    still = tag("div", joined([tag("p", joined(legend), class_="legend"), *plots]), class_="still")
+    key = tag("p", joined([*_KEY, tag("span", _HINT, class_="hint")]), class_="key js-only")
+    drawn = tag("div", still, id="main") + tag("div", "", id="rates", class_="js-only")
+    return joined([drawn, key, *notes])
+
+
+def _swatch(class_: str, text: str) -> Markup:
+    box = tag("rect", width=14, height=10, class_=class_)
+    return tag("span", tag("svg", box, width=14, height=10, aria_hidden="true") + text)
+
+
+_KEY = [
+    _swatch(class_, text)
+    for class_, text in (
+        ("span", "incident"),
+        ("unjudged", "not judged"),
+        ("hatched", "no data"),
+        ("untrusted", "invalid: the client was at its limit"),
+    )
+] + [tag("span", "band: lowest to highest second")]
+_HINT = "Drag to zoom. Double-click or Esc: the whole run. Arrow keys pan."
 
 
 def deletions(page: Page) -> list[float]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from soak.core import wording
 from soak.core.plan.plan import STREAM_DETECTOR
 from soak.core.units import format_per_duration
+from spark.batch.timeline import Timeline
+from spark.report.packing import Grid
 from spark.report.page import Page, joined, tag
 
 ORDER = 80
@@ -20,8 +23,15 @@ def render(page: Page) -> Markup:
     lines = [
         """Latency counts from the time at which a message was due, not from when it was sent. Each
         second has one histogram with three digits; a plotted quantile is that second's.""",
-        f"""One point is {timeline.step} s. Of several seconds counts are summed, of maxima the highest
-        is kept, of everything else the median. Missing seconds are left open, never filled.""",
+        f"""Still pictures: one point is {timeline.step} s. Of several seconds counts are summed, of maxima
+        the highest is kept, of everything else the median. Missing seconds are left open, never filled.""",
+        *_charts(timeline),
+        """Latency and rates of several clients: the highest of them in each second, and their sum. Bytes sent
+        are messages acknowledged times their mean size.""",
+        """The heat map and the distributions before, during and after an incident are counts of all messages,
+        by fixed thresholds, eight a decade; before and after are up to 15 min of the soak.""",
+        """The worst incident is that with most messages that failed, came late, or were slower than its
+        limit: the level before it and the smallest step of the plan.""",
         f"""A step is judged on logarithms of the valid seconds of the soak, corrected for their own
         correlation, at a set rate of false alarms: {alarms} over the panel. It is confirmed when it
         lasts, and resolved when the level returns.""",
@@ -37,3 +47,17 @@ def render(page: Page) -> Markup:
         f"Versions: {versions or 'not recorded'}.",
     ]
     return tag("ul", joined([tag("li", line) for line in lines]))
+
+
+def _charts(timeline: Timeline) -> list[str]:
+    grid = Grid.of(timeline.end_k, timeline.step)
+    if grid.bucket == 1:
+        return ["Charts: every second."]
+    length = wording.span(grid.bucket)
+    text = f"""Charts: the lowest, middle and highest second of each {length}; around the worst incidents
+        every second of latency, rates, and the series that their evidence cites."""
+    if timeline.step == 1:
+        return [text]
+    more = f"""The middle is that of medians over {timeline.step} s; of sums over several clients lowest and
+        highest are those of {timeline.step} s."""
+    return [text, more]

@@ -1,4 +1,4 @@
-"""The verdict first: what it is, of which run, and whether a drill was on."""
+"""The verdict first: what it is, the numbers of the soak, its objectives, and whether a drill was on."""
 
 from __future__ import annotations
 
@@ -6,28 +6,33 @@ import json
 
 from markupsafe import Markup
 
+from detectors.objectives import Standing
 from soak.core import wording
-from soak.core.errors import PlanError
-from soak.core.plan.rates import rate_text, rates_between, size_text
-from soak.store.run_folder import rate_table
+from soak.core.plan.rates import size_text
+from spark.batch.outcomes import state_of
 from spark.batch.soak_totals import QUANTILES
 from spark.batch.timeline import Timeline
 from spark.report.page import Page, headline, joined, table, tag
-from spark.report.summary import soak_json
+from spark.report.summary import planned_rate, soak_json
 
 ORDER = 10
 TITLE = ""
+
+_TITLES = {"publish": "Publish", "end_to_end": "End to end"}
 
 
 def render(page: Page) -> Markup:
     timeline, covered = page.timeline, page.covered
     facts = (
-        f"{timeline.plan.name}, run {timeline.run.id} from {wording.iso(timeline.run.start_wall_ns)}: "
         f"{wording.span(timeline.soak_seconds.size)} of soak at {_rate(timeline)} of "
         f"{size_text(timeline.plan.load)}, {wording.share_down(covered.ratio, 1)} of the seconds recorded, "
         f"{covered.invalid_seconds} s invalid. State: {timeline.run.state}."
     )
-    parts = [tag("p", headline(page), class_=f"verdict {page.verdict}"), tag("p", facts)]
+    more = Markup()
+    if page.shown:
+        more = joined([" ", tag("a", "See the evidence", href="#incident-1", data_pick=1)])
+    told = tag("p", joined([headline(page), more]), class_=f"verdict {page.verdict}")
+    parts = [told, _figures(timeline), tag("p", facts, class_="soft"), _objectives(page)]
     if page.drill is not None:
         injected = json.dumps(page.drill.get("config", {}))
         text = (
@@ -35,14 +40,11 @@ def render(page: Page) -> Markup:
             f"into this run ({injected}). The detector did not know."
         )
         parts.insert(0, tag("p", text, class_="drill"))
-    return joined([*parts, _figures(timeline)])
-
-
-_TITLES = {"publish": "publish latency", "end_to_end": "end-to-end latency"}
+    return joined(parts)
 
 
 def _figures(timeline: Timeline) -> Markup:
-    """Return the figures of the whole soak: latencies, and what became of the messages."""
+    """Return the figures of the whole soak: latencies, rates, and what became of the messages."""
     totals = timeline.totals
     rows = [
         (
@@ -52,43 +54,74 @@ def _figures(timeline: Timeline) -> Markup:
         for name in _TITLES
         if name in totals.latencies and (found := totals.latencies[name].seconds())
     ]
-    latencies = (
-        table(("of the whole soak", *QUANTILES, "max"), rows, numeric=1) if rows else Markup()
-    )
-    return joined([latencies, tag("p", _messages(timeline))])
+    parts = []
+    if rows:
+        parts.append(table(("Latency of the whole soak", *QUANTILES, "max"), rows, numeric=1))
+    if totals.messages:
+        cells = [_cell(*one) for one in _numbers(timeline)]
+        parts.append(tag("dl", joined(cells)))
+    return tag("div", joined(parts), class_="numbers") if parts else Markup()
 
 
-def _messages(timeline: Timeline) -> str:
-    """Return rates, availability and losses as a sentence; "" where no client recorded anything."""
-    body, counts = soak_json(timeline), timeline.totals.messages
-    parts = [
-        f"{name} {wording.amount(float(str(body[key])), '')}/s"
-        for name, key in (("sent", "sent_per_second"), ("received", "received_per_second"))
-        if body.get(key) is not None
-    ]
+def _cell(name: str, value: str, note: str) -> Markup:
+    return tag("div", joined([tag("dt", name), tag("dd", value), tag("dd", note, class_="soft")]))
+
+
+def _numbers(timeline: Timeline) -> list[tuple[str, str, str]]:
+    """Return name, value and note of rates, losses and availability; all of them are in `summary.json`."""
+    body, counts, audit = soak_json(timeline), timeline.totals.messages, timeline.audit
+    found = []
+    if body.get("sent_per_second") is not None:
+        sent = wording.amount(float(str(body["sent_per_second"])), "")
+        received = body.get("received_per_second")
+        more = (
+            "" if received is None else f", received {wording.amount(float(str(received)), '')}/s"
+        )
+        found.append(("Sent", f"{sent}/s", f"of {_rate(timeline)} planned{more}"))
+    lost, acked = audit.get("lost"), audit.get("acked")
+    note = "" if acked is None else f"of {wording.amount(float(acked), '')} acknowledged"
+    found.append(("Lost", "not known" if lost is None else f"{lost:,}", note))
+    doubled, reordered = audit.get("duplicated"), audit.get("reordered")
+    found.append(("Duplicated", wording.known(doubled), f"reordered {wording.known(reordered)}"))
     share = timeline.totals.availability
     if share is not None:
-        part = "all" if share == 1.0 else f"{wording.share_down(share, 4)} of the"
-        parts.append(f"{part} messages that were due were acknowledged")
-    parts += [
-        f"{counts[metric]:,} {metric.removesuffix('_messages')}"
-        for metric in ("failed_messages", "missed_messages")
-        if counts.get(metric)
-    ]
-    lost = timeline.audit.get("lost")
-    parts.append("losses not known" if lost is None else f"{lost:,} lost")
-    return f"In the soak: {', '.join(parts)}." if counts else ""
+        parts = [
+            f"{counts[metric]:,} {name}"
+            for metric, name in (("failed_messages", "failed"), ("missed_messages", "skipped"))
+            if counts.get(metric)
+        ]
+        shown = "100%" if share == 1.0 else wording.share_down(share, 3)
+        note = ", ".join(parts) or "all messages that were due were acknowledged"
+        found.append(("Availability", shown, note))
+    return found
 
 
 def _rate(timeline: Timeline) -> str:
-    """Return which rates the soak was to have, from the lowest to the highest."""
-    load = timeline.plan.load
-    try:
-        table = rate_table(timeline.plan, timeline.folder)
-    except PlanError:
-        return f"the rates of {load.profile.file}, which cannot be read,"
-    spans = timeline.soak_spans
-    found = [
-        rate for span in spans for _, rate in rates_between(load, timeline.phases, table, *span)
-    ]
-    return rate_text(found or [load.rate])
+    return planned_rate(timeline, timeline.soak_spans)
+
+
+def _objectives(page: Page) -> Markup:
+    """Return the objectives of the plan: how many minutes or messages were bad, and what is left of each."""
+    if not page.standings:
+        return tag("p", "The plan states no objectives.", class_="soft")
+    note = (
+        "Only the soak counts, without the seconds in which a client itself was at fault. A minute is bad "
+        "when too many of its messages were above the limit, failed or were skipped, and in an outage."
+    )
+    headings = ("objective", "state", "bad", "judged", "budget", "left")
+    rows = [_objective_row(page, one) for one in page.standings]
+    return joined([table(headings, rows, numeric=2), tag("p", note, class_="soft")])
+
+
+def _objective_row(page: Page, one: Standing) -> tuple[str, ...]:
+    state, unit = state_of(one), one.objective.unit
+    if one.missed_k is not None:
+        state = f"missed since {page.moment(one.missed_k)}"
+    return (
+        str(one.objective),
+        state,
+        wording.counted(one.bad, unit.removesuffix("s")),
+        f"{one.judged:,} of {one.whole:,}",
+        wording.amount(one.budget, unit),
+        wording.amount(max(one.left, 0.0), unit),
+    )

@@ -246,6 +246,8 @@ def test_the_summary_says_when_a_catch_up_was_and_what_it_came_to(tmp_path: Path
         "from": iso(found.wall_ns(121)),
         "to": iso(found.wall_ns(140)),
         "rate": None,
+        "sent_per_second": 400.0,
+        "received_per_second": 400.0,
         "reason": "planned",
         "outcome": result,
     }

@@ -261,10 +261,18 @@ def test_an_outage_is_sized_by_its_length_and_its_messages() -> None:
     both = dataclasses.replace(OUTAGE, late_messages=12)
 
     assert [wording.what_text(one) for one in (OUTAGE, late, both)] == [
-        "nothing was acknowledged for 61 s; 61,668 of 356,400 messages so far failed",
-        "nothing was acknowledged for 61 s; 12 of 356,400 messages so far came late",
-        "nothing was acknowledged for 61 s; 61,668 of 356,400 messages so far failed, 12 came late",
+        "nothing was acknowledged for 61 s; 61,668 of 356,400 messages failed",
+        "nothing was acknowledged for 61 s; 12 of 356,400 messages came late",
+        "nothing was acknowledged for 61 s; 61,668 of 356,400 messages failed, 12 came late",
     ]
+
+
+def test_an_outage_that_goes_on_says_so_far() -> None:
+    going_on = dataclasses.replace(OUTAGE, state="confirmed", resolved_k=None)
+
+    assert wording.what_text(going_on) == (
+        "nothing was acknowledged for 61 s; 61,668 of 356,400 messages so far failed"
+    )
 
 
 @pytest.mark.parametrize(

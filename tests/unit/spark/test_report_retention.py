@@ -12,6 +12,8 @@ import pytest
 
 from soak.core.cluster.forecast import unknown_forecast_json
 from soak.core.errors import RunFolderError
+from soak.core.model import Column
+from soak.core.series import series_name
 from soak.store.run_folder import RunFolder
 from spark.batch.coverage import Coverage
 from spark.batch.outcomes import forecast_of, retention
@@ -68,6 +70,7 @@ def test_the_summary_and_the_page_compare_what_was_foreseen_with_what_happened(
         "error_ratio": 0.028,
         "is_as_foreseen": True,
         "soak_seconds_with_deletions": 25,  # those of the drain do not count
+        "most_held_bytes": None,
     }
     page = deleting.folder.report.read_text()
     assert (
@@ -125,3 +128,14 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 def test_a_run_without_a_forecast_has_none(tmp_path: Path) -> None:
     """One that an older version made."""
     assert forecast_of(RunFolder(tmp_path)) == {}
+
+
+def test_the_most_that_was_held_is_that_of_all_topics_at_one_time(deleting: Timeline) -> None:
+    columns, series = dict(deleting.columns), dict(deleting.series)
+    for topic, values in (("a", [10.0, 20.0, 5.0]), ("b", [1.0, 2.0, 30.0])):
+        column = Column("retention_held_bytes", (("topic", topic),), "bytes")
+        name = series_name("probe@host", column.name)
+        columns[name], series[name] = column, (np.arange(3), np.array(values))
+    body: Any = retention(dataclasses.replace(deleting, columns=columns, series=series), {})
+
+    assert body["happened"]["most_held_bytes"] == 35.0

@@ -23,6 +23,6 @@ def test_the_first_sentence_counts_the_findings_below(tmp_path: Path) -> None:
     report.write(found, [finding_of(), later], None)
 
     page = found.folder.report.read_text()
-    assert "at 14:15:12Z, cause retention_cliff; 1 more finding below." in page
-    assert "<strong>unknown</strong>; other changes:" in page
+    assert "at 14:15:12Z, cause retention cliff; 1 more incident below." in page
+    assert "The cause is unknown; other changes:" in page
     assert "confidence 99.90%" in page

@@ -1,0 +1,49 @@
+// The numbers of the run. A time is always k: seconds since the run began. spark/report/packing.py writes the format.
+const run = JSON.parse(document.getElementById("numbers").textContent);
+const MISSING = 65535, MINUTE = 60, BUCKET = run.bucket, BUCKETS = run.buckets;
+const series = run.series.map(([source, title, note, unit, isLog, offset, step, block, place, fine]) =>
+  ({ source, title, note, unit, isLog, offset, step, block, place, fine }));
+
+const blocks = new Map();
+function block(name) { // unpacked when first needed
+  if (!blocks.has(name)) blocks.set(name, unpack(document.getElementById(`block-${name}`).textContent));
+  return blocks.get(name);
+}
+async function unpack(text) {
+  const bytes = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+  const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const split = new Uint8Array(await new Response(plain).arrayBuffer()), words = new Uint16Array(split.length / 2);
+  for (let at = 0; at < words.length; at++) words[at] = split[at] | (split[words.length + at] << 8);
+  return words;
+}
+
+// Two grids: every bucket; and every bucket, but every second where the run was kept second by second.
+const isSeconds = BUCKET === 1;
+const coarse = Array.from({ length: BUCKETS }, (_, bucket) => ({ k: bucket * BUCKET + Math.floor(BUCKET / 2), bucket }));
+const kept = run.windows.flatMap(([begin, end]) => Array.from({ length: end - begin }, (_, at) => begin + at));
+const isKept = new Set(kept);
+const fine = [...coarse.filter(({ k }) => !isKept.has(k)), ...kept.map((k, second) => ({ k, second }))].sort((a, b) => a.k - b.k);
+
+// Returns [high, low, middle] of a series, null where nothing was measured.
+async function columns(index, grid) {
+  const { block: name, place, fine: finePlace, isLog, offset, step } = series[index], size = isSeconds ? BUCKETS : 3 * BUCKETS;
+  const words = (await block(name)).subarray(place * size, (place + 1) * size);
+  const seconds = grid === fine && (await block(`${name}-seconds`)).subarray(finePlace * kept.length, (finePlace + 1) * kept.length);
+  const value = (steps) => (isLog ? Math.exp(offset + step * steps) : offset + step * steps);
+  const high = [], low = [], middle = [];
+  for (const { bucket, second } of grid) {
+    const isBucket = second === undefined, steps = isBucket ? words[bucket] : seconds[second], isKnown = steps !== MISSING, isBand = isBucket && !isSeconds;
+    middle.push(isKnown ? value(steps) : null);
+    high.push(isKnown ? value(steps + (isBand ? words[BUCKETS + bucket] : 0)) : null);
+    low.push(isKnown ? value(steps - (isBand ? words[2 * BUCKETS + bucket] : 0)) : null);
+  }
+  return [high, low, middle];
+}
+async function eventTimes() {
+  const words = await block("events");
+  let at = 0; // of each lane first every hour, then every second within it
+  return Object.entries(run.events).map(([name, length]) => {
+    const part = words.subarray(at, (at += 2 * length));
+    return [name, Array.from({ length }, (_, event) => part[event] * 3600 + part[length + event])];
+  });
+}

@@ -1,0 +1,56 @@
+// One incident at a time: the series that its evidence cites, their peers, and the distribution of latency.
+let opened = [];
+const HEIGHT = 148;
+
+function pick(rank, isZoomed = true) {
+  const one = run.incidents[rank - 1];
+  for (const row of document.querySelectorAll(".list tbody tr")) {
+    const isPicked = Number(row.dataset.rank) === rank;
+    row.toggleAttribute("aria-current", isPicked);
+    document.getElementById(`incident-${row.dataset.rank}`).hidden = !isPicked;
+  }
+  opened.forEach((chart) => chart.close());
+  opened = [];
+  if (!one) return; // beyond those that have charts
+  const [begin, end] = one.span, margin = Math.max(60, 0.25 * (end - begin), 2 * BUCKET);
+  const home = { min: Math.max(0, begin - margin), max: Math.min(run.seconds, end + margin) };
+  if (isZoomed) zoom(home.min, home.max);
+  showEvidence(document.querySelector(`#incident-${rank} .cells`), one, home);
+}
+
+async function showEvidence(box, one, home) {
+  const rows = Map.groupBy ? Map.groupBy(one.charts, ({ row }) => row) : one.charts.reduce((map, chart) => map.set(chart.row, [...(map.get(chart.row) ?? []), chart]), new Map());
+  const ranges = new Map(await Promise.all([...rows].map(async ([row, several]) => [row, await extent(several, home)])));
+  if (box.closest("article").hidden) return; // another was picked meanwhile
+  if (Object.keys(one.curves).length > 1) addQuantiles(box, one);
+  for (const [row, several] of rows) {
+    const [low, high] = ranges.get(row), isLog = low > 0 && high > 30 * low, range = high >= low ? [low, high] : undefined;
+    for (const chart of several) opened.push(new Chart(box, { ...chart, height: HEIGHT, home, ...(range && { range }), isLog }));
+  }
+}
+async function extent(several, { min, max }) { // peers are compared on one scale
+  const parts = await Promise.all(several.flatMap(({ lines }) => lines.map(([, index]) => columns(index, coarse))));
+  let low = Infinity, high = -Infinity;
+  for (const [highs, lows] of parts) coarse.forEach(({ k }, at) => {
+    if (k < min || k > max || lows[at] === null) return;
+    low = Math.min(low, lows[at]);
+    high = Math.max(high, highs[at]);
+  });
+  return [low, high];
+}
+
+function addQuantiles(box, one) {
+  const lines = [["before", "c3"], ["during", "bad"], ["after", "c1", [5, 4]]].filter(([name]) => one.curves[name]), { figure, caption, body } = frame(box, "Distribution of latency", "all messages", HEIGHT);
+  for (const [name, token] of lines) caption.appendChild(node("span", { className: "line-key" }, name)).style.setProperty("--line", `var(--${token})`);
+  const all = lines.flatMap(([name]) => one.curves[name]).filter((value) => value !== null), range = [Math.min(...all) / 1.25, Math.max(...all) * 1.3];
+  const plot = new uPlot({
+    width: body.clientWidth, height: HEIGHT, legend: { show: false }, cursor: { show: false }, padding: [6, 28, 0, 0],
+    scales: { x: { time: false, range: [0, 4] }, y: { distr: 3, range } },
+    axes: axes({ splits: () => [Math.log10(2), 1, 2, 3, 4], values: () => ["p50", "p90", "p99", "p99.9", "p99.99"] },
+      { splits: () => decades(...range, HEIGHT), values: (u, found) => found.map((value) => amount(value, "s")) }),
+    series: [{}, ...lines.map(([, token, dash]) => ({ scale: "y", stroke: () => ink(token), width: 1.6, dash, points: { show: false } }))],
+  }, [run.curve, ...lines.map(([name]) => one.curves[name])], body);
+  body.resize = () => plot.setSize({ width: body.clientWidth, height: HEIGHT });
+  sized.observe(body);
+  opened.push({ plot, close: () => [plot.destroy(), figure.remove()] });
+}

@@ -1,0 +1,701 @@
+"""What the charts of the page draw: which series, in which order, packed, bounded for any length.
+
+Latency and rates come first, then the series that the evidence of incidents cites with their peers, then
+those of drives, hosts and brokers, then all others by name until the page is full. All of it is computed
+from the digests; of a run longer than two hours, seconds near incidents are read from the journals again, in
+tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soak.core import wording
+from soak.core.model import Finding
+from soak.core.series import host_of, parse_series, series_name, source_of
+from soak.store.journal.history import MAX_WINDOW_SECONDS, History
+from spark.batch.coverage import runs
+from spark.batch.digest import reduction
+from spark.batch.outcomes import CURVE, counts_above, curve, shares
+from spark.report.packing import Grid, Scale, band_words, bands, block, scale_of, windows
+from spark.report.page import (
+    MOST_DETAILED,
+    Page,
+    leader_addresses,
+    merged_spans,
+    ranked,
+    shown_name,
+    where,
+)
+from spark.report.summary import span_of
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Joined = Literal["one", "highest", "sum"]
+
+MOST_PAGE_BYTES = 8_000_000
+MOST_BUCKET_BYTES, MOST_SECOND_WORDS = 4_300_000, 1_000_000
+"""Room for packed buckets and for single seconds; text, pictures and the program take the remaining room."""
+MOST_SERIES = 1_500
+A_BLOCK = 24  # series; a block is unpacked as a whole
+MOST_EVENTS = 40_000  # of a lane
+MOST_CITED, MOST_PEERS, MOST_LINES, MOST_BROKER_CHARTS = 6, 2, 4, 24
+AROUND_SECONDS = 900
+"""The distributions before and after an incident are of so much of the soak on either side."""
+
+FAMILIES = {"publish": "Publish", "end_to_end": "End to end"}
+QUANTILES = (
+    ("0.5", "p50", "c3"),
+    ("0.99", "p99", "c1"),
+    ("0.999", "p99.9", "c4"),
+    ("max", "max", "c2"),
+)
+LANES = {
+    "deletions": ("deletion", "unlink", "reclaimed", "log_start_moved"),
+    "leaders": ("leader", "isr_"),
+    "pauses": ("gc_pause", "gc_stall"),
+    "trouble": ("fail", "error", "clock_step", "suspend", "rate_not_held", "skipped"),
+}
+"""Lanes of events, and parts of the names of their kinds."""
+FIRST_METRICS = (
+    "fsync_latency_seconds",
+    "disk_write_await_seconds",
+    "node_disk_io_time_seconds",
+    "node_disk_written_bytes",
+    "disk_device_turnover_ratio",
+    "retention_held_bytes",
+    "retention_deleted_bytes",
+    "schedule_lag_seconds",
+    "host_cpu_ratio",
+    "node_pressure_io_waiting_seconds",
+    "broker_round_trip_seconds",
+    "jvm_gc_pause_seconds",
+)
+"""Series of hosts and drives in which a cause would show; of quantiles the 99th percentile."""
+BROKER_PREFIXES = (
+    *("kafka_", "redpanda_", "vectorized_", "pulsar_", "bookie_", "bookkeeper_", "kminion_"),
+    *("jvm_memory", "jvm_gc_collection", "process_cpu_seconds"),
+)
+"""Metrics that the probe `prometheus` takes from pages of brokers and bookies."""
+_LEFT_OUT = ("_above_messages", "leader_info")  # drawn as a heat map, or only names
+_UNITS = {"seconds": "s", "bytes": "B", "ratio": "%"}
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A series as the page draws it: one of the run's, or the highest or the sum of several."""
+
+    title: str
+    note: str
+    unit: str
+    members: tuple[str, ...]
+    joined: Joined = "one"
+
+    @property
+    def source(self) -> str:
+        """Return the source whose gaps it has; "" for all clients."""
+        return source_of(self.members[0]) if len(self.members) == 1 else ""
+
+
+def page_data(page: Page) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what the page's program reads: its JSON, and its compressed blocks by name."""
+    return _Making(page).made()
+
+
+# --- Which series are drawn, and where.
+
+
+@dataclass(slots=True)
+class _Making:
+    page: Page
+    grid: Grid = field(init=False)
+    drawn: dict[str, Drawn] = field(
+        default_factory=dict
+    )  # by a name of its own, most important first
+    recorded: dict[str, Floats] = field(default_factory=dict)  # by source: seconds recorded a step
+    addresses: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.grid = Grid.of(self.page.timeline.end_k, self.page.timeline.step)
+        self.addresses = leader_addresses(self.page.timeline)
+
+    def made(self) -> tuple[dict[str, Any], dict[str, str]]:
+        page, timeline = self.page, self.page.timeline
+        main = {FAMILIES[family]: lines for family in FAMILIES if (lines := self._latency(family))}
+        load = self._load()
+        cells = [self._cells(one.finding) for one in ranked(page)[:MOST_DETAILED]]
+        near = list(self.drawn)
+        hosts = [self._of_metric(metric) for metric in FIRST_METRICS]
+        brokers = self._broker_charts()
+        for name in sorted(timeline.series):
+            if not name.partition("|")[2].partition("{")[0].endswith(_LEFT_OUT):
+                self._add(name)
+        spans = self._spans()
+        stretches = self._stretches(spans, near)
+        packed, blocks, seconds_known = self._packed(near, stretches)
+        place = {name: at for at, name in enumerate(packed)}
+
+        def charts(found: Iterable[dict[str, Any] | None]) -> list[dict[str, Any]]:
+            kept = []
+            for chart in found:
+                lines = [
+                    [label, place[name], *more]
+                    for label, name, *more in (chart or {}).get("lines", ())
+                    if name in place
+                ]
+                if chart and lines:
+                    kept.append({**chart, "lines": lines})
+            return kept
+
+        events, block_of_events = self._events()
+        heat, block_of_heat = self._heat()
+        body: dict[str, Any] = {
+            "start": timeline.run.start_wall_ns / 1e9,
+            "seconds": self.grid.seconds,
+            "bucket": self.grid.bucket,
+            "buckets": self.grid.buckets,
+            "phases": [
+                [f"{one.phase} {one.part}".rstrip(), one.from_k, edge]
+                for one, edge in timeline.phases.held(timeline.end_k)
+            ],
+            "gaps": self._gaps(),
+            "invalid": self._invalid(),
+            "series": list(packed.values()),
+            "windows": stretches if seconds_known else [],
+            "main": {
+                name: one[0] for name, lines in main.items() if (one := charts([{"lines": lines}]))
+            },
+            "limits": self._limits(),
+            "load": charts(load),
+            "hosts": charts(hosts),
+            "brokers": charts(brokers),
+            "left_out": len(self.drawn) - len(packed),
+            "events": events,
+            "heat": heat,
+            "written": self._written(),
+            "curve": [round(float(x), 4) for x in CURVE],
+            "incidents": [
+                {
+                    "title": shown_name(wording.what_text(one.finding), 120),
+                    "span": list(span),
+                    "curves": self._curves(one.finding, span),
+                    "charts": charts(several),
+                }
+                for one, span, several in zip(
+                    ranked(page)[:MOST_DETAILED], spans, cells, strict=False
+                )
+            ],
+        }
+        return body, {**blocks, "events": block_of_events, "heat": block_of_heat}
+
+    def _add(self, name: str) -> str | None:
+        """Let a series of the run be drawn; return its name, or None where it has no value."""
+        timeline = self.page.timeline
+        if name not in timeline.series or not timeline.series[name][0].size:
+            return None
+        if name not in self.drawn:
+            note = where(self.page, name, self.addresses)
+            title = shown_name(wording.title(name), 90)
+            self.drawn[name] = Drawn(title, note, self._unit(name), (name,))
+        return name
+
+    def _unit(self, name: str) -> str:
+        column, found = self.page.timeline.columns[name], parse_series(name)
+        unit = _UNITS.get(found.unit or column.unit, shown_name(column.unit or found.unit, 20))
+        return f"{unit}/s" if found.is_per_second or reduction(column) is np.sum else unit
+
+    def _join(self, title: str, note: str, members: Sequence[str], joined: Joined) -> str | None:
+        """Let the highest or the sum of several series be drawn; one of them is drawn as itself."""
+        there = tuple(
+            name for name in members if self.page.timeline.series.get(name, ((),))[0].size
+        )  # type: ignore[union-attr]  # an empty tuple has no size
+        if len(there) < 2:  # noqa: PLR2004  # nothing to join
+            return self._add(there[0]) if there else None
+        name = f"{title} {note}"
+        self.drawn.setdefault(name, Drawn(title, note, self._unit(there[0]), there, joined))
+        return name
+
+    def _latency(self, family: str) -> list[list[Any]]:
+        """Return the lines of the main chart for a latency: of several clients the highest of each second."""
+        timeline, lines = self.page.timeline, []
+        metric = f"{family}_latency_seconds"
+        for quantile, label, ink in QUANTILES:
+            wanted = (("quantile", quantile),)
+            members = [
+                name
+                for name, column in timeline.columns.items()
+                if column.metric == metric and column.labels == wanted
+            ]
+            who = "producers" if family == "publish" else "consumers"
+            title = f"{label} {FAMILIES[family].lower()} latency"
+            found = self._join(title, f"highest of {len(members)} {who}", members, "highest")
+            if found is not None:
+                lines.append([label, found, ink, label == "max"])
+        return lines
+
+    def _clients(self, metric: str, start: str = "") -> list[str]:
+        names = (series_name(source, metric) for source in self.page.timeline.seconds)
+        return [
+            name for name in names if name.startswith(start) and name in self.page.timeline.series
+        ]
+
+    def _load(self) -> list[dict[str, Any]]:
+        """Return the charts of rates, of what did not come through, and of what waits."""
+        who = self.page.timeline.plan.consumers
+        sent, acked = self._clients("sent_messages"), self._clients("acked_messages")
+        note = "producer 0" if len(sent) == 1 else f"all {len(sent)} producers"
+        rates = [
+            ["sent", self._join("sent messages", note, sent, "sum"), "c3"],
+            ["acknowledged", self._join("acknowledged messages", note, acked, "sum"), "c1"],
+        ]
+        lags, inks = [], ("c2", "c4", "c3", "c1")
+        of_subscription = defaultdict(list)
+        for name in self._clients("received_messages"):
+            index = int(source_of(name).partition("@")[0].partition(".")[2] or 0)
+            of_subscription[who.subscription_of(index)].append(source_of(name))
+        for number, sources in sorted(of_subscription.items())[:MOST_LINES]:
+            label, ink = f"subscription {number}", inks[number % len(inks)]
+            received = [series_name(one, "received_messages") for one in sources]
+            lagging = [series_name(one, "lag_messages") for one in sources]
+            several = f"{label}, {len(sources)} consumers"
+            rates.append(
+                [
+                    f"received, {label}",
+                    self._join("received messages", several, received, "sum"),
+                    ink,
+                ]
+            )
+            lags.append([label, self._join("consumer lag", several, lagging, "sum"), ink])
+        short = [
+            [
+                label,
+                self._join(f"{label} messages", note, self._clients(f"{metric}_messages"), "sum"),
+                ink,
+            ]
+            for label, metric, ink in (("failed", "failed", "bad"), ("skipped", "missed", "c2"))
+        ]
+        flying = self._join("in-flight messages", note, self._clients("in_flight_messages"), "sum")
+        return [
+            {"title": "Messages a second", "note": note, "lines": rates, "zero": True},
+            {
+                "title": "Messages in flight",
+                "note": note,
+                "lines": [["in flight", flying, "c1"]],
+                "zero": True,
+            },
+            {"title": "Consumer lag", "note": "messages", "lines": lags, "zero": True},
+            {"title": "Failed and skipped sends", "note": note, "lines": short, "zero": True},
+        ]
+
+    def _of_metric(self, metric: str) -> dict[str, Any] | None:
+        """Return the chart of a metric of hosts and drives: of very many series those that moved most."""
+        found = [
+            name
+            for name, column in self.page.timeline.columns.items()
+            if column.metric == metric
+            and dict(column.labels).get("quantile", "0.99") in {"0.99", "max"}
+            and not (
+                dict(column.labels).get("quantile") == "max" and metric != "jvm_gc_pause_seconds"
+            )
+        ]
+        return self._chart(metric, found)
+
+    def _chart(self, metric: str, found: Sequence[str]) -> dict[str, Any] | None:
+        moved = sorted(found, key=lambda name: -_movement(self.page.timeline.series[name][1]))
+        names = [name for name in sorted(moved[:MOST_LINES]) if self._add(name)]
+        if not names:
+            return None
+        lines = [
+            [_label_of(name, self.addresses), name, ink]
+            for name, ink in zip(names, ("c1", "c2", "c3", "c4"), strict=False)
+        ]
+        more = f", {len(found) - len(names)} more" if len(found) > len(names) else ""
+        alone = where(self.page, names[0], self.addresses) if len(names) == 1 else ""
+        title = wording.title(series_name("", metric))
+        return {"title": title, "note": f"{alone}{more}".lstrip(", "), "lines": lines}
+
+    def _broker_charts(self) -> list[dict[str, Any] | None]:
+        """Return charts of what brokers and bookies say of themselves, those that moved most first."""
+        by_metric = defaultdict(list)
+        for name, column in self.page.timeline.columns.items():
+            quantile = dict(column.labels).get("quantile", "0.99")
+            if column.metric.startswith(BROKER_PREFIXES) and quantile == "0.99":
+                by_metric[column.metric].append(name)
+        series = self.page.timeline.series
+        moved = sorted(
+            by_metric, key=lambda one: -max(_movement(series[name][1]) for name in by_metric[one])
+        )
+        return [
+            self._chart(metric, by_metric[metric]) for metric in sorted(moved[:MOST_BROKER_CHARTS])
+        ]
+
+    # --- Of one incident.
+
+    def _cells(self, found: Finding) -> list[dict[str, Any]]:
+        """Return the charts of an incident: each series that its evidence cites, beside its peers."""
+        charts = []
+        name = found.series if found.series in self.page.timeline.series else ""
+        if name and self._add(name) and not parse_series(name).metric.endswith("_outage_seconds"):
+            note = where(self.page, name, self.addresses)
+            title = shown_name(wording.title(name), 90)
+            charts.append({"title": title, "note": note, "lines": [["", name, "bad"]], "row": 0})
+        for row, (cited, is_cited) in enumerate(self._cited(found), 1):
+            if cited == name or self._add(cited) is None:
+                continue
+            peers = [one for one in self._peers(cited)[:MOST_PEERS] if self._add(one)]
+            for one in (cited, *peers):
+                role = (
+                    "peer"
+                    if one != cited
+                    else "cited by the evidence"
+                    if is_cited
+                    else "changed too"
+                )
+                note = f"{where(self.page, one, self.addresses)}, {role}"
+                ink = "c3" if one != cited else "bad" if is_cited else "c2"
+                charts.append(
+                    {
+                        "title": shown_name(wording.title(one), 90),
+                        "note": note,
+                        "lines": [["", one, ink]],
+                        "row": row,
+                    }
+                )
+        return charts
+
+    def _cited(self, found: Finding) -> list[tuple[str, bool]]:
+        """Return the series that the evidence names, True; then, up to three, others that changed, False."""
+        series = self.page.timeline.series
+        items = [item for cause in found.causes for item in (*cause.evidence, *cause.against)]
+        cited = [str(item.numbers["series"]) for item in items if "series" in item.numbers]
+        names = [name for name in dict.fromkeys(cited) if name in series]
+        by_evidence = set(names)
+        changed = [
+            name
+            for name in found.changes
+            if name in series and not parse_series(name).metric.endswith("_latency_seconds")
+        ]
+        names += [name for name in changed if name not in names][: max(0, 3 - len(names))]
+        if len(names) < 3:  # noqa: PLR2004  # a row of charts
+            near = [
+                name
+                for name, column in self.page.timeline.columns.items()
+                if column.metric in FIRST_METRICS
+                and dict(column.labels).get("quantile", "0.99") == "0.99"
+                and name not in names
+            ]
+            shifts = {name: _shift(*series[name], found.onset_k) for name in near}
+            names += sorted((one for one in near if shifts[one] > 0), key=lambda one: -shifts[one])[
+                : 3 - len(names)
+            ]
+        return [(name, name in by_evidence) for name in names[:MOST_CITED]]
+
+    def _peers(self, name: str) -> list[str]:
+        """Return series of the same metric and quantile of other hosts, drives, brokers or topics."""
+        column = self.page.timeline.columns[name]
+        quantile = dict(column.labels).get("quantile")
+        alike = [
+            other
+            for other, one in self.page.timeline.columns.items()
+            if other != name
+            and one.metric == column.metric
+            and dict(one.labels).get("quantile") == quantile
+        ]
+        return sorted(alike, key=lambda other: (_differing(name, other), other))
+
+    def _curves(self, found: Finding, span: tuple[int, int]) -> dict[str, list[float | None]]:
+        """Return latency before, during and after an incident, at `CURVE`; empty where none was counted."""
+        metric = parse_series(found.series).metric
+        families = [family for family in FAMILIES if metric.startswith(family)] or ["publish"]
+        counted = counts_above(self.page.timeline, f"{families[0]}_latency_above_messages")
+        if counted is None:
+            return {}
+        thresholds, above = counted
+        step, (begin, end) = self.page.timeline.step, self.page.timeline.soak
+        parts = {
+            "before": (max(begin, span[0] - AROUND_SECONDS), span[0]),
+            "during": span,
+            "after": (span[1], min(end, span[1] + AROUND_SECONDS)),
+        }
+        curves = {
+            name: curve(
+                thresholds, above[:, -(-a // step) : max(b // step, -(-a // step))].sum(axis=1)
+            )
+            for name, (a, b) in parts.items()
+        }
+        return {name: one for name, one in curves.items() if one}
+
+    # --- Packing.
+
+    def _spans(self) -> list[tuple[int, int]]:
+        return [span_of(self.page.timeline, one) for one in ranked(self.page)[:MOST_DETAILED]]
+
+    def _stretches(
+        self, spans: Sequence[tuple[int, int]], near: Sequence[str]
+    ) -> list[tuple[int, int]]:
+        """Return what is kept second by second: around the worst incidents, as many as there is room for."""
+        if self.grid.bucket == 1:
+            return []
+        found: list[tuple[int, int]] = []
+        for count in range(1, len(spans) + 1):
+            wanted = windows(spans[:count], self.grid.seconds)
+            if sum(b - a for a, b in wanted) * max(len(near), 1) > MOST_SECOND_WORDS:
+                break
+            found = wanted
+        return found
+
+    def _packed(
+        self, near: Sequence[str], stretches: Sequence[tuple[int, int]]
+    ) -> tuple[dict[str, list[Any]], dict[str, str], bool]:
+        """Return series by name as the page lists them, and their blocks, until the page is full."""
+        seconds = self._seconds_near(near, stretches)
+        listed: dict[str, list[Any]] = {}
+        blocks: dict[str, str] = {}
+        names, used = list(self.drawn)[:MOST_SERIES], 0
+        for first in range(0, len(names), A_BLOCK):
+            block_name = str(first // A_BLOCK)
+            words, fine_words, rows = [], [], {}
+            for place, name in enumerate(names[first : first + A_BLOCK]):
+                one = self.drawn[name]
+                scale, packed, fine = self._words(one, seconds)
+                words.append(packed)
+                fine_place = -1
+                if fine is not None:
+                    fine_place = len(fine_words)
+                    fine_words.append(fine)
+                row = [
+                    one.source,
+                    one.title,
+                    one.note,
+                    one.unit,
+                    *scale.to_json(),
+                    block_name,
+                    place,
+                    fine_place,
+                ]
+                rows[name] = row
+            text = block(words)
+            if used + len(text) > MOST_BUCKET_BYTES and listed:
+                break
+            used += len(text)
+            listed |= rows
+            blocks[block_name] = text
+            if fine_words:
+                blocks[f"{block_name}-seconds"] = block(fine_words)
+        return listed, blocks, bool(stretches)
+
+    def _words(
+        self, one: Drawn, seconds: Mapping[str, Floats]
+    ) -> tuple[Scale, NDArray[np.uint16], NDArray[np.uint16] | None]:
+        native = _joined([self._native(name) for name in one.members], one.joined)
+        extremes = (
+            [self._extremes(name) for name in one.members]
+            if one.joined != "sum" or len(one.members) == 1
+            else []
+        )
+        low, high = None, None
+        if extremes and all(pair is not None for pair in extremes):
+            pairs = [pair for pair in extremes if pair is not None]
+            high = _joined([pair[1] for pair in pairs], one.joined)
+            low = pairs[0][0] if len(pairs) == 1 else None
+        band = bands(self.grid.rows(native, self.grid.step), low, high)
+        fine = None
+        if all(name in seconds for name in one.members):
+            fine = _joined([seconds[name] for name in one.members], one.joined)
+        scale = scale_of(native, band, fine)
+        packed = band_words(scale, band, with_extremes=self.grid.bucket > 1)
+        return scale, packed, None if fine is None else scale.words(fine)
+
+    def _native(self, name: str) -> Floats:
+        """Return a series by `step` seconds; of counts the rate a second."""
+        timeline = self.page.timeline
+        found = self.grid.dense(*timeline.series[name], timeline.step)
+        if timeline.step > 1 and reduction(timeline.columns[name]) is np.sum:
+            source = source_of(name)
+            if source not in self.recorded:
+                seconds = timeline.seconds[source]
+                counts = np.bincount(seconds[seconds >= 0] // timeline.step, minlength=found.size)
+                self.recorded[source] = np.maximum(counts[: found.size], 1).astype(np.float64)
+            found = found / self.recorded[source]
+        return found
+
+    def _extremes(self, name: str) -> tuple[Floats, Floats] | None:
+        """Return the lowest and highest second of each bucket, where the digest has them apart."""
+        kept = self.page.timeline.extremes.get(name)
+        if kept is None:
+            return None
+        at, count = kept.k // self.grid.bucket, self.grid.buckets
+        is_within = (at >= 0) & (at < count)
+        low, high = np.full(count, np.nan), np.full(count, np.nan)
+        np.fmin.at(low, at[is_within], kept.low[is_within].astype(np.float64))
+        np.fmax.at(high, at[is_within], kept.high[is_within].astype(np.float64))
+        return low, high
+
+    def _seconds_near(
+        self, near: Sequence[str], stretches: Sequence[tuple[int, int]]
+    ) -> dict[str, Floats]:
+        """Return the seconds of the stretches, one after the other, by series."""
+        timeline = self.page.timeline
+        names = sorted({name for one in near for name in self.drawn[one].members})
+        if not stretches:
+            return {}
+        if timeline.step == 1:
+            every = {name: self._native(name) for name in names}
+            return {
+                name: np.concatenate([one[a:b] for a, b in stretches])
+                for name, one in every.items()
+            }
+        parts = [
+            (first, min(first + MAX_WINDOW_SECONDS, b))
+            for a, b in stretches
+            for first in range(a, b, MAX_WINDOW_SECONDS)
+        ]
+        wanted = [(timeline.folder.journal, a, b, tuple(names)) for a, b in parts]
+        found = self.page.each(_read_seconds, wanted)
+        joined = np.concatenate(found, axis=1).astype(np.float64)
+        return dict(zip(names, joined, strict=True))
+
+    # --- What lies behind and below the lines.
+
+    def _gaps(self) -> list[list[Any]]:
+        found = defaultdict(list)
+        for gap in self.page.covered.gaps:
+            if gap.to_k > gap.from_k:
+                found[gap.source, gap.why].append((gap.from_k, gap.to_k))
+        return [
+            [a, b, source, shown_name(why, 120)]
+            for (source, why), spans in found.items()
+            for a, b in merged_spans(sorted(spans), self.grid.seconds / 1000)
+        ]
+
+    def _invalid(self) -> list[list[Any]]:
+        found = []
+        for source, reasons in self.page.timeline.invalid.items():
+            spans = [(a, b + 1) for a, b in runs(np.array(sorted(reasons), dtype=np.int64))]
+            found += [[a, b, source] for a, b in merged_spans(spans, self.grid.seconds / 1000)]
+        return found
+
+    def _limits(self) -> dict[str, float]:
+        """Return the limit of each latency that an objective of the plan has."""
+        found: dict[str, float] = {}
+        for one in self.page.standings:
+            family = FAMILIES.get(one.objective.latency.replace("-", "_"))
+            if family is not None:
+                found.setdefault(family, one.objective.limit_seconds)
+        return found
+
+    def _events(self) -> tuple[dict[str, int], str]:
+        """Return how many seconds have an event of each lane, and the block of their hours and seconds."""
+        counts, words = {}, []
+        for lane, parts in LANES.items():
+            kinds = [
+                one
+                for one in self.page.timeline.event_seconds
+                if any(part in one for part in parts)
+            ]
+            if not kinds:
+                continue
+            k = np.unique(
+                np.concatenate([self.page.timeline.event_seconds[kind] for kind in kinds])
+            )
+            k = k[(k >= 0) & (k < self.grid.seconds)]
+            if k.size > MOST_EVENTS:
+                k = np.unique(k // self.grid.bucket * self.grid.bucket)[:MOST_EVENTS]
+            counts[lane] = int(k.size)
+            words += [(k // 3600).astype(np.uint16), (k % 3600).astype(np.uint16)]
+        return counts, block(words)
+
+    def _heat(self) -> tuple[dict[str, Any] | None, str]:
+        """Return the bands of the heat map, and its block: shares from 0 (none) to 100 (all), logarithmic."""
+        for family in reversed(FAMILIES):
+            found = shares(self.page.timeline, f"{family}_latency_above_messages", self.grid.bucket)
+            if found is None:
+                continue
+            thresholds, share = found
+            level = np.rint(np.clip(25 * (np.log10(np.maximum(share, 1e-9)) + 4), 0, 100))
+            body = {
+                "kind": FAMILIES[family],
+                "bands": len(share),
+                "low": thresholds[0],
+                "high": thresholds[-1],
+                "perDecade": 8,
+            }
+            return body, block([level.astype(np.uint16).ravel()])
+        return None, ""
+
+    def _written(self) -> list[int] | None:
+        """Return the payload acknowledged by the end of each bucket, in kB; None where it is not known."""
+        names = self._clients("acked_messages")
+        if not names:
+            return None
+        rates = _joined([self._native(name) for name in names], "sum")
+        a_bucket = np.nansum(self.grid.rows(rates, self.grid.step), axis=1) * self.grid.step
+        return [
+            int(one) for one in np.cumsum(a_bucket) * self.page.timeline.plan.load.mean_size / 1e3
+        ]
+
+
+def _read_seconds(wanted: tuple[Path, int, int, tuple[str, ...]]) -> NDArray[np.float32]:
+    """Return seconds [a, b) of series from the journals, (series, seconds), NaN where there is none."""
+    journal, a, b, names = wanted
+    window = History(journal).window(a, b, of=sorted({source_of(name) for name in names}))
+    found = np.full((len(names), b - a), np.nan, np.float32)
+    for row, name in zip(found, names, strict=True):
+        series = window.series(name)
+        row[series.k - a] = series.values
+    return found
+
+
+def _joined(parts: Sequence[Floats], joined: Joined) -> Floats:
+    """Return one series of several; NaN where none has a value."""
+    if len(parts) == 1:
+        return parts[0]
+    if joined == "highest":
+        return np.fmax.reduce(list(parts))
+    stacked = np.stack(list(parts))
+    return np.where(np.isfinite(stacked).any(axis=0), np.nansum(stacked, axis=0), np.nan)
+
+
+def _movement(values: Floats) -> float:
+    """Return by how much a series changed, beside its own size."""
+    if values.size < 2:  # noqa: PLR2004  # one value does not move
+        return 0.0
+    low, middle, high = np.quantile(values, (0.02, 0.5, 0.98))
+    return float((high - low) / (abs(middle) + 1e-9 + 0.01 * abs(high)))
+
+
+def _shift(k: Ints, values: Floats, onset_k: int) -> float:
+    """Return by what factor, on logarithms, the level after an onset differs from that before it."""
+    before = values[(k < onset_k) & (k >= onset_k - 60)]
+    after = values[(k >= onset_k) & (k < onset_k + 60)]
+    if not before.size or not after.size:
+        return 0.0
+    was, became = float(np.median(before)), float(np.median(after))
+    return abs(math.log(became / was)) if min(was, became) > 0 else 0.0
+
+
+def _differing(name: str, other: str) -> int:
+    """Return in how many labels two series of one metric differ."""
+    one, two = parse_series(name), parse_series(other)
+    pairs = set(one.labels) ^ set(two.labels)
+    return len(pairs) + (one.source != two.source)
+
+
+def _label_of(name: str, addresses: Mapping[str, str]) -> str:
+    """Return what tells a series from others of its metric: its host, drive, broker, topic."""
+    found = parse_series(name)
+    host = host_of(found.source) or found.source
+    parts = [
+        addresses.get(value, f"leader {value}") if key == "leader" else value
+        for key, value in found.labels
+        if key != "quantile"
+    ]
+    return shown_name(" ".join(dict.fromkeys([host, *parts])), 48)

@@ -1,0 +1,123 @@
+"""What was run: versions, brokers, settings, topics, hosts and the plan, and how to run it again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from markupsafe import Markup
+
+from soak.core import json_text, wording
+from soak.core.model import Column
+from soak.core.series import host_of
+from soak.core.units import format_rate
+from spark.batch.timeline import Timeline
+from spark.report.page import Page, broker_names, joined, shown_name, table, tag
+
+ORDER = 77
+TITLE = "What was run"
+
+_SECRET = re.compile(
+    r"(?im)^(\s*(?:- )?[\w.\"'-]*(?:password|secret|token|jaas|credential)[\w.\"'-]*\s*:)[ \t]*\S.*$"
+)
+_MOST_TOPICS, _MOST_PLAN_BYTES = 100, 200_000
+
+
+def render(page: Page) -> Markup:
+    timeline = page.timeline
+    plan = _plan_text(timeline)
+    parts = [
+        table(("", "what"), list(_facts(page))),
+        _hosts(timeline),
+        tag("h3", "Run it again"),
+        tag("p", "Save the plan below as plan.yaml; passwords are not in it. Then:"),
+        tag("pre", _commands(timeline)),
+        tag("details", joined([tag("summary", "The plan, with every default"), tag("pre", plan)]))
+        if plan
+        else "",
+    ]
+    return joined(parts)
+
+
+def _facts(page: Page) -> Iterator[tuple[str, str]]:
+    timeline, load = page.timeline, page.timeline.plan.load
+    versions = ", ".join(
+        f"{name} {number}" for name, number in sorted(timeline.run.versions.items())
+    )
+    yield "versions", versions or "not recorded"
+    yield "started on", f"{timeline.run.host}, {wording.iso(timeline.run.start_wall_ns)}"
+    yield "cluster", broker_names(timeline)
+    yield "topics", shown_name(", ".join(_topics(timeline)), 2000) or "not recorded"
+    clients = timeline.plan.consumers
+    producers = wording.counted(load.producers, "producer")
+    subscriptions = wording.counted(clients.subscriptions, "subscription")
+    readers = wording.counted(clients.per_subscription, "consumer")
+    yield "clients", f"{producers}, {subscriptions} with {readers} each"
+    yield (
+        "load",
+        f"{format_rate(load.rate)} of {wording.amount(load.mean_size, 'bytes')} on average",
+    )
+    settings = page.durability.get("settings", ())
+    if settings:
+        yield "settings of the cluster and the topics", "see Durability"
+
+
+def _topics(timeline: Timeline) -> list[str]:
+    try:
+        body = json_text.loads(timeline.folder.topics.read_text(encoding="utf-8"))
+        names = [str(one) for one in body["asked"]]
+    except (OSError, ValueError, TypeError, KeyError):
+        names = [timeline.plan.topic.name] if timeline.plan.topic.name else []
+    more = len(names) - _MOST_TOPICS
+    return [*names[:_MOST_TOPICS], *([f"and {more} more"] if more > 0 else [])]
+
+
+def _hosts(timeline: Timeline) -> Markup:
+    """Return what ran on each host, and its processors, memory and drives as its probe saw them."""
+    rows = []
+    for host in sorted({host_of(source) for source in timeline.seconds}):
+        sources = sorted(
+            source.partition("@")[0] for source in timeline.seconds if host_of(source) == host
+        )
+        measured = [
+            (column, timeline.series[name][1])
+            for name, column in timeline.columns.items()
+            if name.startswith(f"probe@{host}|") and timeline.series[name][1].size
+        ]
+        cpus = [
+            f"{values[-1]:g}" for column, values in measured if column.metric == "host_cpu_count"
+        ]
+        drives = [
+            f"{_label_shown(column, 'device')} {wording.amount(float(values[-1]), 'bytes')}"
+            for column, values in measured
+            if column.metric == "disk_capacity_bytes"
+        ]
+        rows.append(
+            (
+                shown_name(host, 80),
+                ", ".join(sources[:20]),
+                cpus[0] if cpus else "-",
+                ", ".join(drives) or "-",
+            )
+        )
+    return table(("host", "recorded there", "processors", "drives"), rows) if rows else Markup()
+
+
+def _label_shown(column: Column, key: str) -> str:
+    return shown_name(dict(column.labels).get(key, ""), 40)
+
+
+def _plan_text(timeline: Timeline) -> str:
+    """Return the resolved plan; what looks like a secret is left out, although a plan should hold none."""
+    try:
+        text = timeline.folder.plan.read_text(encoding="utf-8", errors="replace")[:_MOST_PLAN_BYTES]
+    except OSError:
+        return ""
+    shown = _SECRET.sub(r"\1 (left out)", text)
+    return "\n".join(wording.printable(line) for line in shown.split("\n"))
+
+
+def _commands(timeline: Timeline) -> str:
+    if timeline.plan.lab is not None:
+        return "soak check plan.yaml\nsoak run plan.yaml    # starts its own broker"
+    return "soak check plan.yaml\nsoak run plan.yaml"

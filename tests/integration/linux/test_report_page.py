@@ -1,0 +1,270 @@
+"""The report in a real Chromium: fast, small, silent towards networks, for keyboards, phones and the dark."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from soak.core.model import Column
+from soak.core.plan.phases import decision_line, parse_phases
+from soak.core.series import series_name
+from spark.batch.coverage import coverage
+from spark.batch.digest import Extremes
+from spark.batch.offline_analysis import Judged
+from spark.batch.timeline import Timeline, assemble
+from spark.report import job as report
+from spark.report.page import Page
+from tests.support.browser import CHROMIUM, Browser, chromium
+from tests.support.spark.report_run import read
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
+from tests.unit.spark.test_report import finding_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium: make packages"),
+]
+
+HOURS_36, STEP, PROBE_SERIES = 129_600, 10, 460
+ONSETS = (20_000, 40_000, 60_000, 80_000, 100_000)
+EVIL = (
+    "<script>alert(1)</script>",
+    "orders\u202egnp.exe\u200f",
+    "n" * 10_240,
+    "</script><!--<script>",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a drill of four minutes with one incident."""
+    folder = write_synthetic_run(
+        tmp_path_factory.mktemp("page") / "run", Shape(lifted_k=175, is_drill=True)
+    )
+    found = finding_of(state="gone", resolved_k=190)
+    report.write(assemble(folder, read), [found], report.drill_of)
+    return folder.report
+
+
+def shown(browser: Browser, path: Path, **options: Any) -> None:
+    """Open a page and wait until its first chart is drawn."""
+    browser.open(path, **options)
+    browser.until("performance.getEntriesByName('first-chart').length > 0")
+    browser.until("document.querySelectorAll('.cells canvas').length > 0")
+
+
+def text(browser: Browser, selector: str) -> str:
+    return str(browser.run(f"document.querySelector({json.dumps(selector)}).textContent"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_is_drawn_without_an_error_or_a_request(
+    browser: Browser, page: Path, scheme: str
+) -> None:
+    shown(browser, page, scheme=scheme)
+
+    assert browser.problems == []
+    assert browser.run("document.querySelectorAll('#main canvas').length") == 1
+    assert "ms" in text(browser, ".numbers")
+
+
+def test_an_incident_is_opened_by_keyboard_and_all_charts_follow(
+    browser: Browser, page: Path
+) -> None:
+    shown(browser, page)
+    browser.run("document.querySelector('.list [data-pick]').focus()")
+    browser.key("Enter")
+
+    browser.until("document.querySelector('#range').textContent !== 'Whole run'")
+    follow = """[...document.querySelectorAll('.chart')].filter((one) => one.chart?.plot && one.chart.isNear)
+        .every(({ chart }) => Math.abs(chart.plot.scales.x.min - chart.range()[0]) < 1e-6)"""
+    browser.until(follow)
+    browser.key("Escape")
+    browser.until("document.querySelector('#range').textContent === 'Whole run'")
+    assert browser.problems == []
+
+
+def test_the_cursor_of_one_chart_is_that_of_all(browser: Browser, page: Path) -> None:
+    shown(browser, page)
+    box = browser.run(
+        "(({ x, y }) => ({ x, y }))(document.querySelector('#main .u-over').getBoundingClientRect())"
+    )
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=box["x"] + 300, y=box["y"] + 60)
+
+    browser.until("document.querySelector('#cursor').textContent.startsWith('cursor at ')")
+    assert browser.run("document.querySelector('#rates .chart').chart.plot.cursor.left") > 0
+
+
+def test_the_axis_may_be_run_time_or_bytes(browser: Browser, page: Path) -> None:
+    shown(browser, page)
+    for name, sign in (("elapsed", "h"), ("written", "B")):
+        browser.run(f"document.querySelector('input[value={name}]').click()")
+        browser.run("zoomed = document.querySelector('[data-move=\"[0.5]\"]').click()")
+        browser.until(f"document.querySelector('#range').textContent.endsWith('{sign}')")
+    assert browser.problems == []
+
+
+def test_a_phone_needs_no_sideways_scrolling(browser: Browser, page: Path) -> None:
+    shown(browser, page, width=390, height=844)
+
+    assert browser.run("document.documentElement.scrollWidth") <= 390
+
+
+def test_without_a_program_the_page_has_pictures_tables_and_all_evidence(
+    browser: Browser, page: Path
+) -> None:
+    browser.open(page, has_script=False)
+
+    tree = browser.call("DOMSnapshot.captureSnapshot", computedStyles=["display"])
+    whole = browser.call("Page.captureSnapshot", format="mhtml")["data"]
+    assert "canvas" not in [one.lower() for one in tree["strings"]]
+    assert "Incidents" in whole
+    assert browser.problems == []
+
+
+def test_a_damaged_block_leaves_the_still_page(
+    browser: Browser, page: Path, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged.html"
+    body = page.read_text()
+    damaged.write_text(re.sub(r'(id="block-0">.{300})[^<]*', r"\1", body))
+
+    browser.open(damaged)
+
+    browser.until("document.documentElement.className === ''")
+    assert browser.run("document.querySelector('#main .still svg').checkVisibility()")
+
+
+def test_the_policy_refuses_a_program_that_is_not_ours(browser: Browser, page: Path) -> None:
+    shown(browser, page)
+    browser.run(
+        "made = document.createElement('script'); made.textContent = 'window.isInjected = true';"
+        " document.body.append(made); 0"
+    )
+
+    assert browser.run("window.isInjected") is None
+
+
+def wide_timeline(path: Path, names: Sequence[str] = ()) -> Timeline:
+    """Return 36 hours of 500 series, 10,000 deletions and a gap, without their journals."""
+    folder = write_synthetic_run(path / "run", Shape(seconds=40, warm_up=10, fault_k=None))
+    found = assemble(folder, read)
+    rng = np.random.default_rng(1)
+    k, minutes = np.arange(0, HOURS_36, STEP), np.arange(0, HOURS_36, 60)
+    slow = np.ones(k.size)
+    for onset in ONSETS:
+        slow[(k >= onset) & (k < onset + 1800)] = 8.0
+    columns, series, extremes = dict(found.columns), {}, {}
+    for number in range(PROBE_SERIES):
+        labels = (("device", names[number % len(names)] if names else f"nvme{number}n1"),)
+        column = Column("disk_write_await_seconds", (*labels, ("n", str(number))), "seconds")
+        columns[series_name("probe@b1", column.name)] = column
+    for name, column in columns.items():
+        values = np.exp(rng.normal(0.0, 0.1, k.size)) * 0.004 * slow
+        if column.metric.endswith("_messages"):
+            values = rng.poisson(4000, k.size).astype(np.float64)
+        if "_above_" in column.metric:
+            values = 4000 * np.exp(-float(dict(column.labels)["threshold"]) / (0.004 * slow))
+        series[name] = (k, values)
+        rows = values.reshape(-1, 6)
+        low, high = rows.min(axis=1) * 0.8, rows.max(axis=1) * 1.3
+        extremes[name] = Extremes(minutes, low.astype(np.float32), high.astype(np.float32))
+    phases = decision_line("warm-up", 0) + decision_line("soak", 300)
+    phases += decision_line("drain", HOURS_36 - 20) + decision_line("end", HOURS_36)
+    sources = {*found.seconds, "probe@b1"}
+    return replace(
+        found,
+        step=STEP,
+        columns=columns,
+        series=series,
+        extremes=extremes,
+        phases=parse_phases(phases),
+        seconds={
+            source: np.setdiff1d(np.arange(HOURS_36), np.arange(70_000, 70_900))
+            for source in sources
+        },
+        event_seconds={
+            "retention_deletion": np.linspace(50_000, HOURS_36 - 1, 10_000).astype(np.int64)
+        },
+    )
+
+
+def wide_page(path: Path, names: Sequence[str] = ()) -> Path:
+    timeline = wide_timeline(path, names)
+    cited = next(name for name in timeline.series if name.startswith("probe@b1"))
+    judged = [
+        Judged(
+            finding_of(
+                key=f"synthetic-1-{onset}",
+                onset_k=onset,
+                interval=(onset, onset),
+                resolved_k=onset + 1800,
+                state="gone",
+                changes=(cited,),
+            ),
+            "both",
+        )
+        for onset in ONSETS
+    ]
+    rng = np.random.default_rng(2)
+
+    def each(function: Any, things: Any) -> Any:
+        if function.__name__ != "_read_seconds":
+            return [function(one) for one in things]
+        return [
+            (0.004 * np.exp(rng.normal(0, 0.1, (len(names), b - a)))).astype(np.float32)
+            for _, a, b, names in things
+        ]
+
+    made = Page(timeline, judged, coverage(timeline), "regressed", None, each=each)
+    out = path / "wide.html"
+    out.write_text(report.html(made))
+    return out
+
+
+def test_a_page_of_36_hours_and_500_series_is_small_and_fast(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """All five incidents are on the first screen."""
+    wide = wide_page(tmp_path)
+
+    shown(browser, wide)
+
+    assert wide.stat().st_size <= 8_000_000
+    assert browser.run("performance.getEntriesByName('first-chart')[0].startTime") <= 2000
+    flags = """[...document.querySelectorAll('.flag')]
+        .filter((one) => !one.hidden && one.getBoundingClientRect().bottom < innerHeight).length"""
+    assert browser.run(flags) == 5
+    assert (
+        browser.run(
+            "run_series = JSON.parse(document.getElementById('numbers').textContent).series.length"
+        )
+        >= 500
+    )
+    browser.run("document.querySelector('.list [data-pick=\"2\"]').click()")
+    browser.until("document.querySelector('#main .chart').chart.data[0].length > 2160")
+    assert browser.problems == []
+
+
+def test_hostile_names_are_text_in_charts_too(browser: Browser, tmp_path: Path) -> None:
+    hostile = wide_page(tmp_path, EVIL)
+
+    shown(browser, hostile)
+    for y in range(0, 8000, 500):
+        browser.run(f"scrollTo(0, {y}); new Promise((done) => setTimeout(done, 60))")
+
+    assert browser.problems == []
+    assert browser.run("document.querySelectorAll('main script, main img').length") == 0
+    assert browser.run("document.documentElement.scrollWidth") <= 1440

@@ -1,0 +1,127 @@
+"""What the charts of a report draw: whose numbers they are, and that none are made up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from soak.core.model import Column, Evidence, Explanation
+from soak.core.series import series_name
+from spark.batch.coverage import coverage
+from spark.batch.offline_analysis import Judged
+from spark.batch.timeline import Timeline
+from spark.report.interactive import page_data
+from spark.report.packing import Scale
+from spark.report.page import Page
+from tests.support.spark.report_run import timeline
+from tests.support.spark.synthetic_run import PRODUCER, Shape
+from tests.unit.spark.test_report import finding_of
+from tests.unit.spark.test_report_packing import unpacked, values_of
+
+pytestmark = pytest.mark.long
+
+SECOND = "produce.1@other"
+QUIET = Shape(fault_k=None, deletions_k=None, seconds=60, warm_up=10)
+
+
+def with_second_producer(found: Timeline, factor: float) -> Timeline:
+    """Return a run with a second producer, whose every number is that of the first times a factor."""
+    columns, series, seconds = dict(found.columns), dict(found.series), dict(found.seconds)
+    for name in [one for one in found.columns if one.startswith(PRODUCER)]:
+        k, values = found.series[name]
+        other = name.replace(PRODUCER, SECOND)
+        columns[other], series[other] = found.columns[name], (k, values * factor)
+    seconds[SECOND] = found.seconds[PRODUCER]
+    silent = {**found.silent, SECOND: found.silent[PRODUCER]}
+    return replace(found, columns=columns, series=series, seconds=seconds, silent=silent)
+
+
+def data_of(found: Timeline, *judged: Judged) -> tuple[dict[str, Any], dict[str, str]]:
+    return page_data(Page(found, judged, coverage(found), "clean", None))
+
+
+def drawn(body: dict[str, Any], blocks: dict[str, str], index: int) -> np.ndarray[Any, Any]:
+    """Return the middles of a series, as the page unpacks them."""
+    _, _, _, _, is_log, offset, step, block, place, _ = body["series"][index]
+    size = body["buckets"] * (1 if body["bucket"] == 1 else 3)
+    words = unpacked(blocks[block])[place * size : place * size + body["buckets"]]
+    return values_of(words, Scale(is_log=bool(is_log), offset=offset, step=step))
+
+
+def line(body: dict[str, Any], kind: str, label: str) -> int:
+    return next(int(index) for name, index, *_ in body["main"][kind]["lines"] if name == label)
+
+
+def test_of_one_producer_the_chart_is_its_own_series_and_says_so(tmp_path: Path) -> None:
+    found = timeline(tmp_path, QUIET)
+    body, blocks = data_of(found)
+
+    index = line(body, "Publish", "p99")
+    _, measured = found.series[f'{PRODUCER}|publish_latency_seconds{{quantile="0.99"}}']
+    assert body["series"][index][2] == "producer 0 on host"
+    assert drawn(body, blocks, index)[: measured.size] == pytest.approx(measured, rel=0.05)
+    assert [label for label, *_ in body["main"]["End to end"]["lines"]] == [
+        "p50",
+        "p99",
+        "p99.9",
+        "max",
+    ]
+
+
+def test_of_several_producers_latency_is_the_highest_and_the_rate_the_sum(tmp_path: Path) -> None:
+    found = timeline(tmp_path, QUIET)
+    both = with_second_producer(found, 3.0)
+    body, blocks = data_of(both)
+
+    index = line(body, "Publish", "p50")
+    _, measured = found.series[f'{PRODUCER}|publish_latency_seconds{{quantile="0.5"}}']
+    assert drawn(body, blocks, index)[: measured.size] == pytest.approx(3.0 * measured, rel=0.05)
+    assert body["series"][index][2] == "highest of 2 producers"
+    (sent, *_), *_ = body["load"][0]["lines"], None
+    assert drawn(body, blocks, sent[1])[:50] == pytest.approx(np.full(50, 1600.0))
+
+
+def test_an_incident_has_the_series_that_its_evidence_cites_beside_a_peer(tmp_path: Path) -> None:
+    found = timeline(tmp_path, QUIET)
+    columns, series = dict(found.columns), dict(found.series)
+    names = []
+    for number in range(5):
+        column = Column("disk_write_await_seconds", (("device", f"vd{number}"),), "seconds")
+        names.append(series_name("probe@host", column.name))
+        columns[names[-1]], series[names[-1]] = column, (np.arange(60), np.full(60, 0.001))
+    cited = Evidence("the drive was slow", {"series": names[3]})
+    incident = finding_of(onset_k=30, causes=(Explanation("slow_drive", 0.9, (cited,)),))
+    body, _ = data_of(replace(found, columns=columns, series=series), Judged(incident, "both"))
+
+    charts = body["incidents"][0]["charts"]
+    row = next(one["row"] for one in charts if "cited" in one["note"])
+    told = [body["series"][one["lines"][0][1]][1] for one in charts if one["row"] == row]
+    assert told == [f"disk write await (vd{number})" for number in (3, 0, 1)]
+    assert next(one["note"] for one in charts if one["row"] == row) == "host, cited by the evidence"
+
+
+def test_the_numbers_before_and_after_an_incident_are_those_of_their_seconds(
+    tmp_path: Path,
+) -> None:
+    """The tail is fifteen times slower from second 112 on."""
+    found = timeline(tmp_path)
+    body, _ = data_of(found, Judged(finding_of(), "both"))
+
+    curves = body["incidents"][0]["curves"]
+    at_p99 = body["curve"].index(2.0)
+    assert curves["during"][at_p99] / curves["before"][at_p99] == pytest.approx(15, rel=0.35)
+    assert "after" not in curves
+
+
+def test_events_come_in_lanes(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(seconds=140))
+    body, blocks = data_of(found)
+
+    words = unpacked(blocks["events"])
+    count = body["events"]["deletions"]
+    k = words[:count].astype(int) * 3600 + words[count : 2 * count]
+    assert k.tolist() == found.event_seconds["retention_deletion"].tolist()
