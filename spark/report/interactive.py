@@ -25,7 +25,7 @@ from soak.store.journal.history import MAX_WINDOW_SECONDS, History
 from spark.batch.coverage import runs
 from spark.batch.digest import reduction
 from spark.batch.outcomes import CURVE, counts_above, curve, shares
-from spark.report.packing import Grid, Scale, band_words, bands, block, scale_of, windows
+from spark.report.packing import Grid, Scale, Words, band_words, bands, block, scale_of, windows
 from spark.report.page import (
     MOST_DETAILED,
     Page,
@@ -48,6 +48,7 @@ MOST_SERIES = 1_500
 A_BLOCK = 24  # series; a block is unpacked as a whole
 MOST_EVENTS = 40_000  # of a lane
 MOST_CITED, MOST_PEERS, MOST_LINES, MOST_BROKER_CHARTS = 6, 2, 4, 24
+MOST_NEAR = 8  # incidents of which the cited series are kept second by second
 AROUND_SECONDS = 900
 """The distributions before and after an incident are of so much of the soak on either side."""
 
@@ -117,10 +118,9 @@ def page_data(page: Page) -> tuple[dict[str, Any], dict[str, str]]:
 class _Making:
     page: Page
     grid: Grid = field(init=False)
-    drawn: dict[str, Drawn] = field(
-        default_factory=dict
-    )  # by a name of its own, most important first
+    drawn: dict[str, Drawn] = field(default_factory=dict)  # the most important first
     recorded: dict[str, Floats] = field(default_factory=dict)  # by source: seconds recorded a step
+    counted: dict[str, tuple[list[float], Floats] | None] = field(default_factory=dict)
     addresses: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -131,8 +131,11 @@ class _Making:
         page, timeline = self.page, self.page.timeline
         main = {FAMILIES[family]: lines for family in FAMILIES if (lines := self._latency(family))}
         load = self._load()
-        cells = [self._cells(one.finding) for one in ranked(page)[:MOST_DETAILED]]
-        near = list(self.drawn)
+        cells, near = [], list(self.drawn)
+        for rank, one in enumerate(ranked(page)[:MOST_DETAILED], 1):
+            cells.append(self._cells(one.finding))
+            if rank <= MOST_NEAR:
+                near = list(self.drawn)
         hosts = [self._of_metric(metric) for metric in FIRST_METRICS]
         brokers = self._broker_charts()
         for name in sorted(timeline.series):
@@ -171,7 +174,9 @@ class _Making:
             "series": list(packed.values()),
             "windows": stretches if seconds_known else [],
             "main": {
-                name: one[0] for name, lines in main.items() if (one := charts([{"lines": lines}]))
+                name: kept[0]
+                for name, lines in main.items()
+                if (kept := charts([{"lines": lines}]))
             },
             "limits": self._limits(),
             "load": charts(load),
@@ -198,14 +203,17 @@ class _Making:
 
     def _add(self, name: str) -> str | None:
         """Let a series of the run be drawn; return its name, or None where it has no value."""
-        timeline = self.page.timeline
-        if name not in timeline.series or not timeline.series[name][0].size:
+        if not self._has(name):
             return None
         if name not in self.drawn:
             note = where(self.page, name, self.addresses)
             title = shown_name(wording.title(name), 90)
             self.drawn[name] = Drawn(title, note, self._unit(name), (name,))
         return name
+
+    def _has(self, name: str) -> bool:
+        series = self.page.timeline.series
+        return name in series and bool(series[name][0].size)
 
     def _unit(self, name: str) -> str:
         column, found = self.page.timeline.columns[name], parse_series(name)
@@ -214,9 +222,7 @@ class _Making:
 
     def _join(self, title: str, note: str, members: Sequence[str], joined: Joined) -> str | None:
         """Let the highest or the sum of several series be drawn; one of them is drawn as itself."""
-        there = tuple(
-            name for name in members if self.page.timeline.series.get(name, ((),))[0].size
-        )  # type: ignore[union-attr]  # an empty tuple has no size
+        there = tuple(name for name in members if self._has(name))
         if len(there) < 2:  # noqa: PLR2004  # nothing to join
             return self._add(there[0]) if there else None
         name = f"{title} {note}"
@@ -225,13 +231,13 @@ class _Making:
 
     def _latency(self, family: str) -> list[list[Any]]:
         """Return the lines of the main chart for a latency: of several clients the highest of each second."""
-        timeline, lines = self.page.timeline, []
+        lines: list[list[Any]] = []
         metric = f"{family}_latency_seconds"
         for quantile, label, ink in QUANTILES:
             wanted = (("quantile", quantile),)
             members = [
                 name
-                for name, column in timeline.columns.items()
+                for name, column in self.page.timeline.columns.items()
                 if column.metric == metric and column.labels == wanted
             ]
             who = "producers" if family == "publish" else "consumers"
@@ -241,28 +247,28 @@ class _Making:
                 lines.append([label, found, ink, label == "max"])
         return lines
 
-    def _clients(self, metric: str, start: str = "") -> list[str]:
+    def _clients(self, metric: str) -> list[str]:
         names = (series_name(source, metric) for source in self.page.timeline.seconds)
-        return [
-            name for name in names if name.startswith(start) and name in self.page.timeline.series
-        ]
+        return [name for name in names if name in self.page.timeline.series]
 
     def _load(self) -> list[dict[str, Any]]:
         """Return the charts of rates, of what did not come through, and of what waits."""
         who = self.page.timeline.plan.consumers
         sent, acked = self._clients("sent_messages"), self._clients("acked_messages")
         note = "producer 0" if len(sent) == 1 else f"all {len(sent)} producers"
-        rates = [
+        rates: list[list[Any]] = [
             ["sent", self._join("sent messages", note, sent, "sum"), "c3"],
             ["acknowledged", self._join("acknowledged messages", note, acked, "sum"), "c1"],
         ]
-        lags, inks = [], ("c2", "c4", "c3", "c1")
-        of_subscription = defaultdict(list)
+        lags: list[list[Any]] = []
+        inks = ("c2", "c4", "c3", "c1")
+        of_subscription: dict[int, list[str]] = defaultdict(list)
         for name in self._clients("received_messages"):
-            index = int(source_of(name).partition("@")[0].partition(".")[2] or 0)
+            number = source_of(name).partition("@")[0].partition(".")[2]
+            index = int(number) if number.isdigit() else 0
             of_subscription[who.subscription_of(index)].append(source_of(name))
-        for number, sources in sorted(of_subscription.items())[:MOST_LINES]:
-            label, ink = f"subscription {number}", inks[number % len(inks)]
+        for subscription, sources in sorted(of_subscription.items())[:MOST_LINES]:
+            label, ink = f"subscription {subscription}", inks[subscription % len(inks)]
             received = [series_name(one, "received_messages") for one in sources]
             lagging = [series_name(one, "lag_messages") for one in sources]
             several = f"{label}, {len(sources)} consumers"
@@ -324,7 +330,7 @@ class _Making:
 
     def _broker_charts(self) -> list[dict[str, Any] | None]:
         """Return charts of what brokers and bookies say of themselves, those that moved most first."""
-        by_metric = defaultdict(list)
+        by_metric: dict[str, list[str]] = defaultdict(list)
         for name, column in self.page.timeline.columns.items():
             quantile = dict(column.labels).get("quantile", "0.99")
             if column.metric.startswith(BROKER_PREFIXES) and quantile == "0.99":
@@ -341,7 +347,7 @@ class _Making:
 
     def _cells(self, found: Finding) -> list[dict[str, Any]]:
         """Return the charts of an incident: each series that its evidence cites, beside its peers."""
-        charts = []
+        charts: list[dict[str, Any]] = []
         name = found.series if found.series in self.page.timeline.series else ""
         if name and self._add(name) and not parse_series(name).metric.endswith("_outage_seconds"):
             note = where(self.page, name, self.addresses)
@@ -352,15 +358,10 @@ class _Making:
                 continue
             peers = [one for one in self._peers(cited)[:MOST_PEERS] if self._add(one)]
             for one in (cited, *peers):
-                role = (
-                    "peer"
-                    if one != cited
-                    else "cited by the evidence"
-                    if is_cited
-                    else "changed too"
-                )
+                role, ink = ("cited by the evidence", "bad") if is_cited else ("changed too", "c2")
+                if one != cited:
+                    role, ink = "peer", "c3"
                 note = f"{where(self.page, one, self.addresses)}, {role}"
-                ink = "c3" if one != cited else "bad" if is_cited else "c2"
                 charts.append(
                     {
                         "title": shown_name(wording.title(one), 90),
@@ -415,7 +416,10 @@ class _Making:
         """Return latency before, during and after an incident, at `CURVE`; empty where none was counted."""
         metric = parse_series(found.series).metric
         families = [family for family in FAMILIES if metric.startswith(family)] or ["publish"]
-        counted = counts_above(self.page.timeline, f"{families[0]}_latency_above_messages")
+        counts = f"{families[0]}_latency_above_messages"
+        if counts not in self.counted:
+            self.counted[counts] = counts_above(self.page.timeline, counts)
+        counted = self.counted[counts]
         if counted is None:
             return {}
         thresholds, above = counted
@@ -462,7 +466,9 @@ class _Making:
         names, used = list(self.drawn)[:MOST_SERIES], 0
         for first in range(0, len(names), A_BLOCK):
             block_name = str(first // A_BLOCK)
-            words, fine_words, rows = [], [], {}
+            words: list[Words] = []
+            fine_words: list[Words] = []
+            rows: dict[str, list[Any]] = {}
             for place, name in enumerate(names[first : first + A_BLOCK]):
                 one = self.drawn[name]
                 scale, packed, fine = self._words(one, seconds)
@@ -494,14 +500,15 @@ class _Making:
 
     def _words(
         self, one: Drawn, seconds: Mapping[str, Floats]
-    ) -> tuple[Scale, NDArray[np.uint16], NDArray[np.uint16] | None]:
+    ) -> tuple[Scale, Words, Words | None]:
         native = _joined([self._native(name) for name in one.members], one.joined)
         extremes = (
             [self._extremes(name) for name in one.members]
             if one.joined != "sum" or len(one.members) == 1
             else []
         )
-        low, high = None, None
+        low: Floats | None = None
+        high: Floats | None = None
         if extremes and all(pair is not None for pair in extremes):
             pairs = [pair for pair in extremes if pair is not None]
             high = _joined([pair[1] for pair in pairs], one.joined)
@@ -566,7 +573,7 @@ class _Making:
     # --- What lies behind and below the lines.
 
     def _gaps(self) -> list[list[Any]]:
-        found = defaultdict(list)
+        found: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         for gap in self.page.covered.gaps:
             if gap.to_k > gap.from_k:
                 found[gap.source, gap.why].append((gap.from_k, gap.to_k))
@@ -577,7 +584,7 @@ class _Making:
         ]
 
     def _invalid(self) -> list[list[Any]]:
-        found = []
+        found: list[list[Any]] = []
         for source, reasons in self.page.timeline.invalid.items():
             spans = [(a, b + 1) for a, b in runs(np.array(sorted(reasons), dtype=np.int64))]
             found += [[a, b, source] for a, b in merged_spans(spans, self.grid.seconds / 1000)]
@@ -594,7 +601,8 @@ class _Making:
 
     def _events(self) -> tuple[dict[str, int], str]:
         """Return how many seconds have an event of each lane, and the block of their hours and seconds."""
-        counts, words = {}, []
+        counts: dict[str, int] = {}
+        words: list[Words] = []
         for lane, parts in LANES.items():
             kinds = [
                 one
