@@ -384,6 +384,7 @@ class _Making:
             for name in found.changes
             if name in series and not parse_series(name).metric.endswith("_latency_seconds")
         ]
+        changed.sort(key=lambda name: -_shift(*series[name], found.onset_k))
         names += [name for name in changed if name not in names][: max(0, 3 - len(names))]
         if len(names) < 3:  # noqa: PLR2004  # a row of charts
             near = [
@@ -667,7 +668,7 @@ def _joined(parts: Sequence[Floats], joined: Joined) -> Floats:
     if len(parts) == 1:
         return parts[0]
     if joined == "highest":
-        return np.fmax.reduce(list(parts))
+        return np.asarray(np.fmax.reduce(list(parts)), np.float64)
     stacked = np.stack(list(parts))
     return np.where(np.isfinite(stacked).any(axis=0), np.nansum(stacked, axis=0), np.nan)
 

@@ -153,7 +153,14 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
                 [tag("bdi", where(page, found.series, leader_addresses(page.timeline))), ". ", text]
             ),
         ),
-        tag("ul", joined([tag("li", line) for line in one.size.lines()])) if one.size else "",
+        tag(
+            "ul",
+            joined(
+                [tag("li", line.replace(", now ", ", afterwards ")) for line in one.size.lines()]
+            ),
+        )
+        if one.size
+        else "",
         tag("div", joined(_evidence(page, found.causes)), class_="evidence"),
         tag("div", "", class_="cells js-only"),
         _also(page, one),

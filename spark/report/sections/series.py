@@ -77,5 +77,5 @@ def _levels(page: Page) -> Markup:
         else ""
     )
     heading = tag("summary", "Levels in the soak, as a table")
-    levels = table(("series", "where", "lowest", "median", "highest"), rows, numeric=2)
-    return tag("details", joined([heading, levels, more]), open="open", class_="levels-table")
+    shown = table(("series", "where", "lowest", "median", "highest"), rows, numeric=2)
+    return tag("details", joined([heading, shown, more]), open="open", class_="levels-table")

@@ -39,6 +39,8 @@ def render(page: Page) -> Markup:
             f"DRILL {page.drill.get('drill', '')}: the fault {page.drill.get('fault', '')} was injected "
             f"into this run ({injected}). The detector did not know."
         )
+        if not page.drill.get("drill") and not page.drill.get("fault"):
+            text = "DRILL: faults were injected into this run. The detector did not know."
         parts.insert(0, tag("p", text, class_="drill"))
     return joined(parts)
 

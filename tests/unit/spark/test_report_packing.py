@@ -32,13 +32,14 @@ def unpacked(text: str) -> NDArray[np.uint16]:
     """Return words as the page's program reads them."""
     raw = np.frombuffer(gzip.decompress(base64.b64decode(text)), np.uint8)
     low, high = np.split(raw, 2)
-    return low.astype(np.uint16) | (high.astype(np.uint16) << 8)
+    return np.asarray(low.astype(np.uint16) + 256 * high.astype(np.uint16), np.uint16)
 
 
 def values_of(words: NDArray[np.uint16], scale: Scale) -> Floats:
     """Return values of words, from the definition of the format."""
     values = scale.offset + scale.step * words.astype(np.float64)
-    return np.where(words == MISSING, np.nan, np.exp(values) if scale.is_log else values)
+    values = np.where(words == MISSING, np.nan, values)
+    return np.exp(values) if scale.is_log else values
 
 
 @given(seed=st.integers(0, 2**32 - 1), level=st.sampled_from([1e-6, 1.0, 1e12]))
