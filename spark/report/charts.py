@@ -196,7 +196,7 @@ def shade(plot: Plot) -> None:
     for one in page.shown:
         low, high = one.finding.interval
         plot.band(low, high + 1, "interval", "the onset lies in here with 95 % confidence")
-        title = f"{page.moment(one.finding.onset_k)}: {one.finding.cause}"
+        title = f"{page.moment(one.finding.onset_k)}: {wording.cause_text(one.finding.cause)}"
         plot.mark(one.finding.onset_k, "onset", title)
         if one.finding.resolved_k is not None:
             plot.mark(

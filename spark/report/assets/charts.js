@@ -196,6 +196,7 @@ function drawLanes({ plot, spec }) {
   for (const flag of plot.over.querySelectorAll(".flag")) {
     const [begin, end] = run.incidents[flag.textContent - 1].span;
     flag.hidden = end < view.min || begin > view.max;
-    flag.style.left = `${((inside(begin) + inside(end)) / 2 - bbox.left) / ratio}px`;
+    const middle = ((inside(begin) + inside(end)) / 2 - bbox.left) / ratio;
+    flag.style.left = `${Math.min(Math.max(middle, 13), bbox.width / ratio - 13)}px`;
   }
 }

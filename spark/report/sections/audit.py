@@ -41,7 +41,7 @@ def _audit(page: Page) -> Markup:
         (key, WORDS.get(key, ""), wording.known(count))
         for key, count in page.timeline.audit.items()
     ]
-    whole = table(("", "messages", "count"), rows, numeric=2)
+    whole = table(("outcome", "messages", "count"), rows, numeric=2)
     each = page.timeline.audit_by_subscription
     if len(each) == 1:
         return whole

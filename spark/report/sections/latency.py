@@ -121,7 +121,11 @@ def _steps(plot: Plot, metric: str) -> None:
     counted = [one.finding for one in page.shown if one.finding.is_about_cluster]
     for line, found in enumerate(counted):
         name = parse_series(found.series)
-        plot.label(found.onset_k, f"{page.moment(found.onset_k)} {found.cause}", line % _LINES)
+        plot.label(
+            found.onset_k,
+            f"{page.moment(found.onset_k)} {wording.cause_text(found.cause)}",
+            line % _LINES,
+        )
         end_k = soak_end_k if found.resolved_k is None else found.resolved_k
         if name.metric == metric:
             title = wording.title(found.series)

@@ -40,7 +40,7 @@ def _retention(page: Page) -> Markup:
         ("most held", _bytes(forecast.get("most_held_bytes")), _bytes(came["most_held_bytes"])),
     ]
     notes = [*forecast.get("warnings", ()), *forecast.get("notes", ())]
-    parts = [tag("p", _verdict(came)), table(("", "forecast", "happened"), rows)]
+    parts = [tag("p", _verdict(came)), table(("what", "forecast", "happened"), rows)]
     return joined([*parts, *(tag("p", f"{note[:1].upper()}{note[1:]}.") for note in notes)])
 
 

@@ -27,12 +27,15 @@ def render(page: Page) -> Markup:
     timeline = page.timeline
     plan = _plan_text(timeline)
     parts = [
-        table(("", "what"), list(_facts(page))),
+        table(("what", "in this run"), list(_facts(page))),
         _hosts(timeline),
         tag("h3", "Run it again"),
         tag("p", "Save the plan below as plan.yaml; passwords are not in it. Then:"),
-        tag("pre", _commands(timeline)),
-        tag("details", joined([tag("summary", "The plan, with every default"), tag("pre", plan)]))
+        tag("pre", _commands(timeline), tabindex=0),
+        tag(
+            "details",
+            joined([tag("summary", "The plan, with every default"), tag("pre", plan, tabindex=0)]),
+        )
         if plan
         else "",
     ]
