@@ -49,8 +49,8 @@ static: $(STAMP)
 fast: $(STAMP)
 	@$(BIN)/pytest -n 2
 
-# Debian packages that some tests need: an injected drive, a Prometheus, a postfix. Without them these tests skip with the reason.
-PACKAGES := fuse3 libnbd-bin nbdkit nbdkit-plugin-python prometheus prometheus-node-exporter xfsprogs prometheus-alertmanager postfix
+# Debian packages that some tests need: a browser, an injected drive, a Prometheus, a postfix. Without them these tests skip with the reason.
+PACKAGES := chromium fuse3 libnbd-bin nbdkit nbdkit-plugin-python prometheus prometheus-node-exporter xfsprogs prometheus-alertmanager postfix
 
 .PHONY: packages
 packages: ## install Debian's packages that some tests need (root); their services are not started
