@@ -126,3 +126,18 @@ def decode(text: str) -> HdrHistogram:
         return HdrHistogram.decode(text.encode("ascii"))
     except Exception as error:  # the library raises bare and zlib errors alike
         raise ValueError("not an HdrHistogram in V2 base64") from error
+
+
+def counts_of(text: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the values of a V2 histogram in seconds, ascending, and how often each was counted.
+
+    A value is the middle of its cell.
+
+    Raises:
+        ValueError: the text is not a V2 histogram, or one of another size.
+    """
+    counts = np.frombuffer(decode(text).counts, dtype=np.int64)
+    cells = np.flatnonzero(counts)
+    if cells.size and cells[-1] >= _SIZE:
+        raise ValueError("the histogram has more than 3 digits from 1 us to 1 h")
+    return (_CELL_LOW[cells] + _CELL_HIGH[cells] + 1) / 2e6, counts[cells]

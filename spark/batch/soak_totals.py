@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,10 +102,36 @@ def added_up(texts: Iterable[str]) -> SoakTotals:
 
 
 def totals_of(
-    source: str, records: Sequence[tuple[Record, tuple[Column, ...]]], phases: Phases
+    source: str, records: Iterable[tuple[Record, tuple[Column, ...]]], phases: Phases
 ) -> SoakTotals:
     """Return what the records of one source came to; of one that is no client nothing."""
     found = SoakTotals()
+    for one in client_seconds(source, records, phases):
+        for metric, count in one.messages.items():
+            found.messages[metric] = found.messages.get(metric, 0) + count
+        if one.histogram is not None:
+            with suppress(ValueError):  # a damaged one is as good as none
+                latency = found.latencies.setdefault(one.name, Latency())
+                latency.add(one.histogram, one.overflow, one.max_seconds)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecond:
+    """What a client did in a second of the soak; no histogram where its latencies do not count."""
+
+    k: int
+    name: str  # of its latency: `publish` or `end_to_end`
+    messages: Mapping[str, int]  # by metric
+    histogram: str | None
+    overflow: int
+    max_seconds: float
+
+
+def client_seconds(
+    source: str, records: Iterable[tuple[Record, tuple[Column, ...]]], phases: Phases
+) -> Iterator[ClientSecond]:
+    """Give the seconds of the soak that a client recorded; of a source that is no client none."""
     places: BySource[tuple[Client | None, int | None]] = BySource()
     for record, columns in records:
         client, at = places.get(source, columns, _places)
@@ -113,16 +139,17 @@ def totals_of(
         if client is None or phase != "soak":
             continue
         second = Second(record.k, np.array(record.values), record.is_valid, phase, record.epoch)
-        for metric in _SENT if client.is_producer else _RECEIVED:
-            found.messages[metric] = found.messages.get(metric, 0) + client.count(second, metric)
+        metrics = _SENT if client.is_producer else _RECEIVED
         name = _NAMES[client.is_producer]
-        text = record.histograms.get(f"{name}_latency_seconds")
-        if text is not None and (record.is_valid or client.waits_for_cluster(second)):
-            highest = math.nan if at is None else float(second.values[at])
-            overflow = client.count(second, "overflow_messages")
-            with suppress(ValueError):  # a damaged one is as good as none
-                found.latencies.setdefault(name, Latency()).add(text, overflow, highest)
-    return found
+        is_counted = record.is_valid or client.waits_for_cluster(second)
+        yield ClientSecond(
+            record.k,
+            name,
+            {metric: client.count(second, metric) for metric in metrics},
+            record.histograms.get(f"{name}_latency_seconds") if is_counted else None,
+            client.count(second, "overflow_messages"),
+            math.nan if at is None else float(second.values[at]),
+        )
 
 
 def _places(_source: str, columns: Sequence[Column]) -> tuple[Client | None, int | None]:
