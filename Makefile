@@ -153,6 +153,10 @@ bench-long: $(STAMP) ## 3,000 batches of the streaming detector: heap, memory, d
 bench-kills: $(STAMP) ## thirty kill -9 of the streaming detector's processes, results compared row by row; half an hour; ARGS=--help
 	@$(BIN)/python -m tests.bench.kills $(ARGS)
 
+.PHONY: bench-compare
+bench-compare: $(STAMP) ## how often soak compare is right about equal and slower runs; minutes, ARGS="--run DIR" adds recorded runs
+	@$(BIN)/python -m tests.bench.comparison $(ARGS)
+
 .PHONY: bench-trials
 bench-trials: $(STAMP) ## judge today's detector by the trials that were recorded; ARGS="--use tuning", ARGS=--help has more
 	@$(BIN)/python -m tests.bench.trials $(ARGS)

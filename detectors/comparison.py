@@ -1,7 +1,7 @@
 """Comparison of the latency of runs: by how much a quantile differs, how sure that is, what it means.
 
 Method:  a run is a matrix of counts: intervals of equal length by bands of latency of 1 %. Its quantile
-         is that of all messages. The standard error of its logarithm comes from the circular block bootstrap over
+         is that of all messages. The error of its logarithm comes from the circular block bootstrap over
          the intervals (Politis and Romano 1992), so that autocorrelation counts. The length of a block is
          chosen by the rule of Politis and White (2004, doi:10.1081/ETR-120028836) as corrected by Patton,
          Politis and White (2009, doi:10.1080/07474930802459016), applied to the influence of each interval
@@ -21,7 +21,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,9 +226,23 @@ class Difference:
         """Return the least true ratio above 1 that is called "worse" with a probability of `POWER`."""
         if not math.isfinite(self.error):
             return math.inf
-        needed = _reach(self.error, self.freedom, 1.0 - error_rate / 2.0)
+        least = self._least_worse(margin, error_rate)
+        return math.exp(least + _reach(self.error, self.freedom, POWER))
+
+    def power(self, ratio: float, margin: float, error_rate: float = 0.05) -> float:
+        """Return the probability of "worse" where the true ratio is `ratio`."""
+        if not math.isfinite(self.error):
+            return 0.0
+        beyond = math.log(ratio) - self._least_worse(margin, error_rate)
+        if self.error == 0.0:
+            return float(beyond > 0)
+        return float(_law(self.freedom).cdf(beyond / self.error))
+
+    def _least_worse(self, margin: float, error_rate: float) -> float:
+        """Return the least log ratio that is beyond chance, and not shown to be within the margin."""
+        beyond_chance = _reach(self.error, self.freedom, 1.0 - error_rate / 2.0)
         not_same = math.log1p(margin) - _reach(self.error, self.freedom, 1.0 - _EQUIVALENCE_ERROR)
-        return math.exp(max(needed, not_same) + _reach(self.error, self.freedom, POWER))
+        return max(beyond_chance, not_same)
 
 
 def difference(
@@ -267,7 +282,54 @@ def overall(verdicts: Sequence[Verdict]) -> Verdict:
 def _reach(error: float, freedom: float, probability: float) -> float:
     if error == 0.0:
         return 0.0
-    if not freedom > 0:
-        return math.nan
-    law = stats.norm if math.isinf(freedom) else stats.t(freedom)
-    return float(error * law.ppf(probability))
+    return float(error * _law(freedom).ppf(probability)) if freedom > 0 else math.nan
+
+
+def _law(freedom: float) -> Any:  # noqa: ANN401  # scipy's distributions have no type of their own
+    return stats.norm if math.isinf(freedom) else stats.t(freedom)
+
+
+MIN_LEVEL_RUNS = 3
+_PERMUTATIONS = 1999
+
+
+def level_changes(
+    values: Sequence[float], least: float, error_rate: float = 0.05, seed: int = 0
+) -> list[tuple[int, float, float]]:
+    """Return where the level of values changes: first place of the new level, median before, median after.
+
+    Method: binary segmentation; the statistic is the largest difference of means in units of its error, its
+    significance is that among random orders of the values, as in E-divisive (Matteson and James 2014).
+    Assumes independent values, such as one of each run. `least` is the smallest change worth naming.
+    """
+    rng = np.random.default_rng(seed)
+    data = np.asarray(values, dtype=np.float64)
+    cuts: list[int] = []
+    parts = [(0, data.size)]
+    while parts:
+        begin, end = parts.pop()
+        part = data[begin:end]
+        if part.size < 2 * MIN_LEVEL_RUNS or np.ptp(part) == 0.0:
+            continue
+        found, at = _largest_step(part[None, :])
+        drawn, _ = _largest_step(rng.permuted(np.tile(part, (_PERMUTATIONS, 1)), axis=1))
+        chance = (1 + int((drawn >= found[0] - 1e-12).sum())) / (_PERMUTATIONS + 1)
+        place = begin + int(at[0])
+        if chance <= error_rate:
+            cuts.append(place)
+            parts += [(begin, place), (place, end)]
+    edges = [0, *sorted(cuts), data.size]
+    levels = [float(np.median(data[a:b])) for a, b in pairwise(edges)]
+    steps = zip(sorted(cuts), levels[:-1], levels[1:], strict=True)
+    return [one for one in steps if abs(one[2] - one[1]) > least]
+
+
+def _largest_step(rows: Floats) -> tuple[Floats, Ints]:
+    """Return for each row the largest standardised step of its mean, and its place."""
+    n = rows.shape[1]
+    left = np.arange(MIN_LEVEL_RUNS, n - MIN_LEVEL_RUNS + 1)
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    sums = np.cumsum(centred, axis=1)[:, left - 1]
+    strength = np.abs(sums) * np.sqrt(n / (left * (n - left)))
+    best = strength.argmax(axis=1)
+    return strength[np.arange(rows.shape[0]), best], left[best]

@@ -1,4 +1,4 @@
-"""Commands that analyse what was recorded, or hand it on: detect, calibrate, export and fleet."""
+"""Commands that analyse what was recorded, or hand it on: detect, calibrate, export, fleet, compare and list."""
 
 from __future__ import annotations
 
@@ -148,4 +148,110 @@ def report(
         print(line)
 
 
-COMMANDS = {"detect": detect, "calibrate": calibrate, "export": export, "fleet": fleet}
+class Output(StrEnum):
+    """A table for people, or one JSON object."""
+
+    text = "text"
+    json = "json"
+
+
+_PERCENT = 100.0
+
+
+def compare(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Runs, results of the OpenMessaging Benchmark, or folders of equal runs; first the baseline."
+        ),
+    ] = None,
+    trend: Annotated[
+        Path | None, typer.Option(help="Compare all runs of this folder in order of time.")
+    ] = None,
+    margin: Annotated[
+        float, typer.Option(help="Percent that count as no difference.", min=0.1, max=100.0)
+    ] = 5.0,
+    run_noise: Annotated[
+        float,
+        typer.Option(
+            help="Percent that equal runs differ by, where a side has one run.", min=0.0, max=100.0
+        ),
+    ] = 1.0,
+    page: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="JSON file to write.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="JUnit file to write.")] = None,
+    output: Annotated[Output, typer.Option("--format", help="How to print.")] = Output.text,
+) -> None:
+    """Compare runs: better, same, worse or cannot tell, for each latency quantile and service objective.
+
+    Each further run is compared with the first. A folder of runs is one side of several equal runs, from
+    which the noise between runs is measured. Differences in durability, cluster and load are warned of first.
+
+    Exit: 0 same or better, 3 worse, 4 cannot tell, 1 when a run cannot be read, 2 when the call is wrong.
+    """
+    import json
+
+    from soak.app import comparison as app
+    from soak.core.errors import PlanError
+    from spark.batch.comparison import Settings
+
+    settings = Settings(margin / _PERCENT, run_noise / _PERCENT)
+    if trend is not None:
+        if runs:
+            raise PlanError("--trend takes a folder, and no further runs")
+        over_runs, skipped = app.compare_trend(trend, settings)
+        body: object = over_runs.to_json() | {"left_out": skipped}
+        lines = list(app.trend_lines(over_runs, skipped))
+        code = app.EXIT_CODE[over_runs.verdict]
+        if page is not None:
+            app.write_page(page, over_runs)
+        if junit is not None:
+            app.write_trend_junit(junit, over_runs)
+    else:
+        found = app.compare_runs(runs or [], settings)
+        body = {"verdict": app.worst(found), "comparisons": [one.to_json() for one in found]}
+        lines = [line for one in found for line in app.comparison_lines(one)]
+        code = app.EXIT_CODE[app.worst(found)]
+        if page is not None:
+            app.write_page(page, found)
+        if junit is not None:
+            app.write_junit(junit, found)
+    if json_file is not None:
+        app.write_json(json_file, body)
+    print(json.dumps(body, indent=2) if output is Output.json else "\n".join(lines))
+    raise typer.Exit(code)
+
+
+def list_runs(
+    folder: Annotated[Path, typer.Argument(help="Folder with run folders.")] = Path("runs"),
+) -> None:
+    """List the runs of a folder, oldest first, with verdict, p99 of publishing and incidents that count."""
+    from soak.app.comparison import list_lines
+
+    for line in list_lines(folder):
+        print(line)
+
+
+def acknowledge(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    incident: Annotated[str, typer.Argument(help="Key of the incident, or the number at its end.")],
+    note: Annotated[str, typer.Option(help="Why it is known.")],
+) -> None:
+    """Mark an incident as a known change: it counts neither in comparisons nor in trends.
+
+    Exit: 0, 1 when the run has no such incident or cannot be written.
+    """
+    from soak.app.comparison import acknowledge_line
+
+    print(acknowledge_line(run, incident, note))
+
+
+COMMANDS = {
+    "detect": detect,
+    "calibrate": calibrate,
+    "export": export,
+    "fleet": fleet,
+    "compare": compare,
+    "list": list_runs,
+    "acknowledge": acknowledge,
+}

@@ -27,6 +27,7 @@ from soak.core import json_text
 from soak.core.clock import SystemClock
 from soak.core.errors import FindingsError, RunFolderError
 from soak.core.histogram import counts_of
+from soak.core.model import Column, Record
 from soak.core.plan.phases import Phases
 from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS
@@ -144,6 +145,14 @@ class ComparedRun:
             return _estimate_of_result(self.result, self.id, latency, quantile)
         found = self.distribution(latency, until)
         return None if found is None else comparison.estimate(self.id, found, SHARES[quantile])
+
+    def value(self, latency: str, quantile: str) -> float:
+        """Return a quantile of `SHARES` in seconds, of the whole soak; NaN where it was not measured."""
+        if self.result is not None:
+            measured = _estimate_of_result(self.result, self.id, latency, quantile)
+            return math.nan if measured is None else measured.value
+        found = self.distribution(latency, most=1)
+        return math.nan if found is None else found.quantile(SHARES[quantile])
 
     def per_second(self, metric: str, until: int | None = None) -> float | None:
         """Return the messages of a metric per second of the soak; None where they were not counted."""
@@ -359,12 +368,22 @@ def _counted(wanted: tuple[Path, Phases]) -> _Counts:
         key: np.array(sorted(counts.items()), dtype=np.int64).reshape(-1, 2)
         for key, counts in bands.items()
     }
-    host = path.parent.name.partition("@")[2]
-    for record, columns in records:
-        names = [one.metric for one in columns]
-        if _CPU in names and phases.at(record.k) == "soak":
-            found.cpu[host].append(record.values[names.index(_CPU)])
+    found.cpu[path.parent.name.partition("@")[2]] += _cpu_ratios(records, phases)
     return found
+
+
+def _cpu_ratios(
+    records: Sequence[tuple[Record, tuple[Column, ...]]], phases: Phases
+) -> Iterator[float]:
+    """Give how busy the host's processors were, by second of the soak; of a source without it nothing."""
+    known: tuple[Column, ...] = ()
+    at: int | None = None
+    for record, columns in records:
+        if columns is not known:
+            places = (i for i, one in enumerate(columns) if one.metric == _CPU and not one.labels)
+            known, at = columns, next(places, None)
+        if at is not None and phases.at(record.k) == "soak":
+            yield record.values[at]
 
 
 def _bands(second: ClientSecond) -> Iterator[tuple[int, int]]:

@@ -18,6 +18,7 @@ from detectors.comparison import (
     difference,
     estimate,
     estimate_of_samples,
+    level_changes,
     overall,
 )
 
@@ -191,6 +192,32 @@ def test_samples_without_histograms_have_an_error_too() -> None:
     assert found.value == pytest.approx(0.011)
     assert 0.005 < found.error < 0.03
     assert math.isnan(estimate_of_samples("a", 0.011, samples[:4], 10.0).error)
+
+
+def test_the_power_at_what_is_detectable_is_four_in_five() -> None:
+    """And that at no difference is half of the error rate."""
+    found = Difference(0.0, 0.05, 60.0, True)
+
+    assert found.power(found.detectable(0.05), 0.05) == pytest.approx(0.8, abs=1e-6)
+    assert found.power(1.0, 0.05, 0.05) == pytest.approx(0.025, abs=1e-6)
+
+
+@given(SEEDS, st.integers(5, 25), st.sampled_from([1.0, -1.0, 1e-6]))
+def test_one_change_of_level_is_found_once_and_in_place(seed: int, at: int, scale: float) -> None:
+    """Eight standard deviations at a known run, in any unit."""
+    values = np.random.default_rng(seed).normal(0.0, 1.0, 30)
+    values[at:] += 8.0
+
+    found = level_changes((scale * values).tolist(), 4.0 * abs(scale))
+
+    assert [place for place, _, _ in found] == [at]
+
+
+def test_equal_runs_rarely_have_a_change_of_level() -> None:
+    """At most one series of thirty runs in twenty, of 200."""
+    several = [np.random.default_rng(seed).normal(size=30).tolist() for seed in range(200)]
+
+    assert sum(bool(level_changes(values, 0.0)) for values in several) <= 16
 
 
 def test_the_verdict_on_all_is_the_most_urgent() -> None:

@@ -1,0 +1,549 @@
+"""Runs compared: sides of one run or more, each quantity with its verdict, warnings, and trends over runs.
+
+The first side is what the others are compared with. Runs are aligned at the start of their soaks: where these
+differ in length, what the shorter one lasted is compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from detectors import comparison
+from detectors.comparison import Difference, Estimate, Verdict
+from soak.core import wording
+from soak.core.errors import RunFolderError
+from soak.store.run_folder import RunFolder, read_run
+from spark.batch.compared_run import LATENCIES, SHARES, ComparedRun, Incident, read_compared
+
+OTHER_LENGTH = 0.05
+OTHER_RATE = 0.02
+MIN_TREND_RUNS = 6
+_HEADLINE = ("acks", "replication factor", "min.insync.replicas", "flush.messages", "flush.ms")
+_LOAD = ("rate", "profile", "producers", "message_size", "message_sizes", "compressible", "keys")
+_TOPIC = ("count", "partitions", "replication")
+_QUANTILES = frozenset(f"{text} {quantile}" for text in LATENCIES.values() for quantile in SHARES)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is taken for no difference, what equal runs are assumed to differ by, how often to err."""
+
+    margin: float = 0.05
+    run_noise: float = 0.01
+    error_rate: float = 0.05  # of all quantities of a comparison together
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Equal runs; `label` is the path that named them."""
+
+    label: str
+    runs: tuple[ComparedRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One quantity of both sides; `unit` is "seconds", or "ratio" for the bad share of an objective."""
+
+    name: str
+    unit: str
+    before: float
+    after: float
+    verdict: Verdict
+    why: str
+    interval: tuple[float, float] | None = None  # 95 %, of after / before, or of after - before
+    detectable: float | None = None  # the least ratio that is found with a power of 80 %
+    block_seconds: tuple[float, float] | None = None
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "before": _finite(self.before),
+            "after": _finite(self.after),
+            "verdict": self.verdict,
+            "why": self.why,
+            "interval": None if self.interval is None else [_finite(one) for one in self.interval],
+            "detectable_ratio": _finite(self.detectable),
+            "block_seconds": None
+            if self.block_seconds is None
+            else [_finite(one) for one in self.block_seconds],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One side compared with the first; `seconds` of each soak were compared, None: all of it."""
+
+    before: Side
+    after: Side
+    settings: Settings
+    seconds: int | None
+    quantities: tuple[Quantity, ...]
+    warnings: tuple[str, ...]
+    costs: tuple[tuple[str, float | None, float | None, str], ...]  # name, before, after, unit
+    only_before: tuple[Incident, ...] = ()
+    only_after: tuple[Incident, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def verdict(self) -> Verdict:
+        return comparison.overall([one.verdict for one in self.quantities])
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as `--format json` prints it."""
+        return {
+            "before": [str(run.path) for run in self.before.runs],
+            "after": [str(run.path) for run in self.after.runs],
+            "verdict": self.verdict,
+            "margin_ratio": self.settings.margin,
+            "run_noise_ratio": self.settings.run_noise,
+            "compared_seconds": self.seconds,
+            "warnings": list(self.warnings),
+            "quantities": [one.to_json() for one in self.quantities],
+            "costs": [
+                {"name": name, "unit": unit, "before": _finite(before), "after": _finite(after)}
+                for name, before, after, unit in self.costs
+            ],
+            "incidents_only_before": [_incident_json(one) for one in self.only_before],
+            "incidents_only_after": [_incident_json(one) for one in self.only_after],
+            "notes": list(self.notes),
+        }
+
+
+def read_side(path: Path) -> Side:
+    """Read a run, a benchmark result, or a folder of runs, which are taken for equal.
+
+    Raises:
+        RunFolderError: it is none of them, or a file in it is missing or damaged.
+    """
+    if path.is_dir() and not RunFolder(path).run_json.exists():
+        found = runs_in(path)
+        if not found:
+            raise RunFolderError(f"{path} is neither a run nor a folder of runs: no run.json in it")
+        return Side(str(path), tuple(read_compared(one) for one in found))
+    if not path.exists():
+        raise RunFolderError(f"{path} does not exist")
+    return Side(str(path), (read_compared(path),))
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the runs of a folder in the order in which they started; those without a start come last.
+
+    Raises:
+        RunFolderError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder} is not a folder")
+
+    def start(path: Path) -> tuple[float, str]:
+        try:
+            return read_run(RunFolder(path)).start_wall_ns, path.name
+        except RunFolderError:
+            return math.inf, path.name
+
+    links_first = sorted(folder.iterdir(), key=lambda path: not path.is_symlink())
+    found = {path.resolve(): path for path in links_first}  # `current` leads to one of the others
+    runs = [path for path in found.values() if RunFolder(path).run_json.exists()]
+    return sorted(runs, key=start)
+
+
+def compare(before: Side, after: Side, settings: Settings) -> Comparison:
+    """Return how one side differs from the other."""
+    runs = (*before.runs, *after.runs)
+    journals = [run.soak_seconds for run in runs if run.result is None]
+    seconds = min(journals) if journals and min(journals) < max(journals) else None
+    estimates = {
+        f"{text} {quantile}": (
+            _estimates(before, latency, quantile, seconds),
+            _estimates(after, latency, quantile, seconds),
+        )
+        for latency, text in LATENCIES.items()
+        for quantile in SHARES
+    }
+    both = {name: sides for name, sides in estimates.items() if all(sides)}
+    objectives = list(_objectives(before, after))
+    error_rate = settings.error_rate / max(1, len(both) + len(objectives))  # Bonferroni
+    quantities = [
+        _quantile(name, old, new, settings, error_rate) for name, (old, new) in both.items()
+    ]
+    quantities += [_objective(*one, error_rate) for one in objectives]
+    only_before, only_after = _only(before, after), _only(after, before)
+    return Comparison(
+        before,
+        after,
+        settings,
+        seconds,
+        tuple(quantities),
+        tuple(_warnings(before, after, seconds)),
+        tuple(_costs(before, after, seconds)),
+        tuple(only_before),
+        tuple(only_after),
+        tuple(_notes(before, after)),
+    )
+
+
+# --- Quantities and their verdicts.
+
+
+def _estimates(side: Side, latency: str, quantile: str, seconds: int | None) -> list[Estimate]:
+    """Return the estimate of each run that measured the quantile."""
+    found = (run.estimate(latency, quantile, seconds) for run in side.runs)
+    return [one for one in found if one is not None]
+
+
+def _quantile(
+    name: str,
+    before: Sequence[Estimate],
+    after: Sequence[Estimate],
+    settings: Settings,
+    error_rate: float,
+) -> Quantity:
+    found = comparison.difference(before, after, settings.run_noise)
+    verdict = found.verdict(settings.margin, error_rate)
+    blocks = tuple(max(_finite_or(one.block_seconds) for one in side) for side in (before, after))
+    is_known = math.isfinite(found.error)
+    return Quantity(
+        name,
+        "seconds",
+        _mean(before),
+        _mean(after),
+        verdict,
+        _why(found, settings, verdict),
+        found.interval() if is_known else None,
+        found.detectable(settings.margin, error_rate) if is_known and found.error else None,
+        (blocks[0], blocks[1]),
+    )
+
+
+def _why(found: Difference, settings: Settings, verdict: Verdict) -> str:
+    if not math.isfinite(found.error):
+        return "too few messages or too short a soak to know how sure it is"
+    if found.error == 0.0:
+        return "the same runs on both sides"
+    low, high = (f"{100.0 * (one - 1.0):+.1f}" for one in found.interval())
+    noise = "measured" if found.is_noise_measured else f"assumed {settings.run_noise:.2g}"
+    margin = f"{100.0 * settings.margin:g} %"
+    meaning = {
+        "same": f"shown to lie within {margin}",
+        "worse": "higher beyond chance",
+        "better": "lower beyond chance",
+        "cannot tell": f"neither within {margin} for sure nor beyond chance",
+    }[verdict]
+    return f"{low} to {high} % with 95 %; {meaning}; noise between runs {noise}"
+
+
+def _objectives(
+    before: Side, after: Side
+) -> Iterator[tuple[str, list[Mapping[str, Any]], list[Mapping[str, Any]]]]:
+    """Give each objective that all runs have, with what their reports say of it."""
+    by_run = [_objectives_of(run) for side in (before, after) for run in side.runs]
+    if not by_run:
+        return
+    for name in by_run[0]:
+        if all(name in found for found in by_run):
+            there = [found[name] for found in by_run]
+            yield name, there[: len(before.runs)], there[len(before.runs) :]
+
+
+def _objectives_of(run: ComparedRun) -> dict[str, Mapping[str, Any]]:
+    try:
+        found = run.summary.get("objectives") or []
+        return {
+            str(one["objective"]): {
+                "bad": float(one["bad"]),
+                "judged": float(one["judged"]),
+                "target": float(one["target_ratio"]),
+                "state": str(one["state"]),
+                "is_minutes": one["unit"] == "minutes",
+                "minutes": run.soak_seconds / 60.0,
+                "run": run.id,
+            }
+            for one in found
+            if one["judged"]
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        place = RunFolder(run.path).summary
+        advice = f"make it again with `soak report {run.path}`"
+        raise RunFolderError(f"{place}: objectives are damaged ({error!r}): {advice}") from error
+
+
+def _objective(
+    name: str,
+    before: Sequence[Mapping[str, Any]],
+    after: Sequence[Mapping[str, Any]],
+    error_rate: float,
+) -> Quantity:
+    """Return the verdict on an objective: the bad share, within the budget that the target leaves.
+
+    Method: difference of two shares with two added trials, one of them bad, a side (Agresti and Caffo 2000).
+    Messages of one minute share its fate, so a trial is a minute for objectives in messages, too.
+    """
+    shares, variance, plain = [], 0.0, []
+    for side in (before, after):
+        trials = sum(one["judged"] if one["is_minutes"] else one["minutes"] for one in side)
+        share = sum(one["bad"] for one in side) / sum(one["judged"] for one in side)
+        moved = (share * trials + 1.0) / (trials + 2.0)
+        plain.append(share)
+        shares.append(moved)
+        variance += moved * (1.0 - moved) / (trials + 2.0)
+    is_itself = sorted(one["run"] for one in before) == sorted(one["run"] for one in after)
+    step = shares[1] - shares[0]
+    found = Difference(step, 0.0 if is_itself else math.sqrt(variance), math.inf, True)
+    budget = 1.0 - before[0]["target"]
+    verdict = found.verdict(math.expm1(budget), error_rate)  # there margins are ratios
+    missed = [sum(one["state"] == "missed" for one in side) / len(side) for side in (before, after)]
+    low, high = (math.log(one) for one in found.interval())
+    why = (
+        f"bad share {wording.share_up(plain[0], 2)}, then {wording.share_up(plain[1], 2)}; "
+        f"a difference below the budget of {wording.share_up(budget, 2)} counts as none"
+    )
+    if missed[0] != missed[1] and set(missed) == {0.0, 1.0}:
+        verdict = "worse" if missed[1] else "better"
+        why += "; kept, then missed" if missed[1] else "; missed, then kept"
+    return Quantity(name, "ratio", plain[0], plain[1], verdict, why, (low, high))
+
+
+def _mean(side: Sequence[Estimate]) -> float:
+    return math.exp(sum(one.log_value for one in side) / len(side))
+
+
+# --- What makes runs hard to compare, and what else differs.
+
+
+def _warnings(before: Side, after: Side, seconds: int | None) -> Iterator[str]:
+    """Give what differs in durability first, then cluster, load, and the runs themselves."""
+    one, other = before.runs[0], after.runs[0]
+    yield from _durability_warnings(before, after)
+    if (one.plan is None) != (other.plan is None):
+        yield "a run is compared with a benchmark result: its load, cluster and durability are not known"
+    for name, *values in _differing(one, other):
+        old, new = map(wording.printable, values)
+        yield f"{name} is {old} before, {new} after"
+    for metric, what in (("acked_messages", "acknowledged"), ("received_messages", "received")):
+        rates = [
+            _average(run.per_second(metric, seconds) for run in side.runs)
+            for side in (before, after)
+        ]
+        if rates[0] and rates[1] and abs(rates[1] / rates[0] - 1.0) > OTHER_RATE:
+            yield f"load: {rates[0]:,.0f} messages/s were {what} before, {rates[1]:,.0f} after"
+    yield from _run_warnings((*before.runs, *after.runs), seconds)
+
+
+def _durability_warnings(before: Side, after: Side) -> Iterator[str]:
+    def both(value: Callable[[ComparedRun], object]) -> list[str]:
+        return [_distinct(value(run) for run in side.runs) for side in (before, after)]
+
+    old, new = both(lambda run: run.durability.get("level"))
+    if old != new:
+        yield f"DURABILITY differs: level {old} before, {new} after"
+    for name in _HEADLINE:
+        old, new = both(partial(_setting, name=name))
+        if old != new:
+            yield f"durability: {name} is {old} before, {new} after"
+
+
+def _run_warnings(runs: Sequence[ComparedRun], seconds: int | None) -> Iterator[str]:
+    if seconds is not None:
+        longest = max(run.soak_seconds for run in runs)
+        if seconds < longest * (1.0 - OTHER_LENGTH):
+            yield f"the soaks lasted {seconds:,} to {longest:,} s: the first {seconds:,} s are compared"
+    for path in dict.fromkeys(run.path for run in runs if not run.is_whole):
+        yield f"{path} was cut short or goes on: what there is of its soak is compared"
+    for path in dict.fromkeys(run.path for run in runs if run.verdict == "inconclusive"):
+        yield f"{path} is inconclusive by its own report"
+
+
+def _differing(one: ComparedRun, other: ComparedRun) -> Iterator[tuple[str, str, str]]:
+    if one.plan is None or other.plan is None:
+        return
+    if one.plan.broker_kind != other.plan.broker_kind:
+        yield "cluster: the broker", one.plan.broker_kind, other.plan.broker_kind
+    parts = (
+        ("load", one.plan.load, other.plan.load, _LOAD),
+        ("topic", one.plan.topic, other.plan.topic, _TOPIC),
+    )
+    for part, old, new, names in parts:
+        for name in names:
+            values = getattr(old, name), getattr(new, name)
+            if values[0] != values[1]:
+                yield f"{part}.{name}", str(values[0]), str(values[1])
+    for name in sorted(one.versions.keys() | other.versions.keys()):
+        versions = one.versions.get(name, "not there"), other.versions.get(name, "not there")
+        if versions[0] != versions[1]:
+            yield f"version of {name}", *versions
+
+
+def _setting(run: ComparedRun, name: str) -> str:
+    found = run.durability.get("settings")
+    for one in found if isinstance(found, list) else ():
+        if isinstance(one, dict) and one.get("name") == name:
+            return str(one.get("value"))
+    return "not known"
+
+
+def _distinct(values: Iterator[Any]) -> str:
+    return ", ".join(sorted({"not known" if one is None else str(one) for one in values}))
+
+
+def _costs(
+    before: Side, after: Side, seconds: int | None
+) -> Iterator[tuple[str, float | None, float | None, str]]:
+    """Give throughput and cost, the mean over the runs of a side."""
+
+    def row(
+        name: str, unit: str, of_run: Callable[[ComparedRun], float | None]
+    ) -> tuple[str, float | None, float | None, str]:
+        old, new = (_average(map(of_run, side.runs)) for side in (before, after))
+        return name, old, new, unit
+
+    yield row("acknowledged", "messages/s", lambda run: run.per_second("acked_messages", seconds))
+    yield row("received", "messages/s", lambda run: run.per_second("received_messages", seconds))
+    yield row("failed", "messages/s", lambda run: run.per_second("failed_messages", seconds))
+    yield row("skipped", "messages/s", lambda run: run.per_second("missed_messages", seconds))
+    yield row("CPU of the hosts with probes", "ratio", _cpu)
+    yield row("written to drives per message", "bytes", _written)
+    yield row("incidents that count", "", lambda run: float(len(run.counting)))
+
+
+def _cpu(run: ComparedRun) -> float | None:
+    return _average(iter(run.recorded.cpu_ratio.values()))
+
+
+def _written(run: ComparedRun) -> float | None:
+    """Return the bytes that all watched drives were written, a message; of the whole run."""
+    drives, audit = run.summary.get("drives") or {}, run.summary.get("audit") or {}
+    try:
+        total = sum(float(one["bytes"]) for one in drives.get("written", {}).values())
+        acked = float(audit.get("acked") or 0)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return total / acked if acked and total else None
+
+
+def _average(values: Iterator[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _only(side: Side, other: Side) -> Iterator[Incident]:
+    """Give the incidents that count of which the other side has none of the same kind and cause."""
+    known = {(one.kind, one.cause) for run in other.runs for one in run.counting}
+    for run in side.runs:
+        yield from (one for one in run.counting if (one.kind, one.cause) not in known)
+
+
+def _notes(before: Side, after: Side) -> Iterator[str]:
+    for side in (before, after):
+        for run in side.runs:
+            for one in run.incidents:
+                if one.note is not None:
+                    yield f"{run.path}: {one.key} is acknowledged and does not count: {one.note}"
+
+
+# --- Trends.
+
+
+@dataclass(frozen=True, slots=True)
+class TrendChange:
+    """From this run on a quantity has another level."""
+
+    name: str
+    run: ComparedRun
+    before: float
+    after: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """By quantity the value of each run, NaN where it was not measured, and the changes of level."""
+
+    runs: tuple[ComparedRun, ...]
+    values: Mapping[str, tuple[float, ...]]
+    changes: tuple[TrendChange, ...]
+
+    def unit(self, name: str) -> str:
+        """Return the unit of a quantity: latencies in seconds, the bad share of an objective as a ratio."""
+        return "seconds" if name in _QUANTILES else "ratio"
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the verdict on the last change of each quantity."""
+        last = {one.name: one.verdict for one in self.changes}
+        if len(self.runs) < MIN_TREND_RUNS:
+            return "cannot tell"
+        return comparison.overall(list(last.values()) or ["same"])
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as `--format json` prints it."""
+        return {
+            "verdict": self.verdict,
+            "runs": [
+                {
+                    "run": run.id,
+                    "path": str(run.path),
+                    "verdict": run.verdict,
+                    "incidents": len(run.counting),
+                    "values": {name: _finite(found[at]) for name, found in self.values.items()},
+                }
+                for at, run in enumerate(self.runs)
+            ],
+            "changes": [
+                {
+                    "name": one.name,
+                    "run": one.run.id,
+                    "path": str(one.run.path),
+                    "before": one.before,
+                    "after": one.after,
+                    "verdict": one.verdict,
+                }
+                for one in self.changes
+            ],
+        }
+
+
+def trend(runs: Sequence[ComparedRun], settings: Settings) -> Trend:
+    """Return how latencies and objectives went from run to run, in the order given."""
+    values: dict[str, tuple[float, ...]] = {}
+    for latency, text in LATENCIES.items():
+        for quantile in SHARES:
+            measured = (run.value(latency, quantile) for run in runs)
+            values[f"{text} {quantile}"] = tuple(measured)
+    objectives = [_objectives_of(run) for run in runs]
+    for name in dict.fromkeys(name for found in objectives for name in found):
+        values[name] = tuple(
+            found[name]["bad"] / found[name]["judged"] if name in found else math.nan
+            for found in objectives
+        )
+    values = {name: found for name, found in values.items() if any(map(math.isfinite, found))}
+    error_rate = settings.error_rate / max(1, len(values))
+    changes = []
+    for name, found in values.items():
+        there = [at for at, one in enumerate(found) if math.isfinite(one)]
+        is_share = name not in _QUANTILES
+        scaled = [found[at] if is_share else math.log(found[at]) for at in there]
+        least = 0.0 if is_share else math.log1p(settings.margin)
+        for place, before, after in comparison.level_changes(scaled, least, error_rate):
+            levels = (before, after) if is_share else (math.exp(before), math.exp(after))
+            verdict: Verdict = "worse" if after > before else "better"
+            changes.append(TrendChange(name, runs[there[place]], *levels, verdict))
+    order = {run.path: at for at, run in enumerate(runs)}
+    return Trend(tuple(runs), values, tuple(sorted(changes, key=lambda one: order[one.run.path])))
+
+
+def _incident_json(one: Incident) -> dict[str, object]:
+    return {"key": one.key, "what": one.what, "at": one.at, "cause": one.cause, "kind": one.kind}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _finite_or(value: float) -> float:
+    return value if math.isfinite(value) else 0.0

@@ -1,0 +1,657 @@
+"""The page of `soak compare`: warnings and verdict, differences, quantiles, heat maps, throughput, cost.
+
+Static SVG and tables, self-contained; a run's own page has the interactive charts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from detectors import comparison
+from detectors.comparison import Distribution, Verdict, band_edge
+from soak.core import wording
+from spark.batch.compared_run import LATENCIES, SHARES, ComparedRun, Incident, started
+from spark.batch.comparison import Comparison, Quantity, Side, Trend
+from spark.report.page import joined, table, tag
+
+_WIDTH, _HEIGHT = 460, 300
+_LEFT, _RIGHT, _TOP, _FOOT = 62, 14, 12, 34
+_HEAT_COLUMNS, _HEAT_BANDS = 160, 40
+_RATE_POINTS = 400
+_SHADES = (0.01, 0.03, 0.10, 0.30)
+_QQ_SHARES = (0.01, 0.05, *(x / 10 for x in range(1, 10)), 0.95, 0.99, 0.995, 0.999, 0.9999)
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --soft: #5d6673; --rule: #d9dee4;
+  --card: #f5f7f9; --before: #0072b2; --after: #d55e00; --same: #00795a; --worse: #b3261e; --unsure: #8a6d00;
+  --heat: 0, 90, 150; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --paper: #14181d; --soft: #9aa5b1;
+  --rule: #333b45; --card: #1c2229; --before: #56b4e9; --after: #f0a35e; --same: #2bc79a; --worse: #ff7a6e;
+  --unsure: #e6c35c; --heat: 110, 190, 245; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 62rem; color: var(--ink);
+  background: var(--paper); font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.3rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem;
+  border-bottom: 1px solid var(--rule); } h3 { font-size: .95rem; margin: 1rem 0 .3rem; }
+.verdict { font-size: 1.35rem; font-weight: 650; border-left: .5rem solid var(--unsure);
+  padding: .4rem .8rem; } .verdict.same, .verdict.better { border-color: var(--same); }
+.verdict.worse { border-color: var(--worse); }
+.warning { border: 2px solid var(--unsure); border-radius: 4px; padding: .5rem .9rem; }
+.warning ul { margin: .2rem 0; }
+td .same, td .better { color: var(--same); } td .worse { color: var(--worse); font-weight: 650; }
+td .unsure { color: var(--unsure); }
+.wide { overflow-x: auto; overflow-wrap: normal; } table { border-collapse: collapse; font-size: .92rem; }
+th, td { text-align: left; padding: .2rem .9rem .2rem 0; border-bottom: 1px solid var(--rule);
+  vertical-align: top; }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; }
+@media (max-width: 44rem) { .pair { grid-template-columns: 1fr; } }
+svg { width: 100%; height: auto; display: block; background: var(--card); border-radius: 4px; }
+.axis { font-size: 11px; fill: var(--soft); } .end { text-anchor: end; } .middle { text-anchor: middle; }
+.grid { stroke: var(--rule); } .margin { fill: var(--same); opacity: .16; }
+.diagonal { stroke: var(--soft); stroke-dasharray: 5 4; fill: none; }
+.before { stroke: var(--before); fill: none; } .after { stroke: var(--after); fill: none; }
+.range { stroke: var(--ink); stroke-width: 2.5; } .dot { fill: var(--ink); }
+.incident { stroke: var(--worse); stroke-width: 1.5; }
+.legend { color: var(--soft); font-size: .88rem; } .legend b.a { color: var(--before); }
+.legend b.b { color: var(--after); }
+.heat1 { fill: rgba(var(--heat), .12); } .heat2 { fill: rgba(var(--heat), .3); }
+.heat3 { fill: rgba(var(--heat), .5); } .heat4 { fill: rgba(var(--heat), .75); }
+.heat5 { fill: rgb(var(--heat)); }
+@media print { body { max-width: none; } .pair, tr, svg { break-inside: avoid; }
+  svg { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+"""
+
+
+def comparison_html(several: Sequence[Comparison]) -> str:
+    """Return the page of comparisons with one baseline; everything that came from outside is escaped."""
+    title = f"{_short(several[0].before)} against {', '.join(_short(one.after) for one in several)}"
+    parts = []
+    for found in several:
+        parts += list(_sections(found, is_alone=len(several) == 1))
+    return _page(title, parts)
+
+
+def trend_html(found: Trend) -> str:
+    """Return the page of a trend."""
+    changes = [
+        (
+            tag("span", one.verdict, class_=_class(one.verdict)),
+            one.name,
+            f"{one.run.path} ({started(one.run)} UTC)",
+            wording.amount(one.before, found.unit(one.name)),
+            wording.amount(one.after, found.unit(one.name)),
+        )
+        for one in found.changes
+    ]
+    parts = [
+        tag(
+            "p",
+            f"{_sentence(found.verdict)} {len(found.runs)} runs.",
+            class_=_verdict_class(found.verdict),
+        ),
+        tag("h2", "Changes of level"),
+        table(("", "quantity", "from this run on", "before", "after"), changes, numeric=3)
+        if changes
+        else tag("p", "None was found."),
+    ]
+    for name, values in found.values.items():
+        parts += [tag("h2", name), _trend_svg(found, name, values)]
+    rows = [
+        (
+            run.path.name,
+            started(run),
+            run.verdict,
+            len(run.counting),
+            *(
+                wording.amount(values[at], found.unit(name))
+                for name, values in found.values.items()
+            ),
+        )
+        for at, run in enumerate(found.runs)
+    ]
+    parts += [
+        tag("h2", "Runs"),
+        table(("run", "start, UTC", "verdict", "incidents", *found.values), rows, numeric=3),
+    ]
+    return _page(f"Trend over {len(found.runs)} runs", parts)
+
+
+def _page(title: str, parts: Sequence[object]) -> str:
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    head = joined(
+        [
+            Markup('<meta charset="utf-8">'),
+            Markup('<meta http-equiv="Content-Security-Policy" content="{}">').format(policy),
+            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+            tag("title", f"soakd: {title}"),
+            tag("style", Markup(_STYLE)),  # noqa: S704  # our own text
+        ]
+    )
+    body = tag("header", tag("h1", title)) + tag("main", joined(parts))
+    return (
+        "<!doctype html>\n" + tag("html", tag("head", head) + tag("body", body), lang="en") + "\n"
+    )
+
+
+# --- One comparison.
+
+
+def _sections(found: Comparison, *, is_alone: bool) -> Iterator[Markup]:
+    if not is_alone:
+        yield tag("h2", f"{_short(found.before)} against {_short(found.after)}")
+    if found.warnings:
+        lines = joined([tag("li", line) for line in found.warnings])
+        yield tag(
+            "div",
+            tag("b", "Differences that may explain the result") + tag("ul", lines),
+            class_="warning",
+        )
+    yield tag("p", _headline(found), class_=_verdict_class(found.verdict))
+    yield _legend(found)
+    yield tag("h2", "Differences")
+    yield _differences(found)
+    yield _forest([one for one in found.quantities if one.unit == "seconds"], found.settings.margin)
+    for latency, text in LATENCIES.items():
+        plot = _quantile_plot(found, latency)
+        if plot is not None:
+            yield tag("h2", f"Latency, {text}")
+            yield tag("div", plot + _distributions(found, latency), class_="pair")
+            yield tag(
+                "h3",
+                "Share of messages in each band of latency, by time from the start of the soak",
+            )
+            yield tag(
+                "div", joined([_heat_map(side, latency) for side in _sides(found)]), class_="pair"
+            )
+    yield tag("h2", "Throughput and cost")
+    yield _throughput(found)
+    rows = [
+        (name, *("-" if value is None else wording.amount(value, unit) for value in both))
+        for name, *both, unit in found.costs
+        if any(value is not None for value in both)
+    ]
+    yield table(("", "before", "after"), rows, numeric=1)
+    yield tag("h2", "Incidents of one side only")
+    yield _incidents(found)
+    yield tag("h2", "Phases and events")
+    yield _events(found)
+    yield tag("h2", "How it is judged")
+    yield _method(found)
+
+
+def _sides(found: Comparison) -> tuple[Side, Side]:
+    return found.before, found.after
+
+
+def _short(side: Side) -> str:
+    runs = side.runs
+    return runs[0].path.name if len(runs) == 1 else f"{side.label} ({len(runs)} runs)"
+
+
+def _legend(found: Comparison) -> Markup:
+    parts = []
+    for name, class_, side in (("Before", "a", found.before), ("After", "b", found.after)):
+        runs = "; ".join(f"{run.path} ({run.name}, {started(run)} UTC)" for run in side.runs)
+        parts.append(
+            tag("p", tag("b", f"{name}: ", class_=class_) + Markup.escape(runs), class_="legend")
+        )
+    return joined(parts)
+
+
+def _headline(found: Comparison) -> str:
+    by_verdict = [
+        f"{verdict}: {', '.join(names)}"
+        for verdict in ("worse", "cannot tell", "better", "same")
+        if (names := [one.name for one in found.quantities if one.verdict == verdict])
+    ]
+    return f"{_sentence(found.verdict)} {'; '.join(by_verdict)}"
+
+
+def _sentence(verdict: Verdict) -> str:
+    return f"{verdict.capitalize()}."
+
+
+def _class(verdict: Verdict) -> str:
+    return "unsure" if verdict == "cannot tell" else verdict
+
+
+def _verdict_class(verdict: Verdict) -> str:
+    return f"verdict {_class(verdict)}"
+
+
+def _differences(found: Comparison) -> Markup:
+    rows = []
+    for one in found.quantities:
+        detectable = one.detectable
+        shown = (
+            f"+{100 * (detectable - 1):.1f} %" if detectable and math.isfinite(detectable) else "-"
+        )
+        rows.append(
+            (
+                one.name,
+                tag("span", one.verdict, class_=_class(one.verdict)),
+                one.why,
+                wording.amount(one.before, one.unit),
+                wording.amount(one.after, one.unit),
+                shown,
+            )
+        )
+    if not rows:
+        return tag("p", "Nothing was measured on both sides.")
+    return table(("", "verdict", "why", "before", "after", "found from"), rows, numeric=3)
+
+
+def _forest(quantities: Sequence[Quantity], margin: float) -> Markup:
+    """Return the intervals of the ratios, over the band of practical equivalence."""
+    known = [one for one in quantities if one.interval is not None]
+    if not known:
+        return Markup()
+    reach = max(
+        2 * math.log1p(margin),
+        *(min(abs(math.log(edge)), 3.0) for one in known for edge in one.interval or ()),
+    )
+    width, row = 2 * _WIDTH, 26
+    height = _TOP + row * len(known) + _FOOT
+    left = 140
+
+    def x(log_ratio: float) -> float:
+        share = (min(max(log_ratio, -reach), reach) + reach) / (2 * reach)
+        return left + (width - left - _RIGHT) * share
+
+    foot = height - _FOOT
+    inner = x(math.log1p(margin)) - x(-math.log1p(margin))
+    parts = [
+        tag(
+            "rect",
+            x=f"{x(-math.log1p(margin)):.1f}",
+            y=_TOP,
+            width=f"{inner:.1f}",
+            height=foot - _TOP,
+            class_="margin",
+        ),
+        _line(x(0), _TOP, x(0), foot, "diagonal"),
+    ]
+    for place in (-1.0, -0.5, 0.0, 0.5, 1.0):
+        text = f"{100 * math.expm1(place * reach):+.3g} %"
+        parts.append(
+            _text(text, x(place * reach) + (-20 if place == 1.0 else 0), height - 12, "axis middle")
+        )
+    for at, one in enumerate(known):
+        y = _TOP + row * (at + 0.5)
+        low, high = (math.log(edge) for edge in one.interval or (1.0, 1.0))
+        middle = (low + high) / 2
+        title = tag("title", f"{one.name}: {one.verdict}; {one.why}")
+        parts.append(_text(one.name, left - 8, y + 4, "axis end"))
+        parts.append(tag("g", title + _line(x(low), y, x(high), y, "range")))
+        parts.append(tag("circle", cx=f"{x(middle):.1f}", cy=y, r=4, class_="dot"))
+    label = "Intervals of the relative difference, 95 %, over the margin"
+    return tag("svg", joined(parts), viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
+
+
+def _pooled(side: Side, latency: str) -> tuple[NDArray[np.float64], int] | None:
+    """Return the messages of all runs by band, and the first band."""
+    found = [one for run in side.runs if (one := run.distribution(latency)) is not None]
+    if not found:
+        return None
+    first = min(one.first_band for one in found)
+    last = max(one.first_band + one.counts.shape[1] for one in found)
+    sums = np.zeros(last - first)
+    for one in found:
+        begin = one.first_band - first
+        sums[begin : begin + one.counts.shape[1]] += one.counts.sum(axis=0)
+    return sums, first
+
+
+def _quantile_plot(found: Comparison, latency: str) -> Markup | None:
+    """Return quantiles of one side against the same ones of the other, both axes logarithmic."""
+    both = [_pooled(side, latency) for side in _sides(found)]
+    if both[0] is None or both[1] is None:
+        return None
+    points = []
+    for share in _QQ_SHARES:
+        values = [
+            Distribution(sums[None, :], first, 1).quantile(share)
+            for sums, first in (both[0], both[1])
+        ]
+        points.append((share, *values))
+    low = min(min(old, new) for _, old, new in points) / 1.2
+    high = max(max(old, new) for _, old, new in points) * 1.2
+    size = _HEIGHT - _TOP - _FOOT
+
+    def place(value: float) -> float:
+        return math.log(value / low) / math.log(high / low)
+
+    def x(value: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * place(value)
+
+    def y(value: float) -> float:
+        return _TOP + size * (1 - place(value))
+
+    parts = [_line(x(low), y(low), x(high), y(high), "diagonal")]
+    for level in _ticks(low, high):
+        text = wording.amount(level, "seconds")
+        parts += [
+            _line(_LEFT, y(level), _WIDTH - _RIGHT, y(level), "grid"),
+            _text(text, _LEFT - 6, y(level) + 4, "axis end"),
+        ]
+        parts.append(_text(text, x(level), _HEIGHT - 16, "axis middle"))
+    parts.append(
+        _text("before: across; after: up; dashed: equal", _WIDTH / 2, _HEIGHT - 3, "axis middle")
+    )
+    for share, old, new in points:
+        title = f"p{100 * share:g}: {wording.amount(old, 'seconds')}, then {wording.amount(new, 'seconds')}"
+        parts.append(
+            tag(
+                "circle",
+                tag("title", title),
+                cx=f"{x(old):.1f}",
+                cy=f"{y(new):.1f}",
+                r=4,
+                class_="dot",
+            )
+        )
+        if share in SHARES.values():
+            parts.append(_text(f"p{100 * share:g}", x(old) - 8, y(new) - 6, "axis end"))
+    return _svg(parts, "Quantiles after against quantiles before")
+
+
+def _distributions(found: Comparison, latency: str) -> Markup:
+    """Return the share of messages above each latency, both axes logarithmic: its tail is what matters."""
+    both = [
+        (name, _pooled(side, latency))
+        for name, side in zip(("before", "after"), _sides(found), strict=True)
+    ]
+    there = [(name, *one) for name, one in both if one is not None]
+    edges = [(band_edge(first), band_edge(first + sums.size)) for _, sums, first in there]
+    low, high = min(edge[0] for edge in edges), max(edge[1] for edge in edges)
+    least = 1.0 / max(sums.sum() for _, sums, _ in there)
+
+    def x(value: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * math.log(value / low) / math.log(high / low)
+
+    def y(share: float) -> float:
+        return _TOP + (_HEIGHT - _TOP - _FOOT) * math.log(max(share, least)) / math.log(least)
+
+    parts = [
+        _text(wording.amount(level, "seconds"), x(level), _HEIGHT - 16, "axis middle")
+        for level in _ticks(low, high)
+    ]
+    for decade in range(8):
+        share = 10.0**-decade
+        if share >= least:
+            parts.append(_line(_LEFT, y(share), _WIDTH - _RIGHT, y(share), "grid"))
+            parts.append(_text(f"{100 * share:g}%", _LEFT - 6, y(share) + 4, "axis end"))
+    for name, sums, first in there:
+        above = 1.0 - np.cumsum(sums) / sums.sum()
+        points = [
+            f"{x(band_edge(first + at + 1)):.1f} {y(float(share)):.1f}"
+            for at, share in enumerate(above.tolist())
+        ]
+        parts.append(tag("path", tag("title", name), d="M" + "L".join(points), class_=name))
+    parts.append(_text("share of messages above a latency", _WIDTH / 2, _HEIGHT - 3, "axis middle"))
+    return _svg(parts, "Share of messages above each latency, before and after")
+
+
+def _heat_map(side: Side, latency: str) -> Markup:
+    """Return the heat map of the first run of a side that has one, with its incidents."""
+    run = next((one for one in side.runs if latency in one.recorded.cells), None)
+    found = None if run is None else run.distribution(latency, most=_HEAT_COLUMNS)
+    if run is None or found is None:
+        return tag("p", "Not recorded.")
+    group = max(1, -(-found.counts.shape[1] // _HEAT_BANDS))
+    starts = np.arange(0, found.counts.shape[1], group)
+    counts = np.add.reduceat(found.counts, starts, axis=1)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
+    shade = np.where(shares > 0, 1 + np.searchsorted(np.array(_SHADES), shares, side="right"), 0)
+    width = (_WIDTH - _LEFT - _RIGHT) / shares.shape[0]
+    height = (_HEIGHT - _TOP - _FOOT) / shares.shape[1]
+    foot = _HEIGHT - _FOOT
+    parts = []
+    for level in range(1, len(_SHADES) + 2):
+        path = "".join(
+            f"M{_LEFT + column * width:.1f} {foot - (row + 1) * height:.1f}"
+            f"h{width + 0.2:.1f}v{height:.1f}h{-width - 0.2:.1f}z"
+            for column, row in np.argwhere(shade == level).tolist()
+        )
+        if path:
+            parts.append(tag("path", d=path, class_=f"heat{level}"))
+    low, high = (band_edge(found.first_band + edge) for edge in (0, int(starts[-1]) + group))
+    for value in _ticks(low, high):
+        at = foot - (foot - _TOP) * math.log(value / low) / math.log(high / low)
+        parts.append(_text(wording.amount(value, "seconds"), _LEFT - 6, at + 4, "axis end"))
+    seconds = shares.shape[0] * found.interval_seconds
+    parts += _time_axis(seconds)
+    parts += _incident_marks(run, seconds)
+    return tag(
+        "div",
+        tag("p", run.path.name, class_="legend") + _svg(parts, f"Heat map of {run.path.name}"),
+    )
+
+
+def _incident_marks(run: ComparedRun, seconds: int) -> Iterator[Markup]:
+    judged = run.judged()
+    for one in run.incidents:
+        k = _second_of(run, one)
+        if k is None or not judged.size:
+            continue
+        at = int(np.searchsorted(judged, k))
+        if at < min(seconds, judged.size):
+            x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * at / max(seconds, 1)
+            title = tag("title", f"{one.at}: {one.what}, cause {one.cause}")
+            yield tag("g", title + _line(x, _TOP, x, _HEIGHT - _FOOT, "incident"))
+
+
+def _second_of(run: ComparedRun, one: Incident) -> int | None:
+    try:
+        at = np.datetime64(one.at.removesuffix("Z"), "s").astype(np.int64)
+    except ValueError:
+        return None
+    return int(at) - run.start_wall_ns // 10**9
+
+
+def _throughput(found: Comparison) -> Markup:
+    """Return the acknowledged messages per second of both sides, aligned at the start of the soak."""
+    lines = []
+    for name, side in zip(("before", "after"), _sides(found), strict=True):
+        for run in side.runs:
+            counts = run.recorded.messages.get("acked_messages")
+            if counts is not None and counts.size:
+                step = -(-counts.size // _RATE_POINTS)
+                means = np.add.reduceat(counts, np.arange(0, counts.size, step)).astype(np.float64)
+                sizes = np.diff(np.append(np.arange(0, counts.size, step), counts.size))
+                lines.append((name, run.path.name, step, means / sizes, counts.size))
+    if not lines:
+        return tag("p", "The journals have no throughput; the table has the means.")
+    longest = max(size for *_, size in lines)
+    highest = max(float(values.max()) for *_, values, _ in lines) or 1.0
+    foot = _HEIGHT - _FOOT
+    parts = list(_time_axis(longest))
+    for share in (0.0, 0.5, 1.0):
+        y = foot - (foot - _TOP) * share
+        parts += [
+            _line(_LEFT, y, _WIDTH - _RIGHT, y, "grid"),
+            _text(f"{share * highest:,.0f}/s", _LEFT - 6, y + 4, "axis end"),
+        ]
+    for name, title, step, values, _ in lines:
+        x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * np.arange(values.size) * step / longest
+        y_values = foot - (foot - _TOP) * values / highest
+        points = [f"{a:.1f} {b:.1f}" for a, b in zip(x.tolist(), y_values.tolist(), strict=True)]
+        parts.append(tag("path", tag("title", title), d="M" + "L".join(points), class_=name))
+    return _svg(parts, "Acknowledged messages per second, before and after")
+
+
+def _incidents(found: Comparison) -> Markup:
+    rows = [
+        (side, one.at, one.what, one.cause, one.key)
+        for side, several in (("before", found.only_before), ("after", found.only_after))
+        for one in several
+    ]
+    parts = [
+        table(("only", "at", "what", "cause", "incident"), rows)
+        if rows
+        else tag(
+            "p", "None: each incident that counts has one of its kind and cause on the other side."
+        )
+    ]
+    parts += [tag("p", line) for line in found.notes]
+    return joined(parts)
+
+
+def _events(found: Comparison) -> Markup:
+    rows = []
+    for side, several in (("before", found.before.runs), ("after", found.after.runs)):
+        for run in several:
+            edges = [*run.phases.from_k[1:], None]
+            names = [
+                f"{one.phase} {one.part}".strip() + (f" {edge - one.from_k:,} s" if edge else "")
+                for one, edge in zip(run.phases.decisions, edges, strict=True)
+                if one.phase != "end"
+            ]
+            rows.append(
+                (
+                    side,
+                    run.path.name,
+                    ", ".join(names) or "-",
+                    f"{run.soak_seconds:,} s",
+                    _deletion(run),
+                )
+            )
+    return table(("", "run", "phases", "soak on record", "first deletion"), rows)
+
+
+def _deletion(run: ComparedRun) -> str:
+    retention = run.summary.get("retention")
+    happened = retention.get("happened") if isinstance(retention, Mapping) else None
+    first = happened.get("first_deletion_seconds") if isinstance(happened, Mapping) else None
+    return f"{first:,.0f} s after the load began" if isinstance(first, int | float) else "-"
+
+
+def _method(found: Comparison) -> Markup:
+    settings = found.settings
+    margin, noise = 100 * settings.margin, 100 * settings.run_noise
+    compared = (
+        "The whole soaks"
+        if found.seconds is None
+        else f"The first {found.seconds:,} s of the soaks"
+    )
+    error, power = 100 * settings.error_rate, 100 * comparison.POWER
+    texts = [
+        (
+            f"{compared} are compared, aligned at their starts. Warm-up, ramp, catch-up and drain do not "
+            "count, nor do seconds in which the client itself was the bottleneck."
+        ),
+        (
+            f"Same: two one-sided tests at 5 % put the difference within {margin:g} %. Worse or better: it "
+            f"lies beyond chance, with an error of {error:g} % over all quantities together. "
+            "Cannot tell: neither; a longer soak or more runs a side narrow the interval."
+        ),
+        (
+            "Errors come from a block bootstrap over time, whose blocks are as long as the autocorrelation "
+            "asks for (Politis and White 2004). Noise between runs is measured where a side has several "
+            f"runs; else equal runs are assumed to differ by {noise:g} % (--run-noise)."
+        ),
+        f"Found from: the least rise that is called worse in {power:.0f} % of such comparisons.",
+    ]
+    return joined([tag("p", text) for text in texts])
+
+
+# --- Trends, and what the charts share.
+
+
+def _trend_svg(found: Trend, name: str, values: Sequence[float]) -> Markup:
+    known = [value for value in values if math.isfinite(value)]
+    is_log = found.unit(name) == "seconds"
+    low, high = (min(known) / 1.1, max(known) * 1.1) if is_log else (0.0, max(*known, 1e-9) * 1.1)
+    width, foot = 2 * _WIDTH, _HEIGHT - _FOOT
+
+    def x(at: int) -> float:
+        return _LEFT + (width - _LEFT - _RIGHT) * (at + 0.5) / len(values)
+
+    def y(value: float) -> float:
+        share = math.log(value / low) / math.log(high / low) if is_log else value / high
+        return foot - (foot - _TOP) * share
+
+    parts = []
+    for level in _ticks(low, high) if is_log else (0.0, high / 2, high):
+        parts += [
+            _line(_LEFT, y(level), width - _RIGHT, y(level), "grid"),
+            _text(wording.amount(level, found.unit(name)), _LEFT - 6, y(level) + 4, "axis end"),
+        ]
+    places = {run.path: at for at, run in enumerate(found.runs)}
+    for one in found.changes:
+        if one.name == name:
+            place = places[one.run.path]
+            edge = (x(place) + x(place - 1)) / 2
+            parts.append(_line(edge, _TOP, edge, foot, "incident"))
+            parts.append(_text(f"from {one.run.path.name} on", edge + 5, _TOP + 12, "axis"))
+    points = [(x(at), y(value)) for at, value in enumerate(values) if math.isfinite(value)]
+    for (x1, y1), (x2, y2) in pairwise(points):
+        parts.append(_line(x1, y1, x2, y2, "before"))
+    for at, value in enumerate(values):
+        if math.isfinite(value):
+            title = f"{found.runs[at].path.name}: {wording.amount(value, found.unit(name))}"
+            circle = tag(
+                "circle",
+                tag("title", title),
+                cx=f"{x(at):.1f}",
+                cy=f"{y(value):.1f}",
+                r=4,
+                class_="dot",
+            )
+            parts.append(circle)
+    parts.append(
+        _text(f"runs in order of time, {len(values)}", width / 2, _HEIGHT - 8, "axis middle")
+    )
+    label = f"{name} by run"
+    return tag("svg", joined(parts), viewBox=f"0 0 {width} {_HEIGHT}", role="img", aria_label=label)
+
+
+def _svg(parts: Sequence[Markup], label: str) -> Markup:
+    box = f"0 0 {_WIDTH} {_HEIGHT}"
+    return tag("svg", joined(parts), viewBox=box, role="img", aria_label=label)
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
+    ends = {"x1": f"{x1:.1f}", "y1": f"{y1:.1f}", "x2": f"{x2:.1f}", "y2": f"{y2:.1f}"}
+    return tag("line", **ends, class_=class_)
+
+
+def _text(text: str, x: float, y: float, class_: str) -> Markup:
+    return tag("text", text, x=f"{x:.1f}", y=f"{y:.1f}", class_=class_)
+
+
+def _time_axis(seconds: int) -> list[Markup]:
+    parts = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        at = _LEFT + (_WIDTH - _LEFT - _RIGHT) * share
+        class_ = "axis end" if share == 1.0 else "axis middle"
+        parts.append(_text(_length(share * seconds), at, _HEIGHT - 16, class_))
+    parts.append(_text("from the start of the soak", _WIDTH / 2, _HEIGHT - 3, "axis middle"))
+    return parts
+
+
+def _length(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return 1, 2 and 5 times powers of ten within a range; fewer where there are many."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for digits in ((1, 2, 5), (1,)):
+        found = [
+            float(f"{digit}e{power}")
+            for power in range(first, last + 1)
+            for digit in digits
+            if low <= float(f"{digit}e{power}") <= high
+        ]
+        if len(found) <= 7:  # noqa: PLR2004  # more would run into each other
+            return found
+    return found

@@ -1,0 +1,264 @@
+"""`soak compare`, `soak list` and `soak acknowledge`: what people and pipelines are told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from soak.app.comparison import compare_runs, compare_trend
+from soak.cli.main import build
+from soak.core.errors import PlanError, RunFolderError
+from soak.store.run_folder import RunFolder
+from spark.batch.compared_run import acknowledge, read_compared
+from spark.batch.comparison import Settings
+from tests.support.compared import ComparedShape, write_compared_run, write_summary
+from tests.support.paths import RECORDED
+
+SHAPE = ComparedShape()
+OBJECTIVE = {
+    "objective": "p99 publish <= 50ms for 99% of minutes",
+    "unit": "minutes",
+    "bad": 0,
+    "judged": 2000,
+    "target_ratio": 0.99,
+    "state": "kept",
+}
+
+
+def soak(*arguments: object) -> Result:
+    words = [str(one) for one in arguments]
+    return CliRunner().invoke(build(words[:1]), words)
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> Path:
+    return write_compared_run(tmp_path / "before", SHAPE)
+
+
+def test_a_run_with_itself_is_the_same(before: Path) -> None:
+    done = soak("compare", before, before)
+
+    assert done.exit_code == 0
+    assert "Verdict: same (margin 5 %)" in done.output
+    assert "WARNING" not in done.output
+
+
+def test_an_equal_run_is_the_same_and_a_slower_one_worse(before: Path, tmp_path: Path) -> None:
+    equal = write_compared_run(tmp_path / "equal", replace(SHAPE, seed=2))
+    slower = write_compared_run(tmp_path / "slower", replace(SHAPE, seed=3, factor=1.2))
+
+    same, worse = compare_runs([before, equal, slower], Settings())
+
+    assert {one.name: one.verdict for one in same.quantities[:2]} == {
+        "publish p50": "same",
+        "publish p99": "same",
+    }
+    assert [one.verdict for one in worse.quantities][:2] == ["worse", "worse"]
+    low, high = worse.quantities[1].interval or (0.0, 0.0)
+    assert low < 1.2 < high
+
+
+def test_the_warm_up_does_not_count(before: Path) -> None:
+    """It is fifty times as slow."""
+    assert read_compared(before).value("publish", "p99.9") < 0.004
+
+
+def test_a_pipeline_gets_exit_code_json_and_junit(before: Path, tmp_path: Path) -> None:
+    slower = write_compared_run(tmp_path / "slower", replace(SHAPE, seed=3, factor=1.5))
+    out, junit = tmp_path / "out.json", tmp_path / "out.xml"
+
+    done = soak("compare", before, slower, "--json", out, "--junit", junit)
+
+    assert done.exit_code == 3
+    body = json.loads(out.read_text())
+    assert body["verdict"] == "worse"
+    assert body["comparisons"][0]["quantities"][1]["name"] == "publish p99"
+    suite = ET.parse(junit).getroot()[0]  # our own file
+    assert suite.get("failures") == str(len(suite.findall("testcase/failure"))) == "3"
+
+
+def test_other_durability_is_the_first_line_after_the_names(before: Path, tmp_path: Path) -> None:
+    other = write_compared_run(tmp_path / "other", replace(SHAPE, seed=2, level=1))
+
+    lines = soak("compare", before, other).output.splitlines()
+
+    assert lines[1] == "WARNING: DURABILITY differs: level 2 before, 1 after"
+    assert lines[2] == "WARNING: durability: acks is all before, 1 after"
+
+
+def test_a_run_that_was_cut_short_is_compared_as_far_as_it_goes(
+    before: Path, tmp_path: Path
+) -> None:
+    short = write_compared_run(
+        tmp_path / "short", replace(SHAPE, seed=2, seconds=80, is_ended=False)
+    )
+
+    (found,) = compare_runs([before, short], Settings())
+
+    assert found.seconds == 80
+    assert "the soaks lasted 80 to 120 s: the first 80 s are compared" in found.warnings
+    assert (
+        f"{short} was cut short or goes on: what there is of its soak is compared" in found.warnings
+    )
+
+
+def test_a_folder_of_runs_is_one_side_whose_noise_is_measured(tmp_path: Path) -> None:
+    for side, factor in (("old", 1.0), ("new", 1.3)):
+        for seed in range(3):
+            shape = replace(SHAPE, seed=seed + int(100 * factor), factor=factor, seconds=40)
+            write_compared_run(tmp_path / side / f"{side}-{seed}", shape)
+
+    (found,) = compare_runs([tmp_path / "old", tmp_path / "new"], Settings())
+
+    assert found.quantities[0].verdict == "worse"
+    assert "noise between runs measured" in found.quantities[0].why
+
+
+def test_an_objective_that_was_kept_and_then_missed_is_worse(before: Path, tmp_path: Path) -> None:
+    write_summary(RunFolder(before), replace(SHAPE, objectives=[OBJECTIVE]))
+    missed = OBJECTIVE | {"bad": 40, "state": "missed"}
+    after = write_compared_run(tmp_path / "after", replace(SHAPE, seed=2, objectives=[missed]))
+
+    (found,) = compare_runs([before, after], Settings())
+
+    objective = found.quantities[-1]
+    assert (objective.name, objective.verdict) == (OBJECTIVE["objective"], "worse")
+    assert (objective.before, objective.after) == (0.0, 0.02)
+
+
+def test_an_acknowledged_incident_counts_no_more(before: Path, tmp_path: Path) -> None:
+    after = write_compared_run(
+        tmp_path / "after", replace(SHAPE, seed=2, incidents=["leader_move"])
+    )
+    known = compare_runs([before, after], Settings())[0]
+
+    done = soak("acknowledge", after, "leader_move", "--note", "brokers were rolled")
+
+    assert done.exit_code == 0
+    assert [one.cause for one in known.only_after] == ["leader_move"]
+    (found,) = compare_runs([before, after], Settings())
+    assert found.only_after == ()
+    assert found.after.runs[0].verdict == "clean"
+    assert found.notes == (
+        f"{after}: run-after-leader_move is acknowledged and does not count: brokers were rolled",
+    )
+
+
+def test_an_unknown_incident_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    run = write_compared_run(tmp_path / "run", replace(SHAPE, incidents=["leader_move"]))
+
+    with pytest.raises(RunFolderError, match="no incident '7'; its incidents: run-run-leader_move"):
+        acknowledge(run, "7", "why")
+
+
+def test_the_trend_over_thirty_runs_names_the_run_of_the_one_change(tmp_path: Path) -> None:
+    for at in range(30):
+        factor = 1.0 if at < 18 else 1.15
+        shape = replace(SHAPE, seconds=20, seed=at, day=at, factor=factor)
+        write_compared_run(tmp_path / f"night-{at:02d}", shape)
+
+    found, skipped = compare_trend(tmp_path, Settings())
+
+    assert {one.run.path.name for one in found.changes if one.name == "publish p99"} == {"night-18"}
+    assert (found.verdict, skipped) == ("worse", [])
+
+
+def test_a_trend_without_a_change_is_the_same(tmp_path: Path) -> None:
+    for at in range(12):
+        write_compared_run(
+            tmp_path / f"night-{at:02d}", replace(SHAPE, seconds=20, seed=at, day=at)
+        )
+    (tmp_path / "night-03" / "report" / "summary.json").unlink()
+
+    found, skipped = compare_trend(tmp_path, Settings())
+
+    assert (found.verdict, len(found.runs)) == ("same", 11)
+    assert "night-03 has no report yet" in skipped[0]
+
+
+def test_a_report_of_an_older_version_asks_for_a_new_one(before: Path) -> None:
+    summary = RunFolder(before).summary
+    body = json.loads(summary.read_text())
+    summary.write_text(json.dumps({key: value for key, value in body.items() if key != "soak"}))
+
+    with pytest.raises(RunFolderError) as error:
+        read_compared(before)
+
+    assert str(error.value) == (
+        f"{summary} has no 'soak': an older version of soakd made it; make it with `soak report {before}`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("report/summary.json", "{"),
+        ("report/summary.json", '{"verdict": "clean", "findings": 7, "audit": {}, "soak": {}}'),
+        ("acknowledged.json", '{"incident": 1}'),
+        ("run.json", "[]"),
+    ],
+)
+def test_a_damaged_file_is_named(before: Path, name: str, text: str) -> None:
+    (before / name).write_text(text)
+
+    with pytest.raises(RunFolderError, match=str(before / name)):
+        read_compared(before)
+
+
+def test_one_run_alone_is_a_wrong_call(before: Path) -> None:
+    with pytest.raises(PlanError, match="at least two runs"):
+        compare_runs([before], Settings())
+
+
+def test_a_benchmark_result_can_be_a_side(before: Path) -> None:
+    result = next(iter(sorted((RECORDED / "omb").glob("*.json"))))
+
+    (found,) = compare_runs([result, before], Settings())
+    (itself,) = compare_runs([result, result], Settings())
+
+    assert "a run is compared with a benchmark result" in " ".join(found.warnings)
+    assert itself.verdict == "same"
+
+
+def test_what_was_read_is_kept_and_read_anew_when_damaged(before: Path) -> None:
+    first = read_compared(before).value("publish", "p99")
+    kept = before / "digests" / "latencies.npz"
+    assert kept.is_file()
+
+    assert read_compared(before).value("publish", "p99") == first
+    kept.write_bytes(kept.read_bytes()[:100])
+    assert read_compared(before).value("publish", "p99") == first
+
+
+def test_the_page_is_self_contained_and_escapes_what_it_shows(before: Path, tmp_path: Path) -> None:
+    hostile = write_compared_run(
+        tmp_path / "<script>alert(1)<", replace(SHAPE, seed=2, incidents=["<img src=x>"])
+    )
+    page = tmp_path / "page.html"
+
+    soak("compare", before, hostile, "--page", page)
+
+    text = page.read_text()
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "http" not in text.replace("http-equiv", "")
+    assert text.count("<svg") == 6
+
+
+def test_the_list_has_each_run_once_in_order_of_time(tmp_path: Path) -> None:
+    write_compared_run(tmp_path / "b", replace(SHAPE, seconds=20, day=0))
+    write_compared_run(tmp_path / "a", replace(SHAPE, seconds=20, day=1, incidents=["x"]))
+    (tmp_path / "current").symlink_to("a")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "run.json").write_text("[]")
+
+    lines = soak("list", tmp_path).output.splitlines()
+
+    assert [line.split()[0] for line in lines] == ["run", "b", "a", "c"]
+    assert lines[2].split()[-3:] == ["4", "ms", "1"]
+    assert "run.json is damaged" in lines[3]
