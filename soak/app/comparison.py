@@ -16,6 +16,7 @@ from soak.store.run_folder import RunFolder, read_run
 from spark.batch.compared_run import acknowledge, read_acknowledged, read_compared, started
 from spark.batch.comparison import (
     MIN_TREND_RUNS,
+    MOST_DETECTABLE,
     Comparison,
     Quantity,
     Settings,
@@ -124,7 +125,7 @@ def change_text(one: Quantity) -> str:
 
 def detectable_text(one: Quantity) -> str:
     """Return the least change that is found four times in five."""
-    if one.detectable is None or not math.isfinite(one.detectable):
+    if one.detectable is None or one.detectable > MOST_DETECTABLE:
         return "-"
     return f"+{100.0 * (one.detectable - 1.0):.1f} %"
 

@@ -21,6 +21,8 @@ from soak.store.run_folder import RunFolder, read_run
 from spark.batch.compared_run import LATENCIES, SHARES, ComparedRun, Incident, read_compared
 
 OTHER_LENGTH = 0.05
+MOST_DETECTABLE = 10.0
+"""A ratio above it is no power worth stating."""
 OTHER_RATE = 0.02
 MIN_TREND_RUNS = 6
 _HEADLINE = ("acks", "replication factor", "min.insync.replicas", "flush.messages", "flush.ms")
@@ -227,7 +229,9 @@ def _why(found: Difference, settings: Settings, verdict: Verdict) -> str:
     if found.error == 0.0:
         return "the same runs on both sides"
     low, high = (f"{100.0 * (one - 1.0):+.1f}" for one in found.interval())
-    noise = "measured" if found.is_noise_measured else f"assumed {settings.run_noise:.2g}"
+    noise = (
+        "measured" if found.is_noise_measured else f"assumed to be {100 * settings.run_noise:g} %"
+    )
     margin = f"{100.0 * settings.margin:g} %"
     meaning = {
         "same": f"shown to lie within {margin}",

@@ -17,7 +17,7 @@ from detectors import comparison
 from detectors.comparison import Distribution, Verdict, band_edge
 from soak.core import wording
 from spark.batch.compared_run import LATENCIES, SHARES, ComparedRun, Incident, started
-from spark.batch.comparison import Comparison, Quantity, Side, Trend
+from spark.batch.comparison import MOST_DETECTABLE, Comparison, Quantity, Side, Trend
 from spark.report.page import joined, table, tag
 
 _WIDTH, _HEIGHT = 460, 300
@@ -135,7 +135,9 @@ def _page(title: str, parts: Sequence[object]) -> str:
     )
     body = tag("header", tag("h1", title)) + tag("main", joined(parts))
     return (
-        "<!doctype html>\n" + tag("html", tag("head", head) + tag("body", body), lang="en") + "\n"
+        Markup("<!doctype html>\n")
+        + tag("html", tag("head", head) + tag("body", body), lang="en")
+        + "\n"
     )
 
 
@@ -166,17 +168,15 @@ def _sections(found: Comparison, *, is_alone: bool) -> Iterator[Markup]:
                 "h3",
                 "Share of messages in each band of latency, by time from the start of the soak",
             )
-            yield tag(
-                "div", joined([_heat_map(side, latency) for side in _sides(found)]), class_="pair"
-            )
+            yield tag("div", _heat_maps(found, latency), class_="pair")
     yield tag("h2", "Throughput and cost")
-    yield _throughput(found)
     rows = [
         (name, *("-" if value is None else wording.amount(value, unit) for value in both))
         for name, *both, unit in found.costs
         if any(value is not None for value in both)
     ]
-    yield table(("", "before", "after"), rows, numeric=1)
+    costs = table(("", "before", "after"), rows, numeric=1)
+    yield tag("div", _throughput(found) + costs, class_="pair")
     yield tag("h2", "Incidents of one side only")
     yield _incidents(found)
     yield tag("h2", "Phases and events")
@@ -206,11 +206,11 @@ def _legend(found: Comparison) -> Markup:
 
 def _headline(found: Comparison) -> str:
     by_verdict = [
-        f"{verdict}: {', '.join(names)}"
+        f"{verdict} for {', '.join(names)}"
         for verdict in ("worse", "cannot tell", "better", "same")
         if (names := [one.name for one in found.quantities if one.verdict == verdict])
     ]
-    return f"{_sentence(found.verdict)} {'; '.join(by_verdict)}"
+    return f"{_sentence(found.verdict)} {'; '.join(by_verdict).capitalize()}."
 
 
 def _sentence(verdict: Verdict) -> str:
@@ -230,7 +230,9 @@ def _differences(found: Comparison) -> Markup:
     for one in found.quantities:
         detectable = one.detectable
         shown = (
-            f"+{100 * (detectable - 1):.1f} %" if detectable and math.isfinite(detectable) else "-"
+            f"+{100 * (detectable - 1):.1f} %"
+            if detectable and detectable <= MOST_DETECTABLE
+            else "-"
         )
         rows.append(
             (
@@ -280,7 +282,7 @@ def _forest(quantities: Sequence[Quantity], margin: float) -> Markup:
     for place in (-1.0, -0.5, 0.0, 0.5, 1.0):
         text = f"{100 * math.expm1(place * reach):+.3g} %"
         parts.append(
-            _text(text, x(place * reach) + (-20 if place == 1.0 else 0), height - 12, "axis middle")
+            _text(text, x(place * reach) - 24 * (place == 1.0), height - 12, "axis middle")
         )
     for at, one in enumerate(known):
         y = _TOP + row * (at + 0.5)
@@ -398,12 +400,25 @@ def _distributions(found: Comparison, latency: str) -> Markup:
     return _svg(parts, "Share of messages above each latency, before and after")
 
 
-def _heat_map(side: Side, latency: str) -> Markup:
-    """Return the heat map of the first run of a side that has one, with its incidents."""
-    run = next((one for one in side.runs if latency in one.recorded.cells), None)
-    found = None if run is None else run.distribution(latency, most=_HEAT_COLUMNS)
-    if run is None or found is None:
-        return tag("p", "Not recorded.")
+def _heat_maps(found: Comparison, latency: str) -> Markup:
+    """Return the heat map of the first run of each side that has one, with one axis of latency."""
+    drawn = []
+    for side in _sides(found):
+        run = next((one for one in side.runs if latency in one.recorded.cells), None)
+        one = None if run is None else run.distribution(latency, most=_HEAT_COLUMNS)
+        if run is not None and one is not None:
+            drawn.append((run, one))
+    first = min(one.first_band for _, one in drawn)
+    last = max(one.first_band + one.counts.shape[1] for _, one in drawn)
+    return joined([_heat_map(run, one, first, last) for run, one in drawn])
+
+
+def _heat_map(run: ComparedRun, one: Distribution, first: int, last: int) -> Markup:
+    """Return the heat map of a run over bands [first, last), with its incidents."""
+    begin = one.first_band - first
+    counts = np.zeros((one.counts.shape[0], last - first))
+    counts[:, begin : begin + one.counts.shape[1]] = one.counts
+    found = Distribution(counts, first, one.interval_seconds)
     group = max(1, -(-found.counts.shape[1] // _HEAT_BANDS))
     starts = np.arange(0, found.counts.shape[1], group)
     counts = np.add.reduceat(found.counts, starts, axis=1)

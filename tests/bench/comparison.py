@@ -35,7 +35,7 @@ from tests.support.paths import RECORDED
 
 RESULT = Path("build/bench/compare.json")
 RATIOS = (1.0, 1.05, 1.1, 1.2)
-MARGIN, RUN_NOISE = 0.05, 0.01
+MARGINS, RUN_NOISE = (0.05, 0.1), 0.01
 ERROR_RATE = 0.05 / 6  # as for three quantiles of two latencies
 PAIRS = 20
 _DEALT_SECONDS = 60
@@ -60,14 +60,15 @@ def main() -> int:
     """Measure, print the table, and write the result."""
     parser = argparse.ArgumentParser(prog="make bench-compare", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")
+    parser.add_argument("--pairs", type=int, default=100, help="of simulated runs")
     parser.add_argument("--run", type=Path, action="append", default=[], help="a recorded run")
     parser.add_argument("--from-second", type=int, default=0, help="of its soak")
     arguments = parser.parse_args()
-    pairs, seconds = (10, 600) if arguments.quick else (100, 3600)
+    pairs, seconds = (10, 600) if arguments.quick else (arguments.pairs, 3600)
     found = [*_simulated(pairs, seconds), *_recorded_quantiles()]
     for path in arguments.run:
         found += _recorded_run(path, arguments.from_second)
-    Console().print(_table(found))
+    Console(width=140).print(_table(found))
     RESULT.parent.mkdir(parents=True, exist_ok=True)
     RESULT.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n")
     return 0
@@ -115,7 +116,7 @@ def _simulated(pairs: int, seconds: int) -> Iterator[Figure]:
                 by_case.setdefault((name, ratio), []).append(one)
     for (name, ratio), several in by_case.items():
         title = f"simulated, {seconds} s, {name} {100 * (ratio - 1):+.0f} %"
-        yield _figure(title, several, None if ratio == 1.0 else ratio)
+        yield from _figures(title, several, None if ratio == 1.0 else ratio)
 
 
 def _recorded_quantiles() -> Iterator[Figure]:
@@ -131,7 +132,7 @@ def _recorded_quantiles() -> Iterator[Figure]:
             )
 
         title = f"recorded, {path.name.removesuffix('_seconds.csv.gz')}"
-        yield _figure(title, _dealt(values.size, of_side))
+        yield from _figures(title, _dealt(values.size, of_side))
 
 
 def _recorded_run(path: Path, first: int) -> Iterator[Figure]:
@@ -155,7 +156,7 @@ def _recorded_run(path: Path, first: int) -> Iterator[Figure]:
                 return estimate(str(chosen[0]), part, share)
 
             title = f"recorded, {path.name}, {latency} {name}, {counts.shape[0]} s"
-            yield _figure(title, _dealt(counts.shape[0], of_side))
+            yield from _figures(title, _dealt(counts.shape[0], of_side))
 
 
 def _dealt(size: int, of_side: Callable[[NDArray[np.int64]], Estimate]) -> list[Difference]:
@@ -173,9 +174,18 @@ def _dealt(size: int, of_side: Callable[[NDArray[np.int64]], Estimate]) -> list[
     return found
 
 
-def _figure(title: str, several: Sequence[Difference], ratio: float | None = None) -> Figure:
-    verdicts = Counter(one.verdict(MARGIN, ERROR_RATE) for one in several)
-    stated = [one.power(ratio, MARGIN, ERROR_RATE) for one in several] if ratio else []
+def _figures(
+    title: str, several: Sequence[Difference], ratio: float | None = None
+) -> Iterator[Figure]:
+    for margin in MARGINS:
+        yield _figure(f"{title}, margin {100 * margin:g} %", several, ratio, margin)
+
+
+def _figure(
+    title: str, several: Sequence[Difference], ratio: float | None, margin: float
+) -> Figure:
+    verdicts = Counter(one.verdict(margin, ERROR_RATE) for one in several)
+    stated = [one.power(ratio, margin, ERROR_RATE) for one in several] if ratio else []
     widths = [
         math.log(one.interval()[1] / one.interval()[0]) / 2
         for one in several
@@ -194,8 +204,8 @@ def _figure(title: str, several: Sequence[Difference], ratio: float | None = Non
 
 
 def _table(found: Sequence[Figure]) -> Table:
-    shown = Table(title=f"soak compare, margin {100 * MARGIN:g} %", title_justify="left")
-    shown.add_column("pairs of runs")
+    shown = Table(title="soak compare", title_justify="left")
+    shown.add_column("pairs of runs", no_wrap=True)
     for name in ("pairs", "same", "worse", "better", "cannot tell", "stated power", "+- %"):
         shown.add_column(name, justify="right")
     for one in found:

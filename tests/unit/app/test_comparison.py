@@ -244,6 +244,7 @@ def test_the_page_is_self_contained_and_escapes_what_it_shows(before: Path, tmp_
     soak("compare", before, hostile, "--page", page)
 
     text = page.read_text()
+    assert text.startswith("<!doctype html>")
     assert "<script" not in text
     assert "<img" not in text
     assert "http" not in text.replace("http-equiv", "")
