@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soak.core.model import Change, Column
-from soak.core.series import SeriesId, parse_series, series_name
+from soak.core.series import SeriesId, column_name, parse_series, series_name
 
 LATENCIES = ("end_to_end_latency_seconds", "publish_latency_seconds")
 QUANTILES = ("0.99", "0.999", "0.5")  # in the order in which a finding is named after them
@@ -36,6 +36,11 @@ _BUSY_CORES = 0.85
 _STARVED_RATIO = 0.5
 """A client that used so much of a core, was away for so long or waited so much for a processor may itself be
 the reason that nothing was acknowledged."""
+LEAST_WAIT = 1.0
+"""Seconds from which on a message that waits says how large latency is at least."""
+_BOUNDED = [
+    column_name("publish_latency_seconds", (("quantile", quantile),)) for quantile in QUANTILES[:2]
+]
 ChangeId = tuple[str, int]
 """Series and raise of a change: what stays when its onset is refined."""
 _Found = TypeVar("_Found")
@@ -133,6 +138,40 @@ class Client:
             and self.value(second, "callback_delay_seconds") < AWAY_SECONDS
             and self.value(second, "process_cpu_waiting_ratio") < _STARVED_RATIO
         )
+
+
+def waiting_of(series: str) -> str | None:
+    """Return the series of the wait that bounds a latency from below; None for one without."""
+    found = parse_series(series)
+    is_bounded = column_name(found.metric, found.labels) in _BOUNDED
+    return series_name(found.source, WAITING) if is_bounded else None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Where a producer's records say how long the oldest message has waited, and which latencies that bounds.
+
+    In a second without an acknowledgement no latency is known, only that it will be at least this long: for
+    the oldest message, so for the high quantiles of all messages. Whole seconds are recorded, so a wait below
+    one says nothing.
+    """
+
+    seconds: int | None
+    latencies: Sequence[int]
+
+    @classmethod
+    def of(cls, _source: str, columns: Sequence[Column]) -> Waiting:
+        at = {column.name: i for i, column in enumerate(columns)}
+        return cls(at.get(WAITING), [at[name] for name in _BOUNDED if name in at])
+
+    def as_latencies(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the values of a second, shape (columns,), with the wait in place of unknown latencies."""
+        if self.seconds is None or not values[self.seconds] >= LEAST_WAIT:
+            return values
+        found, places = values.copy(), list(self.latencies)
+        known = np.isfinite(values[places])
+        found[places] = np.where(known, values[places], values[self.seconds])
+        return found
 
 
 def value_at(second: Second, place: int | None) -> float:

@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import minimum_effect, outage
-from detectors.client_seconds import LONG_GAP_SECONDS, BySource, Second, is_headline, latency_of
+from detectors.client_seconds import (
+    LONG_GAP_SECONDS,
+    BySource,
+    Second,
+    Waiting,
+    is_headline,
+    latency_of,
+)
 from detectors.kinds import drift, spikes, tail
 from detectors.kinds.recent_rows import MINUTE, Recent
 from detectors.kinds.tail import NearSteps
@@ -99,6 +106,7 @@ class Panel:
         self._sources: dict[str, dict[str, _Watched]] = {}  # series by name with the source
         self._near = NearSteps()
         self._places: BySource[list[_Place]] = BySource()
+        self._waiting: BySource[Waiting] = BySource()
 
     def update(
         self,
@@ -121,7 +129,9 @@ class Panel:
         moment = self._steps.gate(source).take(k, epoch, phase, is_valid=valid)
         if not moment.is_new:
             return outages
-        steps = self._steps.take(source, columns, k, values, moment, following)
+        waiting = self._waiting.get(source, columns, Waiting.of)
+        second = dataclasses.replace(second, values=waiting.as_latencies(values))
+        steps = self._steps.take(source, columns, k, second.values, moment, following)
         others = self._with_other_kinds(source, columns, second, moment, steps, following)
         return [*outages, *others]
 

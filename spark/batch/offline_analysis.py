@@ -12,7 +12,7 @@ import numpy as np
 
 from detectors import kinds, level_shift, outage
 from detectors.attribution import NO_CAUSE, attribute, attribute_breach
-from detectors.client_seconds import Second, is_headline
+from detectors.client_seconds import LEAST_WAIT, Second, is_headline, waiting_of
 from detectors.incidents import Incident, group, improvements, is_regression
 from detectors.offline.steps import Config, detect_together
 from soak.core.model import Change, Column, Finding, Series
@@ -25,7 +25,7 @@ from soak.runtime.incident_size import IncidentSize
 from soak.store.journal.history import History
 from soak.store.journal.reader import sources
 from spark.batch.digest import RoughSeconds
-from spark.batch.timeline import Timeline
+from spark.batch.timeline import Floats, Ints, Timeline
 from spark.streaming.attribution import (
     finding_of,
     nearby_of,
@@ -166,7 +166,7 @@ def offline_changes(timeline: Timeline, each: Each = each_here) -> list[tuple[Ch
     """
     many = []
     for name in headlines(timeline):
-        k, values = timeline.series[name]
+        k, values = _with_waiting(timeline, name)
         invalid = np.array(list(timeline.invalid.get(source_of(name), {})), dtype=np.int64)
         invalid = invalid // timeline.step * timeline.step
         keep = timeline.is_soak(k) & ~np.isin(k, invalid) & (values > 0)
@@ -175,6 +175,16 @@ def offline_changes(timeline: Timeline, each: Each = each_here) -> list[tuple[Ch
         tuple(_within_buckets(change, timeline.step) for change in changes)
         for changes in changes_together(many, step_config(timeline.plan), each)
     ]
+
+
+def _with_waiting(timeline: Timeline, name: str) -> tuple[Ints, Floats]:
+    """Return seconds and values of a latency; without a value it is at least what a message has waited."""
+    k, values = timeline.series[name]
+    waited_k, waited = timeline.series.get(waiting_of(name) or "", (k[:0], values[:0]))
+    is_bound = (waited >= LEAST_WAIT) & ~np.isin(waited_k, k)
+    k, values = np.append(k, waited_k[is_bound]), np.append(values, waited[is_bound])
+    order = np.argsort(k)
+    return k[order], values[order]
 
 
 def _within_buckets(change: Change, step: int) -> Change:
