@@ -1,4 +1,4 @@
-"""Commands that analyse what was recorded, or hand it on: detect, calibrate, export, fleet, compare and list."""
+"""Commands that analyse what was recorded, or hand it on: detect, calibrate, export, fleet, compare, list."""
 
 from __future__ import annotations
 
