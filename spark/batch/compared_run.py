@@ -167,7 +167,7 @@ class ComparedRun:
 
     @property
     def counting(self) -> list[Incident]:
-        """Return the incidents about the cluster that nobody acknowledged."""
+        """Return the incidents about the cluster that were not acknowledged."""
         return [one for one in self.incidents if one.counts and one.note is None]
 
     @property

@@ -241,7 +241,7 @@ def shares(timeline: Timeline, metric: str, bucket: int) -> tuple[list[float], F
     starts = np.arange(0, fine.shape[1], max(1, bucket // timeline.step))
     above = np.add.reduceat(fine, starts, axis=1)
     between = above[:-1] - above[1:]
-    between[-1] += above[-1]  # nobody tells these apart
+    between[-1] += above[-1]  # no bound lies between these
     used = np.flatnonzero(between.sum(axis=1))
     if used.size == 0:
         return None

@@ -699,7 +699,7 @@ def _differing(name: str, other: str) -> int:
 
 
 def _label_of(name: str, addresses: Mapping[str, str]) -> str:
-    """Return what tells a series from others of its metric: its host, drive, broker, topic."""
+    """Return what sets a series apart from others of its metric: its host, drive, broker, topic."""
     found = parse_series(name)
     host = host_of(found.source) or found.source
     parts = [

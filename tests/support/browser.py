@@ -1,4 +1,4 @@
-"""A real Chromium, driven over its debugging pipe: what a reader of a report sees, clicks and is told."""
+"""A real Chromium, driven over its debugging pipe: what a reader of a report sees, clicks and reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`soak compare`, `soak list` and `soak acknowledge`: what people and pipelines are told."""
+"""`soak compare`, `soak list` and `soak acknowledge`: what they print and write."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_the_error_does_not_depend_on_the_scale(seed: int, factor: float) -> Non
 
 
 def test_runs_of_one_side_state_the_noise_between_runs() -> None:
-    """Of two runs a side, each known exactly and 10 % apart, 5 % cannot be told."""
+    """Of two runs a side, each known exactly and 10 % apart, 5 % cannot be shown."""
     before = [Estimate("a", 0.0, 1e-4, 100), Estimate("b", 0.1, 1e-4, 100)]
     after = [Estimate("c", 0.05, 1e-4, 100), Estimate("d", 0.15, 1e-4, 100)]
 
@@ -221,7 +221,7 @@ def test_equal_runs_rarely_have_a_change_of_level() -> None:
 
 
 def test_the_verdict_on_all_is_the_most_urgent() -> None:
-    """Worse before what cannot be told, and that before better."""
+    """Worse before what cannot be decided, and that before better."""
     assert overall(["same", "better", "cannot tell", "worse"]) == "worse"
     assert overall(["same", "better", "cannot tell"]) == "cannot tell"
     assert overall(["same", "better"]) == "better"
