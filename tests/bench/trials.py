@@ -52,8 +52,10 @@ def keep(run_dir: Path, archive: Path) -> None:
         for name in sources(source.journal):
             for path in segments(source.journal / name):
                 _copy_small(path, folder.journal / name / path.name)
-        with tarfile.open(archive, "w:xz", preset=9) as found:
+        whole = archive.with_name(f"{archive.name}.part")  # an interrupted one is not an archive
+        with tarfile.open(whole, "w:xz", preset=9) as found:
             found.add(folder.path, arcname=".")
+        whole.replace(archive)
 
 
 def _copy_small(path: Path, target: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soak.app.trials import judged, possible_kinds, trial_of
+from soak.app.trials import RESULT, judged, possible_kinds, trial_of
 from soak.core.errors import LabError, PlanError
 from soak.core.plan.plan import Lab
 from soak.core.plan.text import Document, validated
@@ -39,7 +39,7 @@ from soak.service import children
 from soak.store.findings.store import FindingsStore
 from soak.store.journal.reader import read_source, sources
 from soak.store.run_folder import RunFolder
-from tests.bench.trials import keep
+from tests.bench.trials import FOLDER, USES, keep
 from tests.support.alerting.findings import SERIES, finding
 from tests.support.fakes import FakeClock
 from tests.support.lab.sleeping_broker import SleepingBroker
@@ -314,3 +314,16 @@ def test_a_kept_trial_has_what_a_replay_needs_and_is_small(tmp_path: Path) -> No
         1 for name in sources(folder.journal) for _ in read_source(folder.journal, name)
     )
     assert not any(one.histograms or one.received or one.acknowledged for one in records)
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [path for use in USES for path in sorted((FOLDER / use).glob("*.tar.xz"))],
+    ids=lambda path: path.name,
+)
+def test_each_trial_in_the_repository_is_whole(archive: Path) -> None:
+    with tarfile.open(archive) as found:
+        names = found.getnames()
+
+    assert f"./lab/{RESULT}" in names
+    assert sum(name.startswith("./journal/") and name.endswith(".jsonl") for name in names) >= 3
