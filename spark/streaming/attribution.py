@@ -31,7 +31,7 @@ from soak.store.run_folder import RunFolder, read_phases, read_run
 
 BEFORE_SECONDS = 600  # looked at around an onset
 AFTER_SECONDS = 300
-SOON_SECONDS = 20  # of the new level before a cause is reported: a reader waits for it
+SOON_SECONDS = 15  # of the new level before a cause is reported: a reader waits for it
 SETTLE_SECONDS = 22  # before that none is known, beyond what the slowest channel lags
 BREACH_SECONDS = 60  # of patience for the cause of an incident in which a budget was spent
 PATIENCE_SECONDS = 10  # for a source that has fallen silent

@@ -130,7 +130,7 @@ def test_a_step_as_our_detector_starts_is_ours_until_it_outlasts_that(
     folder = begun(restarted, tmp_path / "r")
     judge = attribution(folder)
     found = []
-    for end in (ONSET + SOON_SECONDS + 1, 240, ONSET + AFTER_SECONDS + 1):
+    for end in (ONSET + 21, 240, ONSET + AFTER_SECONDS + 1):
         grow(restarted, folder, end)
         judge.advance([STEP])
         found.append(findings(folder)[0].cause)
@@ -158,7 +158,7 @@ def test_what_was_the_client_s_does_not_hide_what_the_cluster_does_next(tmp_path
     judge = attribution(folder)
     found = []
     for end, change in (
-        (152 + SOON_SECONDS + 1, ours),
+        (152 + 21, ours),
         (180, replace(ours, state="gone", resolved_k=176)),
         (ONSET + 6, STEP),
         (ONSET + SOON_SECONDS + 1, STEP),
