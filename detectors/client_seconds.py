@@ -23,13 +23,9 @@ LONG_GAP_SECONDS = 600
 WAITING = "publish_waiting_seconds"
 PUBLISH_ABOVE = "publish_latency_above_messages"
 END_TO_END_ABOVE = "end_to_end_latency_above_messages"
-DUE = (
-    "failed_messages",
-    "sent_messages",
-    "missed_messages",
-    "in_flight_messages",
-    "queue_full_messages",
-)
+_DUE_NOW = ("failed_messages", "sent_messages", "missed_messages", "queue_full_messages")
+"""Any of them says that a message was due in the second."""
+DUE = (*_DUE_NOW, "in_flight_messages")
 """Any of them says that a message was due, or still is."""
 AWAY_SECONDS = 0.5
 _BUSY_CORES = 0.85
@@ -140,37 +136,60 @@ class Client:
         )
 
 
-def waiting_of(series: str) -> str | None:
-    """Return the series of the wait that bounds a latency from below; None for one without."""
+def waiting_of(series: str) -> tuple[str, tuple[str, ...]] | None:
+    """Return the series of the wait that bounds a latency from below, and those of messages that were due.
+
+    None for a latency without one.
+    """
     found = parse_series(series)
-    is_bounded = column_name(found.metric, found.labels) in _BOUNDED
-    return series_name(found.source, WAITING) if is_bounded else None
+    if column_name(found.metric, found.labels) not in _BOUNDED:
+        return None
+    return series_name(found.source, WAITING), tuple(series_name(found.source, n) for n in _DUE_NOW)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Where a producer's records say how long the oldest message has waited, and which latencies that bounds.
 
-    In a second without an acknowledgement no latency is known, only that it will be at least this long: for
-    the oldest message, so for the high quantiles of all messages. Whole seconds are recorded, so a wait below
-    one says nothing.
+    In a second without an acknowledgement no latency is known, only that the oldest message's will be at
+    least its wait, and so the high quantiles of all messages. It says nothing where latency was longer
+    before, so the second has the larger of the wait and the newest latency. Whole seconds are recorded, so a
+    wait below one says nothing; nor does any in a second in which no message was due.
     """
 
-    seconds: int | None
-    latencies: Sequence[int]
+    waiting_at: int | None
+    latencies_at: Sequence[int]
+    due_at: Sequence[int]
 
     @classmethod
     def of(cls, _source: str, columns: Sequence[Column]) -> Waiting:
         at = {column.name: i for i, column in enumerate(columns)}
-        return cls(at.get(WAITING), [at[name] for name in _BOUNDED if name in at])
+        latencies, due = (
+            [at[name] for name in names if name in at] for names in (_BOUNDED, _DUE_NOW)
+        )
+        return cls(at.get(WAITING), latencies, due)
 
-    def as_latencies(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the values of a second, shape (columns,), with the wait in place of unknown latencies."""
-        if self.seconds is None or not values[self.seconds] >= LEAST_WAIT:
+    def newest(self, values: NDArray[np.float64], before: Sequence[float]) -> list[float]:
+        """Return the newest value of each latency after a second; `before` may be empty."""
+        known: list[float] = values[self.latencies_at].tolist()
+        if len(before) != len(known):
+            return known
+        return [old if math.isnan(new) else new for new, old in zip(known, before, strict=True)]
+
+    def as_latencies(
+        self, values: NDArray[np.float64], newest: Sequence[float]
+    ) -> NDArray[np.float64]:
+        """Return the values of a second, shape (columns,), with what is known of latencies without a value.
+
+        `newest` has the last value of each latency before; it may be empty.
+        """
+        if self.waiting_at is None or not values[self.waiting_at] >= LEAST_WAIT:
             return values
-        found, places = values.copy(), list(self.latencies)
-        known = np.isfinite(values[places])
-        found[places] = np.where(known, values[places], values[self.seconds])
+        if self.due_at and not np.nansum(values[self.due_at]) > 0:
+            return values
+        found, places = values.copy(), list(self.latencies_at)
+        least = np.fmax(newest or np.nan, values[self.waiting_at])
+        found[places] = np.where(np.isfinite(found[places]), found[places], least)
         return found
 
 

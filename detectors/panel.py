@@ -42,7 +42,7 @@ from soak.core.units import SECOND_NS
 # series raises one change: a step first, then spikes, then a drift, then a tail. So series and second
 # identify a change; spikes and drifts that had to wait are raised again later.
 
-VERSION = 141
+VERSION = 142
 """Version of the state of all kinds; the state of steps in it has a version of its own."""
 LAYOUT = f"{VERSION}.{online_state.VERSION}"
 """Of the whole state: what differs in it cannot be read."""
@@ -107,6 +107,7 @@ class Panel:
         self._near = NearSteps()
         self._places: BySource[list[_Place]] = BySource()
         self._waiting: BySource[Waiting] = BySource()
+        self._newest: dict[str, list[float]] = {}  # of each latency that a wait bounds
 
     def update(
         self,
@@ -130,10 +131,34 @@ class Panel:
         if not moment.is_new:
             return outages
         waiting = self._waiting.get(source, columns, Waiting.of)
-        second = dataclasses.replace(second, values=waiting.as_latencies(values))
+        if waiting.waiting_at is not None:
+            second, following = self._with_waiting(source, waiting, second, moment, following)
         steps = self._steps.take(source, columns, k, second.values, moment, following)
         others = self._with_other_kinds(source, columns, second, moment, steps, following)
         return [*outages, *others]
+
+    def _with_waiting(
+        self,
+        source: str,
+        waiting: Waiting,
+        second: Second,
+        moment: Moment,
+        following: Following,
+    ) -> tuple[Second, Following]:
+        """Return the second, and those that follow, with what is known of latencies without a value."""
+        before = () if moment.is_apart else self._newest.get(source, ())
+        newest = waiting.newest(second.values, before) if moment.counts else [*before]
+        self._newest[source] = newest
+
+        def filled() -> list[NDArray[np.float64]]:
+            rows, known = [], newest
+            for values in following():
+                rows.append(waiting.as_latencies(values, known))
+                known = waiting.newest(values, known)
+            return rows
+
+        values = waiting.as_latencies(second.values, before)
+        return dataclasses.replace(second, values=values), filled
 
     def _with_other_kinds(
         self,
@@ -205,6 +230,7 @@ class Panel:
         rest = {
             "tails": tails,
             "near": dataclasses.asdict(self._near),
+            "newest": self._newest,
             "outages": self._outages.to_state(),
             "sources": {
                 source: {name: one.to_state() for name, one in series.items()}
@@ -236,6 +262,7 @@ class Panel:
         panel._tails.restore(blob[at : at + odds], rest["tails"])
         panel._outages.restore(rest["outages"])
         panel._near = NearSteps(**rest["near"])
+        panel._newest = rest["newest"]
         panel._sources = {
             source: {name: _Watched.of(one) for name, one in series.items()}
             for source, series in rest["sources"].items()

@@ -117,7 +117,7 @@ class Exceedance:
         """Take a second that counts; return its odds for each of `SHARES`, NaN while they are not known."""
         if not (0.0 < total < inf and np.all(np.isfinite(above))):
             return _UNKNOWN
-        if not self._is_of(thresholds):
+        if not self.is_of(thresholds):
             self.rows, self.above, self.total, self.chosen = 0, {}, 0.0, None
         if self.chosen is None:
             self._learn(thresholds, above, total)
@@ -130,7 +130,7 @@ class Exceedance:
             for count in counts
         ]
 
-    def _is_of(self, thresholds: tuple[str, ...]) -> bool:
+    def is_of(self, thresholds: tuple[str, ...]) -> bool:
         """True for the thresholds that are being learnt, or that have those chosen."""
         if self.chosen is None:
             return not self.above or tuple(self.above) == thresholds
@@ -182,7 +182,10 @@ def _odds_of(
     places: Sequence[_Counts], learnt: Sequence[Exceedance], following: Following
 ) -> list[NDArray[np.float64]]:
     """Return the odds of the seconds that follow; none while there is something to learn from them."""
-    if any(one.chosen is None for one in learnt):
+    if any(
+        one.chosen is None or not one.is_of(at.thresholds)
+        for at, one in zip(places, learnt, strict=True)
+    ):
         return []
     return [_odds(places, learnt, values, counts=True) for values in following()]
 

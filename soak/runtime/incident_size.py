@@ -6,7 +6,7 @@ Read from the journals: the source of the worst change for its quantiles, every 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -130,6 +130,9 @@ def incident_size(
     }
     if not levels:
         return None
+    own = _QUANTILES.get(name.label("quantile"), "")
+    if own in levels and np.isnan(levels[own].worst):  # only waits are known of it by now
+        levels[own] = replace(levels[own], worst=finding.after)
     slow_messages = sum(slow) if slow else None
     return IncidentSize(levels, limit, slow_messages, max(0, last_k - finding.onset_k))
 

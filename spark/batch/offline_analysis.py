@@ -178,11 +178,20 @@ def offline_changes(timeline: Timeline, each: Each = each_here) -> list[tuple[Ch
 
 
 def _with_waiting(timeline: Timeline, name: str) -> tuple[Ints, Floats]:
-    """Return seconds and values of a latency; without a value it is at least what a message has waited."""
+    """Return seconds and values of a latency, with what is known of seconds without one: see `Waiting`."""
     k, values = timeline.series[name]
-    waited_k, waited = timeline.series.get(waiting_of(name) or "", (k[:0], values[:0]))
-    is_bound = (waited >= LEAST_WAIT) & ~np.isin(waited_k, k)
-    k, values = np.append(k, waited_k[is_bound]), np.append(values, waited[is_bound])
+    bound = waiting_of(name)
+    if bound is None or bound[0] not in timeline.series:
+        return k, values
+    waited_k, waited = timeline.series[bound[0]]
+    due = [timeline.series[one] for one in bound[1] if one in timeline.series]
+    is_silent = (waited >= LEAST_WAIT) & ~np.isin(waited_k, k[~np.isnan(values)])
+    if due:
+        is_silent &= np.isin(waited_k, np.concatenate([at[count > 0] for at, count in due]))
+    waited_k, waited = waited_k[is_silent], waited[is_silent]
+    before = np.searchsorted(k, waited_k) - 1
+    newest = np.where(before >= 0, values[np.maximum(before, 0)], np.nan) if k.size else waited
+    k, values = np.append(k, waited_k), np.append(values, np.fmax(newest, waited))
     order = np.argsort(k)
     return k[order], values[order]
 

@@ -132,3 +132,17 @@ def test_what_has_no_histogram_or_no_records_has_no_size(tmp_path: Path) -> None
         for one in (stopped, other, later)
     ]
     assert sizes == [None, None, None]
+
+
+def test_a_step_of_waits_alone_has_the_level_that_it_was_found_with(tmp_path: Path) -> None:
+    """Nothing was acknowledged since its onset, so no quantile is known: only that it is at least this."""
+    folder = write_synthetic_run(
+        tmp_path / "run", Shape(seconds=300, fault_k=None, deletions_k=None)
+    ).journal
+    found = finding("confirmed", series=P99, onset_k=300, before=0.004, after=4.0)
+
+    size = incident_size(History(folder), found, 310, MinimumEffect())
+
+    assert size is not None
+    assert size.levels["p99"].worst == 4.0
+    assert any("p99 " in line and "4 s at worst" in line for line in size.lines())
