@@ -170,7 +170,7 @@ def compare(
     ] = None,
     margin: Annotated[
         float, typer.Option(help="Percent that count as no difference.", min=0.1, max=100.0)
-    ] = 5.0,
+    ] = 10.0,
     run_noise: Annotated[
         float,
         typer.Option(

@@ -35,7 +35,7 @@ _QUANTILES = frozenset(f"{text} {quantile}" for text in LATENCIES.values() for q
 class Settings:
     """What is taken for no difference, what equal runs are assumed to differ by, how often to err."""
 
-    margin: float = 0.05
+    margin: float = 0.1
     run_noise: float = 0.01
     error_rate: float = 0.05  # of all quantities of a comparison together
 

@@ -44,7 +44,7 @@ def test_a_run_with_itself_is_the_same(before: Path) -> None:
     done = soak("compare", before, before)
 
     assert done.exit_code == 0
-    assert "Verdict: same (margin 5 %)" in done.output
+    assert "Verdict: same (margin 10 %)" in done.output
     assert "WARNING" not in done.output
 
 
