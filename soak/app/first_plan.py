@@ -46,7 +46,7 @@ objectives: # each breach is reported; adapt them to what your users need
 probes: # what else is sampled each second, to name a cause
   host: {}
   pressure: {}
-${probes}  # Drives, flushes and logs are seen on the brokers' hosts alone: `soak probe` (docs/hosts.md).
+${probes}  # Drives, flushes and logs are seen on the brokers' hosts alone: docs/how-to/watch-broker-hosts.md.
 detection:
   detectors:
     level_shift: {}

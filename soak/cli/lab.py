@@ -76,10 +76,10 @@ def matrix(
     ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs of each drill that names none.")] = 2,
     state: Annotated[Path, typer.Option(help="File of the results, one line a run.")] = (
-        ROOT / "docs" / "drills.jsonl"
+        ROOT / "docs" / "evidence" / "drills.jsonl"
     ),
     page: Annotated[Path, typer.Option(help="The page that gets the tables.")] = (
-        ROOT / "docs" / "drills.md"
+        ROOT / "docs" / "evidence" / "drills.md"
     ),
     run_dir: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/matrix"),
     background: Annotated[bool, typer.Option(help="Continue without this terminal.")] = False,

@@ -125,7 +125,7 @@ def _resolve(setting: str, text: str) -> str:
         if folder is None:
             raise BrokerError(
                 f"{setting}: systemd gave this process no credentials; only a service is given any, see "
-                "docs/service.md"
+                "docs/how-to/run-under-systemd.md"
             )
         path = Path(folder) / name
     else:

@@ -2,7 +2,7 @@
 
 For each producer stream (instance, epoch, partition) the acknowledged sequence numbers of all records are
 compared with those that each subscription received. When records come in order of time, memory holds only
-disorder and messages in flight, not the run: see docs/audit.md. Definitions:
+disorder and messages in flight, not the run: see docs/explanation/what-became-of-messages.md. Definitions:
 
 - lost: acknowledged, never received, and neither expired nor unknown;
 - expired: acknowledged, never received, and deleted by retention before the consumer reached it;

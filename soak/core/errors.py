@@ -1,4 +1,4 @@
-"""The typed errors of the project; callers distinguish three kinds (see `docs/design.md`)."""
+"""The typed errors of the project; callers distinguish three kinds: not available, failed, a bug."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/detection.md: what the offline analysis finds in a recorded series; its limits.
+"""Draws the pictures of docs/explanation/detection.md: what the offline analysis finds in a recorded series; its limits.
 
 python -m tests.bench.detection_pictures [--into docs]
 """
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tests.bench.detect import feed, noises
 
-INTO = Path("docs")
+INTO = Path("docs/images")
 _RECORDED = "kafka_publish_p99"
 _HOUR = 3600
 

@@ -1,6 +1,6 @@
 """How safe an acknowledged message is: level 1 to 4, derived from settings that were read from the cluster.
 
-docs/durability.md defines the levels and says which settings of each system decide them.
+docs/explanation/durability-levels.md defines the levels and says which settings of each system decide them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A log is a row of segments (Kafka) or ledgers (Pulsar). A segment is closed when
 is then deleted as a whole, at the next check of the broker, as soon as the later segments alone fill the
 limit in bytes, or its last message is older than the limit in time. Its space is free some time later.
 Sources: Kafka's UnifiedLog.deleteOldSegments and LogSegment.shouldRoll, Pulsar's ManagedLedgerImpl; measured
-in docs/retention.md.
+in docs/explanation/retention.md.
 """
 
 from __future__ import annotations

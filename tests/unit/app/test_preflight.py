@@ -252,7 +252,9 @@ def test_that_a_shell_is_given_no_credentials_is_said_with_where_to_read(
     refused = CliRunner().invoke(main.build(words), words).exception
 
     assert "plan.yaml:3: broker.kafka: sasl.password: systemd gave this process no" in str(refused)
-    assert str(refused).endswith("; only a service is given any, see docs/service.md")
+    assert str(refused).endswith(
+        "; only a service is given any, see docs/how-to/run-under-systemd.md"
+    )
 
 
 @pytest.mark.long

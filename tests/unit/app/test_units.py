@@ -18,7 +18,7 @@ from soak.supervisor.run import roles_of
 from tests.support.paths import ROOT
 
 FILES = units.rendered_files()
-DOCS = ROOT / "docs" / "service.md"
+DOCS = ROOT / "docs" / "how-to" / "run-under-systemd.md"
 SERVICES = [place for place in FILES if place.suffix == ".service"]
 
 

@@ -35,15 +35,15 @@ def test_a_checkout_that_was_changed_is_marked_but_not_for_its_docs(tmp_path: Pa
         command = ["git", "-C", str(tmp_path), *who, *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    (tmp_path / "docs").mkdir()
-    for name in ("code.py", "docs/drills.jsonl"):
+    (tmp_path / "docs" / "evidence").mkdir(parents=True)
+    for name in ("code.py", "docs/evidence/drills.jsonl"):
         (tmp_path / name).write_text("old")
     git("init")
     git("add", ".")
     git("commit", "-m", "x")
     plain = git("describe", "--always")
 
-    (tmp_path / "docs" / "drills.jsonl").write_text("new")
+    (tmp_path / "docs" / "evidence" / "drills.jsonl").write_text("new")
     with_results = result.current_origin(AT_NS, tmp_path).revision
     (tmp_path / "code.py").write_text("new")
     with_code = result.current_origin(AT_NS, tmp_path).revision
