@@ -185,6 +185,7 @@ class Delivery:
                 changes=context.changes,
                 other_findings=[one for one in context.open_findings if one.key != row.subject],
                 advice=_advice(content.finding.cause),
+                runbook_page=self._plan.alerts.runbook_url,
                 size=self._size(content.finding, row),
             )
         )

@@ -70,6 +70,7 @@ class MessageContext:
     occurrence: int = 1
     previous_cause: str = ""
     advice: str = ""  # the next step for this cause
+    runbook_page: str = ""  # has a heading for each cause; empty: none
     other_findings: Sequence[Finding] = ()  # open ones about the cluster
     size: IncidentSize | None = None  # how large the incident was, or is so far
     has_chart: bool = False
@@ -99,6 +100,10 @@ class MessageContext:
         return self.kind == "opened" and self.occurrence > 1
 
     @property
+    def runbook_url(self) -> str:
+        return f"{self.runbook_page}#{self.finding.cause}" if self.runbook_page else ""
+
+    @property
     def cause(self) -> str:
         was = f" (was {self.previous_cause})" if self.previous_cause else ""
         return self.finding.cause + was
@@ -116,6 +121,7 @@ def compose(context: MessageContext, chart_png: bytes | None, now_wall_ns: int) 
         follows=_follows(context),
         at_wall_ns=now_wall_ns,
         labels=_labels(context),
+        runbook_url=context.runbook_url,
         begin_wall_ns=context.start_wall_ns + context.finding.onset_k * SECOND_NS,
         end_wall_ns=_end_wall_ns(context, now_wall_ns),
     )
@@ -202,9 +208,9 @@ def _document(context: MessageContext, max_points: int = MAX_EVIDENCE) -> Docume
             _size(context),
             Chart(_sparkline(context), context.has_chart),
             _cause(context, max_points),
-            _other_causes(context.finding),
+            _other_causes(context.finding, min(MAX_CAUSES, max_points)),
             _changed_series(context),
-            Facts(_links(context), copied=("report",)),
+            Facts(_links(context), copied=("report", "runbook")),
         ],
     )
 
@@ -343,13 +349,13 @@ def _cause(context: MessageContext, max_points: int) -> Points:
     )
 
 
-def _other_causes(finding: Finding) -> Points:
+def _other_causes(finding: Finding, max_causes: int) -> Points:
     others = [item for item in finding.causes[1:] if item.score > 0]
     points = [
         f"{item.cause} {item.score:.2f}" + (f": {item.evidence[0].text}" if item.evidence else "")
-        for item in others[:MAX_CAUSES]
+        for item in others[:max_causes]
     ]
-    left_out = len(others) - MAX_CAUSES
+    left_out = len(others) - max_causes
     return Points("other possible causes", points, left_out=left_out, max_lines=2)
 
 
@@ -379,6 +385,7 @@ def _links(context: MessageContext) -> list[tuple[str, str]]:
     is_advised = context.advice and not context.is_resolved
     return [
         *([("next step", context.advice)] if is_advised else []),
+        *([("runbook", context.runbook_url)] if is_advised and context.runbook_url else []),
         ("report", context.report),
         ("finding", context.finding.key),
     ]

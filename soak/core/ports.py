@@ -426,6 +426,7 @@ class Message:
     follows: str = ""  # key of the message that this one refers to
     at_wall_ns: int = 0  # when it was queued; the same for every try
     labels: Mapping[str, str] = field(default_factory=dict)  # identify the subject and never change
+    runbook_url: str = ""  # where to read what to do about the cause; may change with the cause
     begin_wall_ns: int = 0  # when the subject began
     end_wall_ns: int | None = None  # when the subject ended; None while it is open
     progress: str = ""  # as returned by the last try, see `Outcome`

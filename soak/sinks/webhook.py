@@ -87,9 +87,12 @@ def alert_of(config: Config, message: Message, now_wall_ns: int) -> dict[str, ob
         now_wall_ns + config.resolve_timeout if message.end_wall_ns is None else message.end_wall_ns
     )
     labels = {"alertname": ALERTNAME, "severity": "warning", **config.labels, **message.labels}
+    annotations = {"summary": message.subject, "description": message.text}
+    if message.runbook_url:
+        annotations["runbook_url"] = message.runbook_url
     return {
         "labels": labels,
-        "annotations": {"summary": message.subject, "description": message.text},
+        "annotations": annotations,
         # The grid of the run lies ahead after a clock was set back; Alertmanager refuses an alert that
         # starts after its end.
         "startsAt": _moment(min(begin_ns, end_ns, now_wall_ns)),

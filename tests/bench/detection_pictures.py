@@ -1,6 +1,6 @@
-"""Draws the pictures of docs/explanation/detection.md: what the offline analysis finds in a recorded series; its limits.
+"""Draw the pictures of docs/explanation/detection.md: what the offline analysis finds and misses.
 
-python -m tests.bench.detection_pictures [--into docs]
+python -m tests.bench.detection_pictures [--into docs/images]
 """
 
 from __future__ import annotations

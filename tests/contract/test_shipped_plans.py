@@ -83,7 +83,7 @@ def test_a_plan_that_says_when_its_brokers_begin_to_delete_is_right(name: str) -
 
 @pytest.mark.parametrize("path", FOR_CLUSTERS, ids=lambda path: path.stem)
 def test_a_plan_fits_the_drives_of_its_brokers(path: Path) -> None:
-    """Three of them, with three copies: each stores everything, 3 TB at most unless docs/reference/shipped-plans.md says so."""
+    """Three of them, with three copies: each stores everything, at most 3 TB unless the page of the plans says so."""
     plan = load_plan(path).plan
 
     stored = min(kept_bytes(plan), written_bytes(plan))
@@ -94,7 +94,7 @@ def test_a_plan_fits_the_drives_of_its_brokers(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FOR_CLUSTERS, ids=lambda path: path.stem)
 def test_a_ramp_ends_below_what_its_own_processes_are_known_to_do(path: Path) -> None:
-    """Else the rate found is ours: docs/evidence/load.md, Figures. More readers than partitions read nothing."""
+    """Otherwise the client is the limit: docs/evidence/load.md. More readers than partitions read nothing."""
     plan = load_plan(path).plan
     ramp = plan.phases.ramp
     most = ramp.max_rate if ramp is not None else plan.load.rate
@@ -120,7 +120,7 @@ def test_plans_that_are_compared_differ_in_nothing_else() -> None:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_no_idempotent_producer_is_kept_busy_by_small_batches(path: Path) -> None:
-    """At 128 KiB a message costs nearly three times the CPU of 1 MB: docs/evidence/load.md, Where the time goes."""
+    """At 128 KiB a message costs nearly three times the CPU of 1 MB: docs/evidence/load.md."""
     producer = load_plan(path).plan.broker_config.producer
 
     assert producer["enable.idempotence"] == "false" or (

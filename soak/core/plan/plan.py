@@ -162,9 +162,12 @@ class Alerts:
     max_per_hour: Annotated[int, FormerName("most_per_hour")] = 20
     digest: str = ""  # when, as cron in UTC; empty: none
     maintenance: tuple[Maintenance, ...] = ()
+    runbook_url: str = "docs/reference/causes.md"  # a page with a heading for each cause
 
     def __post_init__(self) -> None:
         check_between(self, "max_per_hour", 1, 10_000)
+        if not self.runbook_url.isprintable() or {" ", "#"} & set(self.runbook_url):
+            raise ValueError("runbook_url must have no blanks and no '#': the cause follows it")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

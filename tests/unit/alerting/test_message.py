@@ -155,13 +155,17 @@ def test_an_unknown_cause_has_no_score_but_lists_what_else_changed() -> None:
 
 
 def test_an_open_finding_has_a_next_step_and_a_resolved_one_has_none() -> None:
-    last = dataclasses.replace(CONTEXT, advice="see the drive")
+    last = dataclasses.replace(CONTEXT, advice="see the drive", runbook_page="https://wiki/soak")
     over = dataclasses.replace(
         last, kind="resolved", finding=dataclasses.replace(FINDING, resolved_k=180)
     )
 
-    assert "next step see the drive\nreport    on h1:" in compose(last, None, 0).text
+    runbook = "https://wiki/soak#retention_cliff"
+    message = compose(last, None, 0)
+    assert f"next step see the drive\nrunbook   {runbook}\nreport    on h1:" in message.text
+    assert (message.runbook_url, compose(over, None, 0).runbook_url) == (runbook, runbook)
     assert "next step" not in compose(over, None, 0).text
+    assert "runbook" not in compose(over, None, 0).text
 
 
 def test_hostile_names_and_log_lines_stay_text_in_their_line() -> None:
@@ -366,6 +370,7 @@ def test_a_long_message_stays_within_forty_lines_of_78_columns(
         kind=kind,
         previous_cause="noisy_neighbour",
         advice=advice,
+        runbook_page="docs/reference/causes.md",
         other_findings=[beside] * 12,
         size=IncidentSize(dict.fromkeys(("p50", "p99", "p99.9", "max"), Level(1, 2, 3)), 1, 9, 60),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,19 @@ def test_open_findings_are_sent_again_in_one_post() -> None:
     assert outcome.result == "delivered"
     assert [alert["endsAt"] for alert in alerts] == ["2026-09-21T15:28:20.000+00:00"] * 2
     assert isinstance(sink, RepeatingSink)
+
+
+def test_the_runbook_is_an_annotation_where_the_message_has_one() -> None:
+    """Not a label: it names the cause, which may be corrected while the alert stays the same."""
+    config = Config(url="http://127.0.0.1:9093")
+    page = "https://wiki.example.org/causes#drive_gc"
+
+    bare, linked = (
+        alert_of(config, replace(message(), runbook_url=url), BEGIN) for url in ("", page)
+    )
+
+    assert bare["labels"] == linked["labels"]
+    assert linked["annotations"] == {**bare["annotations"], "runbook_url": page}  # type: ignore[dict-item]
 
 
 def test_a_resolved_finding_ends_its_alert() -> None:
