@@ -95,7 +95,7 @@ def _soak_seconds(timeline: Timeline) -> int:
 
 
 def _phases(timeline: Timeline) -> list[dict[str, object]]:
-    """Return what was done when, and what a ramp or catch-up came to; see docs/explanation/phases-and-rates.md."""
+    """Return what was done when, and what a ramp or catch-up came to; see phases-and-rates in the docs."""
     phases = timeline.phases
     return [
         {

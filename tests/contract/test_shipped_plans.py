@@ -83,7 +83,7 @@ def test_a_plan_that_says_when_its_brokers_begin_to_delete_is_right(name: str) -
 
 @pytest.mark.parametrize("path", FOR_CLUSTERS, ids=lambda path: path.stem)
 def test_a_plan_fits_the_drives_of_its_brokers(path: Path) -> None:
-    """Three of them, with three copies: each stores everything, at most 3 TB unless the page of the plans says so."""
+    """Three of them, with three copies: each stores everything, at most 3 TB, unless its page says so."""
     plan = load_plan(path).plan
 
     stored = min(kept_bytes(plan), written_bytes(plan))

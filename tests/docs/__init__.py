@@ -1,0 +1,1 @@
+"""Tools for the documentation: `reference` generates tables from the code, `prose` judges sentences."""
