@@ -12,6 +12,8 @@ that ends one is no incident either.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -56,13 +58,15 @@ class Incident:
     @property
     def opening(self) -> Change:
         """Return the rise with which it began: the earliest of those that are confirmed."""
-        return min(self._confirmed(), key=lambda change: (_opens_k(change), self._rank(change)))
+        levels = self._levels()
+        return min(self._confirmed(), key=lambda change: (_opens_k(change), _rank(change, levels)))
 
     @property
     def headline(self) -> Change:
         """Return its worst change, from the level before the incident on."""
-        worst = min(self._confirmed(), key=self._rank)
-        return replace(worst, before=self._before(worst))
+        levels = self._levels()
+        worst = min(self._confirmed(), key=lambda change: _rank(change, levels))
+        return replace(worst, before=_before(worst, levels))
 
     @property
     def state(self) -> Literal["warning", "confirmed", "gone"]:
@@ -74,9 +78,9 @@ class Incident:
     @property
     def resolved_k(self) -> int | None:
         """Return when the last series was back; None while one is not, or may not be."""
-        ends = [self._back_k(change) for change in self.rises]
-        known = [end for end in ends if end is not None]
-        return max(known, default=None) if len(known) == len(ends) else None
+        rises = self.rises
+        ends = _ends_of(rises, self.changes, self._levels(), self.effect)
+        return max(ends, default=None) if len(ends) == len(rises) else None
 
     @property
     def moved(self) -> tuple[str, ...]:
@@ -88,38 +92,59 @@ class Incident:
         rises = self.rises
         return tuple(change for change in rises if change.state != "warning") or rises
 
-    def _back_k(self, rise: Change) -> int | None:
-        """Return when the series of a rise was back; None while it is not."""
-        if rise.state == "gone":
-            return rise.raised_k if rise.resolved_k is None else rise.resolved_k
-        if rise.kind not in _LEVELS or rise.state == "warning":
-            return None
-        before = self.level_before(rise.series)
-        returns = (
-            change.onset_k
-            for change in self.changes
-            if change.series == rise.series
-            and change.direction == "down"
+    def _levels(self) -> dict[str, float]:
+        """Return the level of each series before its first rise in the incident."""
+        first: dict[str, Change] = {}
+        for change in self.rises:
+            if change.kind in _LEVELS:
+                known = first.get(change.series)
+                if known is None or _begun(change) < _begun(known):
+                    first[change.series] = change
+        return {series: change.before for series, change in first.items()}
+
+
+def _begun(change: Change) -> tuple[int, int]:
+    return change.onset_k, change.raised_k
+
+
+def _rank(change: Change, levels: Mapping[str, float]) -> tuple[object, ...]:
+    return _prominence(change, _before(change, levels))
+
+
+def _before(change: Change, levels: Mapping[str, float]) -> float:
+    """Return the level before a rise, or before the incident where that was lower."""
+    return min(change.before, levels[change.series]) if change.kind in _LEVELS else change.before
+
+
+def _ends_of(
+    rises: Iterable[Change],
+    changes: Iterable[Change],
+    levels: Mapping[str, float],
+    effect: MinimumEffect,
+) -> list[int]:
+    """Return when the series of each rise was back, without those that are not, or may not be."""
+    returns: dict[str, list[int]] = defaultdict(
+        list
+    )  # onsets of falls to the level before, ascending
+    for change in changes:
+        if (
+            change.direction == "down"
             and change.state == "confirmed"
-            and change.onset_k > rise.onset_k
-            and not _is_above(before, change.after, self.effect)
-        )
-        return min(returns, default=None)
-
-    def level_before(self, series: str) -> float:
-        """Return the level of a series before its first rise in the incident."""
-        own = (
-            change for change in self.rises if change.series == series and change.kind in _LEVELS
-        )
-        return min(own, key=lambda change: (change.onset_k, change.raised_k)).before
-
-    def _rank(self, change: Change) -> tuple[object, ...]:
-        return _prominence(change, self._before(change))
-
-    def _before(self, change: Change) -> float:
-        """Return the level before a rise, or before the incident where that was lower."""
-        is_level = change.kind in _LEVELS
-        return min(change.before, self.level_before(change.series)) if is_level else change.before
+            and change.series in levels
+            and not _is_above(levels[change.series], change.after, effect)
+        ):
+            returns[change.series].append(change.onset_k)
+    for onsets in returns.values():
+        onsets.sort()
+    found = []
+    for rise in rises:
+        if rise.state == "gone":
+            found.append(rise.raised_k if rise.resolved_k is None else rise.resolved_k)
+        elif rise.kind in _LEVELS and rise.state != "warning":
+            onsets = returns.get(rise.series, [])
+            at = bisect_right(onsets, rise.onset_k)
+            found += onsets[at : at + 1]
+    return found
 
 
 def _is_above(before: float, level: float, effect: MinimumEffect) -> bool:
@@ -163,26 +188,27 @@ def is_regression(incident: Incident, causes: Sequence[Explanation]) -> bool:
     return incident.state != "warning" and not is_client
 
 
-def _is_recovery(up: Change, known: Iterable[Change], effect: MinimumEffect) -> bool:
+def _is_recovery(up: Change, own: Iterable[Change], effect: MinimumEffect) -> bool:
     """True for a rise that ends a dip: back to where its series was before it fell, minutes ago.
 
-    `known` has the last state of each change. A fall that ended an earlier rise is no dip: what rises again
-    is news.
+    `own` has the last state of each change of its series that left a level behind. A fall that ended an
+    earlier rise is no dip: what rises again is news.
     """
     if up.kind not in _LEVELS:  # nothing is back where it was
         return False
-    own = [
+    dips = [
         one
-        for one in known
-        if one.series == up.series and one.state in _FOUND and one.kind in _LEVELS
-    ]
-    rises = [one for one in own if one.direction == "up"]
-    return any(
-        one.direction == "down"
+        for one in own
+        if one.direction == "down"
         and up.onset_k - _DIP_SECONDS <= one.onset_k < up.onset_k
         and not _is_above(one.before, up.after, effect)
-        and not any(_stood(rise, one.onset_k) or _ends(one, rise, effect) for rise in rises)
-        for one in own
+    ]
+    return bool(dips) and any(
+        not any(
+            rise.direction == "up" and (_stood(rise, one.onset_k) or _ends(one, rise, effect))
+            for rise in own
+        )
+        for one in dips
     )
 
 
@@ -206,27 +232,48 @@ def _stood(rise: Change, k: int) -> bool:
 
 @dataclass(slots=True)
 class _Group:
+    """The members of one incident; what is asked for each change is kept up to date, not looked for."""
+
     effect: MinimumEffect
     key: str = ""
     members: list[Change] = field(default_factory=list)
-    _span: tuple[int, int | None] | None = None
+    begin_k: int | None = None  # of its rises; None: it has none
+    first_k: int = 0  # at which the earliest onset of its rises may have been
+    _onsets: list[int] = field(default_factory=list)  # of all members, ascending
+    _of_series: dict[str, list[Change]] = field(default_factory=dict)
+    _ends: dict[str, int | None] = field(default_factory=dict)  # by series with a rise
+    _changed: set[str] = field(default_factory=set)  # series whose end is to be looked for
 
     def add(self, change: Change) -> None:
         self.members.append(change)
-        self._span = None
+        insort(self._onsets, change.onset_k)
+        self._of_series.setdefault(change.series, []).append(change)
+        self._changed.add(change.series)
+        if change.direction == "up":
+            is_first = self.begin_k is None
+            begin_k, first_k = _opens_k(change), change.interval[0]
+            self.first_k = first_k if is_first else min(self.first_k, first_k)
+            self.begin_k = begin_k if self.begin_k is None else min(self.begin_k, begin_k)
+
+    @property
+    def end_k(self) -> int | None:
+        """Return when its last series was back; None while one is not."""
+        for series in self._changed:
+            own = Incident(tuple(self._of_series[series]), effect=self.effect)
+            if own.rises:
+                self._ends[series] = own.resolved_k
+        self._changed.clear()
+        ends = self._ends.values()
+        return None if None in ends else max((end for end in ends if end is not None), default=None)
 
     def distance(self, change: Change) -> int | None:
         """Return the seconds between a change and the incident, 0 within it; None: it is another story."""
-        if not self.has_rise:
+        if self.begin_k is None:
             return None
-        if self._span is None:
-            rises = (_opens_k(member) for member in self.members if member.direction == "up")
-            self._span = min(rises), Incident(tuple(self.members), effect=self.effect).resolved_k
-        at, (begin, end) = _opens_k(change), self._span
+        at, begin, end = _opens_k(change), self.begin_k, self.end_k
         if at < begin:
             # an onset is known to its interval: those that overlap may be one
-            first_k = min(one.interval[0] for one in self.members if one.direction == "up")
-            apart = min(begin - at, max(0, first_k - change.interval[1]))
+            apart = min(begin - at, max(0, self.first_k - change.interval[1]))
             return apart if change.direction == "up" and apart <= TOGETHER_SECONDS else None
         if end is None or at <= end:
             return 0
@@ -234,11 +281,67 @@ class _Group:
 
     def nearest_onset(self, change: Change) -> int:
         """Return the seconds to the nearest onset of a member."""
-        return min(abs(member.onset_k - change.onset_k) for member in self.members)
+        at = bisect_left(self._onsets, change.onset_k)
+        return min(abs(onset - change.onset_k) for onset in self._onsets[max(0, at - 1) : at + 1])
 
     @property
     def has_rise(self) -> bool:
-        return any(change.direction == "up" for change in self.members)
+        return self.begin_k is not None
+
+
+class _Groups:
+    """All incidents, of which it looks only at those that a change of the present time may belong to.
+
+    Changes are asked about in the order of the times at which they count, so an incident that ended long
+    before one of them has nothing to do with those after it. `rewind` begins again with the earliest.
+    """
+
+    def __init__(self, groups: Iterable[_Group]) -> None:
+        self.every = list(groups)
+        self._waiting: list[
+            tuple[int, int]
+        ] = []  # first second and place of later ones, the first last
+        self._near: list[int] = []  # places, ascending
+        self._newest_k = 0
+        self.rewind()
+
+    def rewind(self) -> None:
+        begun = (
+            (min(one.begin_k, one.first_k), at)
+            for at, one in enumerate(self.every)
+            if one.begin_k is not None
+        )
+        self._waiting, self._near = sorted(begun, reverse=True), []
+        self._newest_k = -(2**62)
+
+    def open(self, one: _Group) -> None:
+        """Add an incident that begins with the present change."""
+        self._near.append(len(self.every))
+        self.every.append(one)
+
+    def joined(self, change: Change) -> bool:
+        """Add a change to the nearest group that it belongs to; return whether there is one."""
+        at = _opens_k(change)
+        self._newest_k = max(self._newest_k, at, change.interval[1])
+        while self._waiting and self._waiting[-1][0] <= self._newest_k + TOGETHER_SECONDS:
+            insort(self._near, self._waiting.pop()[1])
+        near, kept = [], []
+        for place in self._near:
+            one = self.every[place]
+            end = one.end_k
+            is_past = (
+                one.begin_k is None or one.begin_k <= at
+            )  # refined, it may end before it begins
+            if is_past and end is not None and at > end + REJOIN_SECONDS:
+                continue
+            kept.append(place)
+            apart = one.distance(change)
+            if apart is not None:
+                near.append((apart, one.nearest_onset(change), place))
+        self._near = kept
+        if near:
+            self.every[min(near)[2]].add(change)
+        return bool(near)
 
 
 def group(
@@ -263,39 +366,35 @@ def group(
         (change for change in known if is_of_finding(change)),
         key=lambda change: (_opens_k(change), change.raised_k, change.series),
     )
-    every_known = [*reported, *_latest(context)]
+    levels: dict[str, list[Change]] = defaultdict(list)
+    for change in (*reported, *_latest(context)):
+        if change.state in _FOUND and change.kind in _LEVELS:
+            levels[change.series].append(change)
     groups: dict[str, _Group] = {}
     for change in reported:
         key = keys.get(identity(change))
         if key is not None:
             groups.setdefault(key, _Group(least, key)).add(change)
-    every = list(groups.values())
+    every = _Groups(groups.values())
     remaining = []
     for change in reported:
-        if identity(change) in keys or _joined(change, every):
+        if identity(change) in keys or every.joined(change):
             continue
-        if change.direction == "up" and not _is_recovery(change, every_known, least):
-            every.append(_Group(least, members=[change]))
+        if change.direction == "up" and not _is_recovery(change, levels[change.series], least):
+            one = _Group(least)
+            one.add(change)
+            every.open(one)
         else:
             remaining.append(change)
-    while taken := [change for change in remaining if _joined(change, every)]:
-        remaining = [change for change in remaining if change not in taken]
+    count = -1
+    while count != len(remaining):
+        count = len(remaining)
+        every.rewind()
+        remaining = [change for change in remaining if not every.joined(change)]
     others = [change for change in known if not is_of_finding(change)]
-    found = [_incident(one, others) for one in every if one.has_rise]
+    found = [_incident(one, others) for one in every.every if one.has_rise]
     found += [Incident((one,), key=keys.get(identity(one), ""), effect=least) for one in breaches]
     return sorted(found, key=lambda incident: (incident.raised_k, incident.changes[0].series))
-
-
-def _joined(change: Change, groups: Sequence[_Group]) -> bool:
-    """Add a change to the nearest group that it belongs to; return whether there is one."""
-    near = [
-        (apart, one.nearest_onset(change), at)
-        for at, one in enumerate(groups)
-        if (apart := one.distance(change)) is not None
-    ]
-    if near:
-        groups[min(near)[2]].add(change)
-    return bool(near)
 
 
 def improvements(changes: Iterable[Change], incidents: Iterable[Incident]) -> list[Change]:

@@ -25,7 +25,7 @@ from soak.core.cluster import durability
 from soak.core.errors import BrokerError, PlanError, combined
 from soak.core.plan import text
 from soak.core.plan.objectives import budget_text, is_budget_below_one
-from soak.core.plan.plan import AnyPlan, Plan, ProbePlan, Ship, with_store_client
+from soak.core.plan.plan import AnyPlan, Plan, ProbePlan, Ship, with_ship_target, with_store_client
 from soak.core.plan.rates import soak_rate_text
 from soak.core.plan.text import Document, PlanFile, is_consequence
 from soak.core.ports import Clock, LeaderSource
@@ -33,6 +33,7 @@ from soak.core.units import format_duration
 from soak.core.wording import OTHERS_NAME, amount
 from soak.load.leaders import MAX_LEADERS
 from soak.runtime.context import connect
+from soak.store.admission import signer_of
 from soak.store.findings.topic_log import check_store
 from soak.store.samples_topic import SamplesClients
 
@@ -164,7 +165,7 @@ def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> N
         *_unused_settings(plan),
         *_small_budgets(plan),
         *_no_sinks(plan),
-        *ship_warnings(plan.ship, clock),
+        *ship_warnings(with_ship_target(plan).ship, clock),
         *store_warnings(plan, clock),
     )
     print("\n".join(host.host_lines([] if drives else host.drive_folders(plan))))
@@ -226,17 +227,20 @@ def small_drive_warnings(plan: Plan, held_bytes: float, broker: LeaderSource) ->
 
 
 def ship_warnings(ship: Ship | None, clock: Clock) -> list[str]:
-    """Return a warning if the cluster that records are shipped to does not answer; create no topic.
+    """Return warnings if the cluster that records are shipped to does not answer, or anybody may write to it.
 
-    Without `ship.bootstrap_servers` that is the measured cluster, which was checked before.
+    It creates no topic.
     """
     if ship is None or not ship.bootstrap_servers:
         return []
     try:
-        SamplesClients(ship, "soakd", clock).check_connection()
+        signer_of(ship)
+    except BrokerError as error:
+        return [f"ship: {error}"]
+    try:
+        return [f"ship: {one}" for one in SamplesClients(ship, "soakd", clock).topic_warnings()]
     except BrokerError as error:
         return [f"ship: {error}; until it answers, records wait on the disk of this host"]
-    return []
 
 
 def store_warnings(plan: Plan, clock: Clock) -> list[str]:

@@ -37,6 +37,7 @@ from soak.core.plan.plan import (
     Plan,
     Ship,
     plugins_without,
+    with_ship_target,
 )
 from soak.core.plan.rates import Point, check_lab_limits, exceeded_limits
 from soak.core.plan.text import Document, PlanFile
@@ -337,7 +338,9 @@ def probe_setting_faults(plan: AnyPlan, document: Document) -> list[PlanError]:
     if metrics is not None:
         checks.append(functools.partial(_check_metrics_address, metrics.address, document))
     if ship is not None:
-        checks.append(functools.partial(_check_ship_settings, ship, document))
+        target = with_ship_target(plan).ship if isinstance(plan, Plan) else None
+        servers = (target or ship).bootstrap_servers
+        checks.append(functools.partial(_check_ship_settings, ship, servers, document))
     if isinstance(plan, Plan) and plan.store is not None:
         checks.append(functools.partial(_check_client, ("store",), plan.store.client, document))
     return found_by(*checks)
@@ -360,7 +363,8 @@ def _check_probe(name: str, config: object, document: Document) -> None:
         raise document.error(("probes", name), str(error)) from error
 
 
-def _check_ship_settings(ship: Ship, document: Document) -> None:
+def _check_ship_settings(ship: Ship, servers: str, document: Document) -> None:
+    """Check a `ship` section; `servers` are those of its topic."""
     if not topics.is_topic_name(ship.topic):
         why = f"{ship.topic!r} {topics.TOPIC_NAME_RULE}"
         raise document.error(("ship", "topic"), why)
@@ -370,6 +374,28 @@ def _check_ship_settings(ship: Ship, document: Document) -> None:
         why = str(error).removeprefix("bootstrap_servers ")
         raise document.error(("ship", "bootstrap_servers"), why) from error
     _check_client(("ship",), ship.client, document)
+    _check_signing(ship, servers, document)
+
+
+def _check_signing(ship: Ship, servers: str, document: Document) -> None:
+    """Refuse a topic on which nobody need sign, unless all of it is this host or the plan asks for it."""
+    if ship.key and not client_settings.is_secret_reference(ship.key):
+        why = f"a secret must not stand in a plan: {client_settings.SECRET_HELP}"
+        raise document.error(("ship", "key"), why)
+    if not (ship.key or ship.unsigned or all(map(_is_this_host, servers.split(",")))):
+        raise document.error(
+            ("ship",),
+            "records of other hosts would be taken from whoever may write to the topic: name the secret that "
+            "the hosts share, as key: ${credential:NAME}, or say unsigned: true",
+        )
+
+
+def _is_this_host(server: str) -> bool:
+    host = server.strip().rpartition(":")[0].strip("[]")
+    try:
+        return host in ("", "localhost") or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _check_client(section: tuple[str], client: Mapping[str, str], document: Document) -> None:

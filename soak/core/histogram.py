@@ -6,6 +6,9 @@ largest value is kept exactly. Text form is HdrHistogram V2 (base64), so that it
 
 from __future__ import annotations
 
+import base64
+import struct
+import zlib
 from collections.abc import Sequence
 from functools import cache
 
@@ -120,12 +123,32 @@ def decode(text: str) -> HdrHistogram:
     """Return the library's histogram, values in us.
 
     Raises:
-        ValueError: the text is not a V2 histogram.
+        ValueError: the text is not a V2 histogram, or one of more digits, a wider range or more values than
+            any that `Histogram` encodes.
     """
     try:
-        return HdrHistogram.decode(text.encode("ascii"))
+        _check_size(base64.b64decode(text.encode("ascii"), validate=True))
+        found = HdrHistogram.decode(text.encode("ascii"))
     except Exception as error:  # the library raises bare and zlib errors alike
         raise ValueError("not an HdrHistogram in V2 base64") from error
+    if np.frombuffer(found.counts, dtype=np.int64).max(initial=0) > _MAX_COUNT:
+        raise ValueError("a cell of the histogram has more values than an interval")
+    return found
+
+
+_OUTER, _INNER = struct.Struct(">ii"), struct.Struct(">iiiiqqd")  # headers of the V2 format
+_MAX_COUNT = 10**12
+_MAX_PAYLOAD_BYTES = _INNER.size + 9 * _SIZE
+
+
+def _check_size(raw: bytes) -> None:
+    """Raise `ValueError` for what would unpack to more than a histogram of ours; the library has no bound."""
+    unpacked = zlib.decompressobj().decompress(raw[_OUTER.size :], _MAX_PAYLOAD_BYTES + 1)
+    if len(unpacked) > _MAX_PAYLOAD_BYTES:
+        raise ValueError("unpacks to more than a histogram")
+    _, _, _, digits, lowest, highest, _ = _INNER.unpack_from(unpacked)
+    if not (0 < digits <= DIGITS and 0 < lowest < highest <= HIGHEST_US):
+        raise ValueError(f"{digits} digits from {lowest} to {highest} us")
 
 
 def counts_of(text: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -1,6 +1,10 @@
 """The text format of a journal: one line holds JSON, a tab and the crc32 of the JSON's bytes.
 
 A `columns` line names what the numbers mean and carries the format's version; a record refers to it by id.
+
+`decode` is the gate for every line, whether a drive, a topic or another host's folder holds it: what it
+returns is in the ranges that this module names, so the code behind it need not look again. A checksum says
+only that a line is as somebody wrote it.
 """
 
 from __future__ import annotations
@@ -8,9 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 
 import orjson
 
@@ -18,6 +25,22 @@ from soak.core.errors import JournalError
 from soak.core.model import Column, Event, Record, Span
 
 VERSION = 1
+
+MAX_LINE_BYTES = 16 * 2**20
+MAX_INTERVAL = 10**8 - 1  # three years of seconds
+MAX_EPOCH = 2**31 - 1
+MAX_TIME_NS = 2**62  # in the year 2116
+MAX_LENGTH_NS = 2**61
+MAX_COLUMNS = 20_000  # a probe daemon records at most 5,000
+MAX_HISTOGRAMS = 1000
+MAX_HISTOGRAM_BYTES = 2**18
+MAX_EVENTS = 10_000  # a probe has at most 1,000 between two readings
+MAX_FIELDS = 64  # of an event, a label set, or the validity of a record
+MAX_NAME_CHARACTERS = 300  # of metrics, units, kinds and keys
+MAX_TEXT_CHARACTERS = 8192  # of labels and fields
+MAX_PARTITION = 2**20 - 1
+MAX_STREAM_CHARACTERS = 40
+MAX_COUNT = 10**10  # of messages of a client in an interval
 
 RENAMED_EVENTS = {
     "unexplained_hole": "offset_gap",
@@ -63,19 +86,22 @@ def encode(line: Line) -> bytes:
 
 
 def decode(raw: bytes) -> Line:
-    """Return the content of one line, with or without its newline.
+    """Return the content of one line, with or without its newline; all of it is within the bounds above.
 
     Raises:
-        DamagedLineError: crc or shape are wrong.
+        DamagedLineError: crc, shape or a value are wrong.
         JournalError: the line was written by a newer version of the format.
     """
+    if len(raw) > MAX_LINE_BYTES:
+        raise DamagedLineError(f"a line of {len(raw):,} bytes")
     body, _, crc = raw.rstrip(b"\n").rpartition(b"\t")
     try:
         if int(crc, 16) != zlib.crc32(body):
             raise DamagedLineError("crc does not match")
-        return _parse(orjson.loads(body))  # refuses NaN, infinity and half a surrogate pair
+        # refuses NaN, infinity, half a surrogate pair and more than 1,024 levels
+        return _parse(orjson.loads(body))
     except _NOT_A_LINE as error:
-        raise DamagedLineError(str(error)) from error
+        raise DamagedLineError(f"{error!s:.300}") from error
 
 
 _LARGEST = 2**63 - 1
@@ -88,6 +114,7 @@ _NOT_A_LINE = (
     OverflowError,
 )
 """The errors that foreign JSON with a valid checksum raises in this parser."""
+_STREAM = re.compile(r"(\d{1,10})\.(\d{1,10})\.(\d{1,7})", re.ASCII)
 
 
 def _line_json(line: Line) -> dict[str, object]:
@@ -140,80 +167,240 @@ def _parse(body: dict[str, object]) -> Line:
         case "c":
             return _parse_columns(body)
         case "end":
-            return End(_integer(body["inc"]))
+            return End(_within("epoch", body["inc"], 0, MAX_EPOCH))
         case other:
-            raise DamagedLineError(f"unknown line type {other!r}")
+            raise DamagedLineError(f"unknown line type {other!r:.100}")
 
 
 def _parse_columns(body: dict[str, object]) -> Columns:
     version = body["version"]
     if not isinstance(version, int) or version > VERSION:
-        raise JournalError(f"journal of version {version}; this program reads up to {VERSION}")
+        raise JournalError(
+            f"journal of version {version!s:.20}; this program reads up to {VERSION}"
+        )
     listed = body["columns"]
     if not isinstance(listed, list):
         raise DamagedLineError("columns is not a list")
-    return Columns(str(body["id"]), tuple(map(Column.from_json, listed)))
+    if len(listed) > MAX_COLUMNS:
+        raise DamagedLineError(f"{len(listed):,} columns, more than {MAX_COLUMNS:,}")
+    name = _id_of(listed)
+    if body["id"] != name:
+        raise DamagedLineError(f"columns under the id {body['id']!r:.40}, not their own, {name}")
+    return Columns(name, tuple(map(_parse_column, listed)))
+
+
+def _id_of(listed: list[object]) -> str:
+    text = json.dumps(listed, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _parse_column(found: dict[str, object]) -> Column:
+    column = Column.from_json(found)
+    _bounded("labels", column.labels, MAX_FIELDS)
+    _bounded("the metric's name", column.metric, MAX_NAME_CHARACTERS)
+    _bounded("the unit", column.unit, MAX_NAME_CHARACTERS)
+    for key, value in column.labels:
+        _bounded("a label's name", key, MAX_NAME_CHARACTERS)
+        _bounded("a label", value, MAX_TEXT_CHARACTERS)
+    return column
 
 
 def _parse_record(raw: dict[str, object]) -> Record:
     body: dict[str, dict[str, object]] = raw  # type: ignore[assignment]  # shapes raise below
+    found = raw["v"]
+    if not isinstance(found, list):
+        raise DamagedLineError("values are not a list")
     # a product with a float, which no text has, and JSON has no infinity
-    values = tuple([math.nan if value is None else value * 1.0 for value in raw["v"]])  # type: ignore[attr-defined]  # as above
+    values = tuple([math.nan if value is None else value * 1.0 for value in found])
+    events = raw.get("e", ())
+    _bounded("events", events, MAX_EVENTS)
+    name = raw["c"]
+    if not isinstance(name, str):
+        raise DamagedLineError(f"columns_id is {name!r:.100}")
     return Record(
-        k=_integer(raw["k"]),
-        epoch=_integer(raw["inc"]),
-        at_ns=_integer(raw["at_ns"]),
-        length_ns=_integer(raw["length_ns"]),
-        columns_id=str(raw["c"]),
+        k=_within("interval", raw["k"], 0, MAX_INTERVAL),
+        epoch=_within("epoch", raw["inc"], 0, MAX_EPOCH),
+        at_ns=_within("at_ns", raw["at_ns"], -MAX_TIME_NS, MAX_TIME_NS),
+        length_ns=_within("length_ns", raw["length_ns"], -MAX_LENGTH_NS, MAX_LENGTH_NS),
+        columns_id=name,
         values=values,
-        histograms={key: str(text) for key, text in body.get("h", {}).items()},
-        acknowledged=_parse_spans(body.get("a", {})),
-        received=_parse_spans(body.get("g", {})),
-        sent_next={stream: _integer(at) for stream, at in body.get("n", {}).items()},
-        events=tuple(map(_parse_event, raw.get("e", ()))),  # type: ignore[call-overload]  # as above
-        validity=_plain(body.get("trust", {})),
+        histograms=_parse_histograms(body["h"]) if "h" in raw else {},
+        acknowledged=_parse_spans(body["a"]) if "a" in raw else {},
+        received=_parse_spans(body["g"]) if "g" in raw else {},
+        sent_next=_parse_next(body["n"]) if "n" in raw else {},
+        events=tuple(map(_parse_event, events)),  # type: ignore[call-overload]  # TypeError
+        validity=_plain(raw["trust"]) if "trust" in raw else {},
     )
 
 
+def _parse_histograms(found: dict[str, object]) -> dict[str, str]:
+    """Return encoded histograms by the name of their column; `soak.core.histogram` bounds what they hold."""
+    _bounded("histograms", found, MAX_HISTOGRAMS)
+    for text in found.values():
+        if not isinstance(text, str) or len(text) > MAX_HISTOGRAM_BYTES:
+            raise DamagedLineError("a histogram is not a text of 256 KiB at most")
+    return found  # type: ignore[return-value]  # checked above
+
+
+def _parse_next(found: dict[str, object]) -> dict[str, int]:
+    return {_stream(name): _within("next message", at, 0, _LARGEST) for name, at in found.items()}
+
+
 def _parse_event(event: dict[str, object]) -> Event:
-    kind, fields = str(event["kind"]), _plain(event["fields"])
+    kind, fields = event["kind"], _plain(event["fields"])
+    if not isinstance(kind, str) or len(kind) > MAX_NAME_CHARACTERS:
+        raise DamagedLineError(f"an event of kind {kind!r:.100}")
     kind = RENAMED_EVENTS.get(kind, kind)
-    return Event(kind, _integer(event["at_ns"]), _integer(event["since_ns"]), fields)
+    check = _FIELDS.get(kind)
+    if check is not None:
+        check(fields)
+    for key in _NUMBERS & fields.keys():
+        if not isinstance(fields[key], int | float):
+            raise DamagedLineError(f"{key} of a {kind} is not a number")
+    at_ns = _within("at_ns", event["at_ns"], -MAX_TIME_NS, MAX_TIME_NS)
+    since_ns = _within("since_ns", event["since_ns"], -MAX_TIME_NS, MAX_TIME_NS)
+    return Event(kind, at_ns, since_ns, fields)
+
+
+def _check_offsets(fields: Mapping[str, object]) -> None:
+    begin, end = _natural(fields, "from_offset"), _natural(fields, "to_offset")
+    _within("partition", fields["partition"], 0, MAX_PARTITION)
+    if end <= begin:
+        raise DamagedLineError(f"offsets {begin} to {end}")
+
+
+def _check_position(fields: Mapping[str, object]) -> None:
+    _within("partition", fields["partition"], 0, MAX_PARTITION)
+    _natural(fields, "position")
+    _natural(fields, "log_end")
+
+
+def _check_failed(fields: Mapping[str, object]) -> None:
+    _stream(fields["lane"])
+    first, last = _natural(fields, "first"), _natural(fields, "last")
+    if last < first:
+        raise DamagedLineError(f"messages {first} to {last}")
+
+
+# Named here again: `soak.core.audit` loads numpy, which the probe daemon can do without.
+_FIELDS: Mapping[str, Callable[[Mapping[str, object]], None]] = {
+    "expired": _check_offsets,
+    "offset_gap": _check_offsets,
+    "offset_gap_resolved": _check_offsets,
+    "final_position": _check_position,
+    "send_failed": _check_failed,
+}
+CHECKED_EVENTS = frozenset(_FIELDS)
+"""The events that the audit adds up: their fields are whole numbers in order."""
+
+CHECKED_METRICS = frozenset(
+    {
+        *("sent_messages", "failed_messages", "missed_messages"),
+        *("duplicated_messages", "reordered_messages", "reread_messages"),
+    }
+)
+"""The columns that the audit adds up: no interval of a client has more than `MAX_COUNT` of them."""
+
+
+def checked_places(columns: Sequence[Column]) -> tuple[int, ...]:
+    """Return where in the values of a record `wrong_count` looks."""
+    return tuple(at for at, one in enumerate(columns) if one.metric in CHECKED_METRICS)
+
+
+def wrong_count(record: Record, places: Sequence[int]) -> str:
+    """Return why the counts of a record cannot be added up, or nothing."""
+    for at in places:
+        value = record.values[at]
+        if not (0.0 <= value <= MAX_COUNT or math.isnan(value)):
+            return f"a count of {value:g} messages"
+    return ""
+
+
+_NUMBERS = frozenset(
+    {"seconds", "pause_seconds", "maxerror_seconds", "bytes", "errors", "messages", "epoch"}
+)
+"""Fields that are a number in whatever event has them."""
+
+
+def _natural(fields: Mapping[str, object], key: str) -> int:
+    return _within(key, fields[key], 0, _LARGEST)
 
 
 def _plain(found: object) -> dict[str, str | int | float | bool]:
-    """Return a mapping of texts and finite numbers.
+    """Return a small mapping of texts and finite numbers.
 
     Raises:
         ValueError: it is something else.
     """
     if not isinstance(found, dict) or not all(map(_is_plain, found.values())):
         raise ValueError(f"{found!r:.100} is not a mapping of texts and numbers")
+    _bounded("fields", found, MAX_FIELDS)
+    for key in found:
+        _bounded("a field's name", key, MAX_NAME_CHARACTERS)
     return found
 
 
 def _is_plain(one: object) -> bool:
-    return isinstance(one, str | int) or (isinstance(one, float) and math.isfinite(one))
+    if isinstance(one, str):
+        return len(one) <= MAX_TEXT_CHARACTERS
+    return isinstance(one, int) or (isinstance(one, float) and math.isfinite(one))
 
 
-def _integer(value: object) -> int:
-    """Return an integer of 64 bits.
+def _bounded(what: str, found: object, limit: int) -> None:
+    if len(found) > limit:  # type: ignore[arg-type]  # TypeError
+        raise DamagedLineError(f"{what}: {len(found):,}, more than {limit:,}")  # type: ignore[arg-type]  # as above
+
+
+def _within(what: str, value: object, low: int, high: int) -> int:
+    """Return a whole number of this range.
 
     Raises:
-        OverflowError: it is larger.
+        ValueError: it is something else.
     """
-    number: int = value if type(value) is int else int(value)  # type: ignore[call-overload]  # ValueError
-    if abs(number) > _LARGEST:
-        raise OverflowError(f"{number:.3g} is too large for a record")
-    return number
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"{what} is {value!r:.100}, not a whole number from {low} to {high}")
+    return value
+
+
+@lru_cache(maxsize=100_000)
+def _is_stream(name: str) -> bool:
+    """Return whether a name is that of a producer stream: instance, epoch and partition."""
+    match = _STREAM.fullmatch(name)
+    if match is None:
+        return False
+    instance, epoch, partition = map(int, match.groups())
+    return max(instance, epoch) < 2**32 and partition <= MAX_PARTITION
+
+
+def _stream(name: object) -> str:
+    if not isinstance(name, str) or len(name) > MAX_STREAM_CHARACTERS or not _is_stream(name):
+        raise DamagedLineError(f"{name!r:.100} is not the name of a producer stream")
+    return name
 
 
 def _parse_spans(streams: dict[str, object]) -> dict[str, tuple[Span, ...]]:
-    return {stream: tuple(map(_parse_span, spans)) for stream, spans in streams.items()}  # type: ignore[call-overload]  # TypeError
+    return {_stream(name): _spans(spans) for name, spans in streams.items()}  # type: ignore[arg-type]  # TypeError
+
+
+def _spans(found: Sequence[Sequence[object]]) -> tuple[Span, ...]:
+    spans = tuple(map(_parse_span, found))
+    if len(spans) > 1 and any(after[0] < before[0] for before, after in pairwise(spans)):
+        raise DamagedLineError("spans are not in order")
+    return spans
 
 
 def _parse_span(found: Sequence[object]) -> Span:
+    """Return a span: its messages ascend, and its offsets by one a message at least where they are known.
+
+    Raises:
+        ValueError: it is something else.
+    """
     a, b, c, d = found
-    if type(a) is type(b) is type(c) is type(d) is int and max(a, b, c, d) <= _LARGEST:
-        return a, b, c, d
-    return _integer(a), _integer(b), _integer(c), _integer(d)
+    if not (
+        type(a) is type(b) is type(c) is type(d) is int
+        and 0 <= a <= b <= _LARGEST
+        and c <= d <= _LARGEST
+        and (d - c >= b - a if c >= 0 else c >= -_LARGEST)
+    ):
+        raise ValueError(f"{found!r:.100} is not a span of messages and their offsets")
+    return a, b, c, d

@@ -7,13 +7,24 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from soak.core import histogram
 from soak.core.errors import JournalError
-from soak.core.journal_format import Columns, DamagedLineError, End, columns_line, decode
+from soak.core.journal_format import (
+    Columns,
+    DamagedLineError,
+    End,
+    checked_places,
+    columns_line,
+    decode,
+    wrong_count,
+)
 from soak.core.model import Column, Record
+from soak.core.plan.plan import Plan
 from soak.core.ports import Clock
 from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
+from soak.store.admission import RefusedLines
 from soak.store.journal.reader import columns_after_last_record, last_record, segments
 from soak.store.journal.writer import LASTING_ERRORS, JournalWriter
 from soak.store.run_folder import RunFolder, read_run, read_sender_id
@@ -21,8 +32,10 @@ from soak.store.samples_topic import SOURCE_NAME, ShippedLine
 
 LOG = logging.getLogger(__name__)
 MAX_SOURCES = 10_000
-MAX_AHEAD_SECONDS = 7200  # of this host's clock: readers of a run allocate room for each interval
+MAX_AHEAD_SECONDS = 60  # of this host's clock: by so much those of the hosts may differ
+MAX_EPOCHS_AHEAD = 1000  # of the last one: a daemon has a new epoch with each start
 MAX_COLUMNS_LINES = 8  # of a source, the newest
+MAX_HOUR_BYTES = 256 * 2**20  # of a source, in an hour of the run: 500 series take 15 MiB
 IDLE_NS = 60 * SECOND_NS  # then the files of a source are closed
 _SAME_HOST_NAME = "two hosts have the same name"
 
@@ -35,6 +48,9 @@ class _Source:
     sender: str = ""  # of the newest records, as far as this process wrote any
     since_k: int = 0  # the first interval from that sender
     columns: dict[str, Columns] = field(default_factory=dict)  # by id, the newest last
+    places: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of counts, by id of columns
+    hour: int = -1  # of the run, of the newest record
+    hour_bytes: int = 0  # of the lines that were written in it
     writer: JournalWriter | None = None
     written_id: str = ""  # of the newest columns line that the writer has
     written_ns: int = 0
@@ -42,9 +58,17 @@ class _Source:
 
 
 class Ingest:
-    """Writes the lines of other hosts; skips records that are here already and those of this host."""
+    """Writes the lines of other hosts; skips records that are here already and those of this host.
 
-    def __init__(self, folder: RunFolder, clock: Clock, host: str) -> None:
+    It is the gate for what comes over the topic: a line that is not signed, not whole, not of a source of the
+    plan or not of this time is refused, counted with its place, and never written.
+    """
+
+    def __init__(
+        self, folder: RunFolder, clock: Clock, host: str, plan: Plan | None = None
+    ) -> None:
+        """`plan`: whose sources are taken; without one, those of any name."""
+        self._plan = plan
         self._folder = folder
         self._clock = clock
         self._host = host
@@ -55,8 +79,10 @@ class Ingest:
         self._pending: deque[ShippedLine] = deque()
         self._failures = Once()
         self._has_lost = False  # a writer was closed before the drive took all of its lines
+        self._refused = RefusedLines(folder.refused / "receive.json", clock)
         self.records = 0
-        self.refused = 0
+        self.repeated = 0  # records that were here already
+        self.unsigned = 0  # lines that nobody had to sign
 
     @property
     def is_behind(self) -> bool:
@@ -64,6 +90,11 @@ class Ingest:
         writers = (source.writer for source in self._sources.values())
         is_waiting = any(writer.is_behind for writer in writers if writer)
         return bool(self._pending) or is_waiting or self._has_lost
+
+    @property
+    def refused(self) -> int:
+        """Return how many lines were refused since the start of the run."""
+        return self._refused.total
 
     def write(self, lines: Sequence[ShippedLine]) -> None:
         """Write these lines after the pending ones; if the drive is full, `is_behind` is true."""
@@ -81,10 +112,12 @@ class Ingest:
         else:
             self._failures.clear()
         self._retry_or_close_writers()
+        self._refused.store()
 
     def close(self) -> None:
         """Close all journals, then raise the first error that one of them met."""
         errors = []
+        self._refused.store(is_due=True)
         for source in self._sources.values():
             try:
                 self._close(source)
@@ -98,6 +131,8 @@ class Ingest:
         return [
             (Column("receive_records_total", (), "records"), float(self.records)),
             (Column("receive_refused_lines_total", (), "lines"), float(self.refused)),
+            (Column("receive_repeated_records_total", (), "records"), float(self.repeated)),
+            (Column("receive_unsigned_lines_total", (), "lines"), float(self.unsigned)),
             (Column("receive_sources", (), "sources"), float(len(self._sources))),
         ]
 
@@ -106,11 +141,12 @@ class Ingest:
             if line.sender not in ("", self._own_sender_id()):
                 self._refuse(line, _SAME_HOST_NAME)
             return
+        if line.is_signed is False:
+            self._refuse(line, "its signature does not hold")
+            return
         source = self._sources.get(line.source)
-        if source is None and (
-            not SOURCE_NAME.fullmatch(line.source) or len(self._sources) >= MAX_SOURCES
-        ):
-            self._refuse(line, "not the name of a source")
+        if source is None and (reason := self._reason_to_refuse_source(line.source)):
+            self._refuse(line, reason)
             return
         try:
             found = decode(line.raw)
@@ -118,18 +154,33 @@ class Ingest:
             self._refuse(line, str(error))
             return
         source = source or self._restored(line.source)
+        source.hour_bytes += len(line.raw)
+        self.unsigned += line.is_signed is None
         if isinstance(found, Columns):
-            self._process_columns(line.source, source, found)
+            self._process_columns(line, source, found)
         elif isinstance(found, End):
             self._process_end(line.source, source, found.epoch)
         else:
             self._process_record(line, source, found)
 
-    def _process_columns(self, name: str, source: _Source, columns: Columns) -> None:
+    def _reason_to_refuse_source(self, name: str) -> str:
+        """Return why a source that is not known yet cannot be one of this run; "" if it can."""
+        if not SOURCE_NAME.fullmatch(name):
+            return "not the name of a source"
+        if self._plan is not None and not self._plan.knows_source(name):
+            return "the plan knows no such source"
+        if len(self._sources) >= MAX_SOURCES:
+            return f"more than {MAX_SOURCES:,} sources"
+        return ""
+
+    def _process_columns(self, line: ShippedLine, source: _Source, columns: Columns) -> None:
         """Write columns at once, not with their first record: the offset on the topic moves past them."""
         if columns.id == next(reversed(source.columns), ""):  # the sender repeats them
             return
-        self._write_columns(name, source, columns)
+        if source.hour_bytes > MAX_HOUR_BYTES:
+            self._refuse(line, f"more than {MAX_HOUR_BYTES >> 20} MiB in an hour")
+            return
+        self._write_columns(line.source, source, columns)
         source.columns.pop(columns.id, None)
         source.columns[columns.id] = columns
         if len(source.columns) > MAX_COLUMNS_LINES:
@@ -142,6 +193,8 @@ class Ingest:
             # than the first record of the present sender.
             if record.k > source.last[1] or (is_other_sender and record.k >= source.since_k):
                 self._refuse(line, _SAME_HOST_NAME)
+            else:
+                self.repeated += 1
             return
         reason = self._reason_to_refuse(source, record, is_other_sender=is_other_sender)
         if reason:
@@ -163,13 +216,21 @@ class Ingest:
         """Return why a new record cannot be written; "" if it can."""
         columns = source.columns.get(record.columns_id)
         if columns is None or len(columns.columns) != len(record.values):
-            return f"no columns line {record.columns_id}"
+            return f"no columns line {record.columns_id:.40}"
+        if record.k // 3600 != source.hour:
+            source.hour, source.hour_bytes = record.k // 3600, 0
+        elif source.hour_bytes > MAX_HOUR_BYTES:
+            return f"more than {MAX_HOUR_BYTES >> 20} MiB in an hour"
+        if source.last[0] >= 0 and record.epoch > source.last[0] + MAX_EPOCHS_AHEAD:
+            return f"its epoch {record.epoch} is far ahead of the last one"
         if record.epoch == source.last[0] and is_other_sender:
             return _SAME_HOST_NAME
         own_k = (self._clock.wall_ns() - self._start_wall_ns) // SECOND_NS
         if not 0 <= record.k <= own_k + MAX_AHEAD_SECONDS:
             return f"its interval {record.k} is not within the run so far: check the clocks of both hosts"
-        return ""
+        if record.columns_id not in source.places:
+            source.places = {id_: checked_places(of.columns) for id_, of in source.columns.items()}
+        return wrong_count(record, source.places[record.columns_id]) or _wrong_histogram(record)
 
     def _process_end(self, name: str, source: _Source, epoch: int) -> None:
         if epoch > source.ended_epoch and epoch == source.last[0]:
@@ -225,8 +286,14 @@ class Ingest:
         return self._own_sender
 
     def _refuse(self, line: ShippedLine, reason: str) -> None:
-        self.refused += 1
-        if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
-            LOG.warning(
-                "line_refused n=%d source=%.100r reason=%s", self.refused, line.source, reason
-            )
+        self._refused.add(line.source, reason, line.place, line.raw)
+
+
+def _wrong_histogram(record: Record) -> str:
+    """Return why a histogram of a record cannot be read, or nothing."""
+    for name, text in record.histograms.items():
+        try:
+            histogram.decode(text)
+        except ValueError as error:
+            return f"histogram {name:.100}: {error}"
+    return ""

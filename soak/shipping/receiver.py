@@ -71,7 +71,7 @@ def run(
     page = open_page(folder, plan, known, "receive", clock)
     manager = notifier()
     with file_lock(folder.path / "receive.lock", "the receiving of this run"):
-        ingest = Ingest(folder, clock, host_name())
+        ingest = Ingest(folder, clock, host_name(), plan)
         stored = OffsetFile(folder.path / "receive.json", plan.ship.topic, clock)
         reader = SamplesReader(plan.ship, known.id, known.start_wall_ns, stored.read(), clock)
         manager.ready()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, get_args
@@ -19,11 +20,13 @@ from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartiti
 from soak.clients.kafka_log import error_text
 from soak.core import json_text
 from soak.core.errors import BrokerError
+from soak.core.journal_format import MAX_TIME_NS
 from soak.core.plan.phases import Phase
 from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
 from soak.core.retry import Once
 from soak.core.units import SECOND_NS
+from soak.store.admission import SIGNATURE_HEADER, Signer, is_same, signer_of
 from soak.store.samples_topic import MAX_MESSAGE_BYTES, SamplesClients
 
 LOG = logging.getLogger(__name__)
@@ -38,6 +41,10 @@ MAX_ANNOUNCEMENTS = 1000
 MAX_PHASES = 64
 """The newest of a run that an announcement has."""
 MAX_DETECTION_CHARACTERS = 100_000
+MAX_ANNOUNCEMENT_BYTES = 2**19
+MAX_PLAN_CHARACTERS = 200
+MAX_AGE_NS = 300 * SECOND_NS
+"""A signed announcement counts for so long by the reader's clock: anybody may send an older one again."""
 _LAST_FLUSH_SECONDS = 2.0
 _PRODUCER = {"linger.ms": "0", "acks": "1"}  # a lost announcement is soon followed by another
 _CONSUMER = {
@@ -93,6 +100,8 @@ def parse_announcement(text: bytes) -> Announcement:
     Raises:
         ValueError: it is none.
     """
+    if len(text) > MAX_ANNOUNCEMENT_BYTES:
+        raise ValueError(f"an announcement of {len(text):,} bytes")
     body = json_text.loads(text)
     try:
         fields = {
@@ -107,12 +116,36 @@ def parse_announcement(text: bytes) -> Announcement:
     numbers = (found.start_wall_ns, found.sent_wall_ns, 0 if found.end_k is None else found.end_k)
     is_typed = (
         all(isinstance(one, str) for one in (found.plan, found.run_id))
-        and all(type(one) is int and abs(one) < 2**63 for one in numbers)
+        and all(type(one) is int and 0 <= one <= MAX_TIME_NS for one in numbers)
+        and len(found.plan) <= MAX_PLAN_CHARACTERS
         and isinstance(found.is_over, bool)
     )
     is_typed = is_typed and _has_typed_options(found)
     if not is_typed or not RUN_ID.fullmatch(found.run_id):
-        raise ValueError(f"no announcement: {body}")
+        raise ValueError(f"no announcement: {body!r:.200}")
+    return found
+
+
+def admitted(
+    raw: bytes, headers: Mapping[str, bytes | None], signer: Signer | None, now_wall_ns: int | None
+) -> Announcement:
+    """Return the announcement in a message if it may be believed: with a key, a signed one of these minutes.
+
+    Without `now_wall_ns` it may be as old as it likes: a reader that catches up takes them in their order.
+
+    Raises:
+        ValueError: it is none, nobody signed it who has the key, or it is an old one that came again.
+    """
+    if signer is not None:
+        wanted = signer.announcement(headers.get(ANNOUNCEMENT_HEADER) or b"", raw)
+        if not is_same(headers.get(SIGNATURE_HEADER), wanted):
+            raise ValueError("its signature does not hold")
+    found = parse_announcement(raw)
+    if signer is None or now_wall_ns is None:
+        return found
+    if abs(found.sent_wall_ns - now_wall_ns) > MAX_AGE_NS:
+        seconds = (now_wall_ns - found.sent_wall_ns) / SECOND_NS
+        raise ValueError(f"it was sent {seconds:.0f} s ago: check the clocks, or it was sent again")
     return found
 
 
@@ -135,8 +168,10 @@ class AnnouncementReader:
     def __init__(self, ship: Ship, clock: Clock) -> None:
         self._ship = ship
         self._clients = SamplesClients(ship, "soakd-listens", clock)
+        self._clock = clock
         self._client: Any = None
-        self._refused = 0
+        self._signer: Signer | None = None
+        self.refused = 0
 
     def open(self) -> None:
         """Start at the end of the partition, with a new client.
@@ -145,6 +180,7 @@ class AnnouncementReader:
             BrokerError: the cluster does not answer.
         """
         self.close()
+        self._signer = signer_of(self._ship)
         self._clients.ensure_topic()
         self._client = self._clients.create(confluent_kafka.Consumer, _CONSUMER)
         self._client.assign([TopicPartition(self._ship.topic, ANNOUNCEMENT_PARTITION, OFFSET_END)])
@@ -153,17 +189,22 @@ class AnnouncementReader:
         """Return the announcements since the last call; none while the cluster is unreachable."""
         found = []
         for message in self._client.consume(MAX_ANNOUNCEMENTS, timeout_seconds):
-            if message.error() is None and ANNOUNCEMENT_HEADER in dict(message.headers() or ()):
+            headers = dict(message.headers() or ()) if message.error() is None else {}
+            if ANNOUNCEMENT_HEADER in headers:
                 try:
-                    found.append(parse_announcement(message.value() or b""))
+                    found.append(
+                        admitted(
+                            message.value() or b"", headers, self._signer, self._clock.wall_ns()
+                        )
+                    )
                 except ValueError as error:
                     self._refuse(error)
         return found
 
     def _refuse(self, error: ValueError) -> None:
-        self._refused += 1
-        if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
-            LOG.warning("announcement_refused n=%d error=%.200s", self._refused, error)
+        self.refused += 1
+        if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
+            LOG.warning("announcement_refused n=%d error=%.200r", self.refused, str(error))
 
     def close(self) -> None:
         if self._client is not None:
@@ -178,21 +219,27 @@ class AnnouncementWriter:
         self._ship = ship
         self._clients = SamplesClients(ship, "soakd-announces", clock)
         self._client: Any = None
+        self._signer: Signer | None = None
         self._failures = Once()
 
     def send(self, announcement: Announcement) -> None:
         """Send one announcement; the topic must exist."""
         try:
             if self._client is None:
+                self._signer = signer_of(self._ship)
                 timeout = {"message.timeout.ms": str(self._ship.timeout // 10**6)}
                 settings = {**_PRODUCER, **timeout}
                 self._client = self._clients.create(confluent_kafka.Producer, settings)
+            raw, plan = announcement.to_json().encode(), announcement.plan.encode()
+            headers = {ANNOUNCEMENT_HEADER: plan}
+            if self._signer is not None:
+                headers[SIGNATURE_HEADER] = self._signer.announcement(plan, raw)
             self._client.produce(
                 self._ship.topic,
-                announcement.to_json().encode(),
+                raw,
                 announcement.plan,
                 partition=ANNOUNCEMENT_PARTITION,
-                headers={ANNOUNCEMENT_HEADER: announcement.plan.encode()},
+                headers=headers,
                 on_delivery=self._note_delivery,
             )
             self._client.poll(0)

@@ -86,6 +86,11 @@ class RunFolder:
         return self.path / "journal"
 
     @property
+    def refused(self) -> Path:
+        """Return the folder of what was refused, a file a daemon; see `soak.store.admission`."""
+        return self.path / "refused"
+
+    @property
     def findings(self) -> Path:
         return self.path / "findings.db"
 

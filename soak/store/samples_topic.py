@@ -16,7 +16,14 @@ from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
@@ -27,6 +34,7 @@ from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
 from soak.core.retry import Once
 from soak.core.units import SECOND_NS
+from soak.store.admission import SIGNATURE_HEADER, Signer, is_same, signer_of
 
 LOG = logging.getLogger(__name__)
 PARTITIONS = 8  # of a created topic; an existing one is used as it is
@@ -56,6 +64,12 @@ _CONSUMER = {
     "fetch.max.bytes": str(MAX_MESSAGE_BYTES),
     "queued.max.messages.kbytes": str(MAX_MESSAGE_BYTES // 1024),  # of each partition
 }
+PACKED = (
+    "takes batches as they were compressed, and a small one may unpack to gigabytes in each reader: "
+    "set its compression.type to uncompressed"
+)
+EVERYBODY = "everybody who reaches the cluster may write to it"
+_WRITES = (AclOperation.WRITE, AclOperation.ALL)
 _SKEW_MS = 60_000  # the clocks of hosts may differ by this much
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
@@ -67,7 +81,7 @@ class SamplesClients:
         self._ship = ship
         self._name = name
         self._log = ClientLog(LOG, clock)
-        self._is_policy_checked = False
+        self._is_checked = False
         self.cause = ErrorCause()
 
     def create(self, kind: type[Any], settings: Mapping[str, str]) -> Any:  # noqa: ANN401  # a client
@@ -103,7 +117,7 @@ class SamplesClients:
         ship, timeout = self._ship, self._ship.timeout / SECOND_NS
         admin = self.create(AdminClient, {})
         if ship.topic in self.cause.metadata(admin, ship.bootstrap_servers, timeout).topics:
-            self._check_cleanup_policy(admin, timeout)
+            self._check_settings(admin, timeout)
             return
         new = NewTopic(
             ship.topic,
@@ -113,6 +127,9 @@ class SamplesClients:
                 "max.message.bytes": str(MAX_MESSAGE_BYTES),
                 "cleanup.policy": "delete",  # compaction would keep one line a source, which is its key
                 "retention.ms": str(_RETENTION_MS),
+                # The broker unpacks what it is sent and refuses it where it is larger than a message may be;
+                # else 1.5 MB of zeros would take 2.5 GB of each reader.
+                "compression.type": "uncompressed",
             },
         )
         try:
@@ -125,27 +142,80 @@ class SamplesClients:
                     f"cannot create topic {ship.topic}: {error_text(error)}"
                 ) from error
 
-    def _check_cleanup_policy(self, admin: Any, timeout: float) -> None:  # noqa: ANN401  # a client
-        """Log once that an existing topic is compacted: it will keep one line a source."""
-        if self._is_policy_checked:
+    def _check_settings(self, admin: Any, timeout: float) -> None:  # noqa: ANN401  # a client
+        """Log once what settings of an existing topic cost: records, or the memory of its readers."""
+        if self._is_checked:
             return
-        topic = ConfigResource(ConfigResource.Type.TOPIC, self._ship.topic)
         # A user that may write need not be allowed to read settings.
         with contextlib.suppress(KafkaException, TimeoutError):
-            found = admin.describe_configs([topic], request_timeout=timeout)[topic].result(timeout)
-            self._is_policy_checked = True
-            policy = found["cleanup.policy"].value if "cleanup.policy" in found else ""
-            if "compact" in policy:
+            found = self._settings(admin, timeout)
+            self._is_checked = True
+            if "compact" in found.get("cleanup.policy", ""):
+                policy = found["cleanup.policy"]
                 LOG.error("topic_is_compacted topic=%s cleanup_policy=%s", self._ship.topic, policy)
+            if found.get("compression.type", "") == "producer":
+                LOG.warning("topic_takes_compressed_batches topic=%s: %s", self._ship.topic, PACKED)
+
+    def _settings(self, admin: Any, timeout: float) -> dict[str, str]:  # noqa: ANN401  # a client
+        topic = ConfigResource(ConfigResource.Type.TOPIC, self._ship.topic)
+        found = admin.describe_configs([topic], request_timeout=timeout)[topic].result(timeout)
+        return {name: str(entry.value) for name, entry in found.items()}
+
+    def topic_warnings(self) -> list[str]:
+        """Return what makes an existing topic unsafe to read: who may write to it, and what it unpacks.
+
+        Raises:
+            BrokerError: the cluster does not answer, or a secret of the plan is missing.
+        """
+        ship, timeout = self._ship, self._ship.timeout / SECOND_NS
+        admin = self.create(AdminClient, {})
+        topics = self.cause.metadata(admin, ship.bootstrap_servers, timeout).topics
+        found = []
+        with contextlib.suppress(KafkaException, TimeoutError):
+            if (
+                ship.topic in topics
+                and self._settings(admin, timeout).get("compression.type") == "producer"
+            ):
+                found.append(f"topic {ship.topic} {PACKED}")
+        return [*found, *self._writers(admin, timeout)]
+
+    def _writers(self, admin: Any, timeout: float) -> list[str]:  # noqa: ANN401  # a client
+        topic = self._ship.topic
+        anything = AclBindingFilter(
+            ResourceType.TOPIC,
+            topic,
+            ResourcePatternType.MATCH,  # literal, prefixed and "*"
+            None,
+            None,
+            AclOperation.ANY,
+            AclPermissionType.ALLOW,
+        )
+        try:
+            bindings = admin.describe_acls(anything, request_timeout=timeout).result(timeout)
+        except (KafkaException, TimeoutError) as error:
+            reason = error.args[0] if error.args else None
+            code = reason.code() if isinstance(reason, KafkaError) else None
+            if code == KafkaError.SECURITY_DISABLED:
+                return [f"topic {topic}: {EVERYBODY}, for the cluster has no authorizer"]
+            return []  # this user may not ask
+        for one in bindings:
+            if one.principal == "User:*" and one.operation in _WRITES:
+                return [f"topic {topic}: {EVERYBODY}, by the ACL for User:* on {one.name}"]
+        return []
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedLine:
-    """One line of a journal without its line break; `sender` is the id of the run folder that it is from."""
+    """One line of a journal without its line break; `sender` is the id of the run folder that it is from.
+
+    `place` is where it lies on the topic. `is_signed`: its signature holds; None where no key says so.
+    """
 
     source: str
     raw: bytes
     sender: str = ""
+    place: str = ""
+    is_signed: bool | None = None
 
 
 class SamplesWriter:
@@ -155,7 +225,9 @@ class SamplesWriter:
         self, ship: Ship, run_id: str, start_wall_ns: int, clock: Clock, sender: str = ""
     ) -> None:
         self._ship = ship
+        self._sender = sender
         self._headers = {**headers_of(run_id, start_wall_ns), "sender": sender.encode()}
+        self._signer: Signer | None = None
         self._clients = SamplesClients(ship, f"soakd-{run_id}-ship", clock)
         self._client: Any = None
         self.too_large = 0  # lines that the topic does not allow, left out
@@ -167,6 +239,7 @@ class SamplesWriter:
             BrokerError: the cluster did not take all of them in time; it may have some.
         """
         if self._client is None:
+            self._signer = signer_of(self._ship)
             self._clients.ensure_topic()
             timeout = {"message.timeout.ms": str(self._ship.timeout // 10**6)}
             self._client = self._clients.create(confluent_kafka.Producer, {**_PRODUCER, **timeout})
@@ -197,7 +270,7 @@ class SamplesWriter:
                 self._ship.topic,
                 line.raw,
                 line.source,
-                headers=self._headers,
+                headers=self._signed(line),
                 on_delivery=on_delivery,
             )
         except KafkaException as error:
@@ -205,6 +278,12 @@ class SamplesWriter:
                 raise
             self.too_large += 1
         self._client.poll(0)
+
+    def _signed(self, line: ShippedLine) -> dict[str, bytes]:
+        if self._signer is None:
+            return self._headers
+        signature = self._signer.line(self._headers, line.source, self._sender, line.raw)
+        return {**self._headers, SIGNATURE_HEADER: signature}
 
     def _note_delivery(
         self, failures: list[KafkaError], error: KafkaError | None, _message: object
@@ -238,6 +317,7 @@ class SamplesReader:
         self._clock = clock
         self._deadline_ns = 0  # of the current request
         self._errors = Once(max_messages=100)  # by code
+        self._signer: Signer | None = None
         self.skipped = 0  # messages of any run that were deleted before they were read
 
     def open(self) -> None:
@@ -247,6 +327,7 @@ class SamplesReader:
             BrokerError: the cluster does not answer.
         """
         self.close()
+        self._signer = signer_of(self._ship)
         self._clients.ensure_topic()
         self._deadline_ns = self._clock.mono_ns() + self._ship.timeout
         self._client = self._clients.create(confluent_kafka.Consumer, _CONSUMER)
@@ -319,10 +400,19 @@ class SamplesReader:
             self._advance(message.partition(), message.offset())
             headers = dict(message.headers() or ())
             if headers.items() >= self._headers.items() and message.key():
-                source = message.key().decode(errors="replace")
-                sender = (headers.get("sender") or b"").decode(errors="replace")
-                found.append(ShippedLine(source, message.value() or b"", sender))
+                found.append(self._line(message, headers))
         return found
+
+    def _line(self, message: Any, headers: Mapping[str, bytes]) -> ShippedLine:  # noqa: ANN401  # a client's
+        source = message.key().decode(errors="replace")
+        sender = (headers.get("sender") or b"").decode(errors="replace")
+        raw = message.value() or b""
+        place = f"partition {message.partition()}, offset {message.offset()}"
+        is_signed = None
+        if self._signer is not None:
+            wanted = self._signer.line(self._headers, source, sender, raw)
+            is_signed = is_same(headers.get(SIGNATURE_HEADER), wanted)
+        return ShippedLine(source, raw, sender, place, is_signed)
 
     def _advance(self, partition: int, offset: int) -> None:
         """Move the offset of a partition behind a message, and count the skipped ones."""

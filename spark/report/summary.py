@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from soak.core.model import Change, Finding
 from soak.core.plan.rates import rate_text, rates_between
 from soak.core.series import parse_series, series_name
 from soak.core.units import format_rate
+from soak.store.admission import read_refused
 from soak.store.run_folder import rate_table
 from spark.batch.coverage import Coverage, gap_json
 from spark.batch.offline_analysis import Judged
@@ -60,6 +62,7 @@ def summary(
             "gaps": [gap_json(timeline, gap) for gap in covered.gaps],
             "untrusted_seconds": covered.invalid_seconds,
         },
+        "refused": [asdict(one) for one in read_refused(timeline.folder.refused)],
         "durability": durability,
     }
 

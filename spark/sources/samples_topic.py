@@ -33,6 +33,7 @@ from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
 from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
+from soak.store.admission import signer_of
 from spark.sources.journals import batches
 from spark.sources.schema import ROWS
 from spark.sources.topic_log import KafkaTopicLog, TopicLog
@@ -78,11 +79,13 @@ class TopicOptions:
         """
         ship = self.ship
         refuse_literal_secrets("client", ship.client, LIBRDKAFKA_SECRETS)
+        refuse_literal_secrets("ship", {"key": ship.key}, ("key",))
         return {
             "bootstrap_servers": ship.bootstrap_servers,
             "topic": ship.topic,
             "client": json.dumps(ship.client),
             "timeout_ns": str(ship.timeout),
+            "key": ship.key,  # a reference
             "since_ms": "" if self.since_ms is None else str(self.since_ms),
             "batch_records": str(self.batch_records),
             "interval_ns": str(self.interval_ns),
@@ -105,6 +108,7 @@ class TopicOptions:
             topic=options.get("topic", known.topic),
             client=client,
             timeout=int(options.get("timeout_ns", known.timeout)),
+            key=options.get("key", ""),
         )
         since = options.get("since_ms", "")
         return cls(
@@ -272,7 +276,14 @@ def _read(options: TopicOptions, partition: InputPartition) -> Iterator[pa.Recor
     log, letters = _log_of(options), _letters_of(options)
     ship = options.ship
     columns = known_columns(ship.bootstrap_servers, ship.topic, partition.topic)
-    rows = TopicRows(ship.topic, log, columns, letters, is_announcing=options.has_announcements)
+    rows = TopicRows(
+        ship.topic,
+        log,
+        columns,
+        letters,
+        is_announcing=options.has_announcements,
+        signer=signer_of(ship),
+    )
     try:
         yield from batches(rows.of(partition.span))
     finally:

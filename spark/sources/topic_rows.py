@@ -24,7 +24,8 @@ from soak.core.model import Record
 from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.store.run_announcements import ANNOUNCEMENT_HEADER, RUN_ID, parse_announcement
+from soak.store.admission import SIGNATURE_HEADER, Signer, is_same
+from soak.store.run_announcements import ANNOUNCEMENT_HEADER, RUN_ID, admitted
 from soak.store.samples_topic import MAX_MESSAGE_BYTES, SOURCE_NAME, SamplesClients
 from spark.sources.schema import Row, columns_text, gap_row, record_row
 from spark.sources.topic_log import Lost, TopicLog, TopicRecord
@@ -41,8 +42,6 @@ ANNOUNCED = "run_announced"
 """Kind of the event in the row of an announcement."""
 MAX_LETTERS = 1000
 """Records that a task keeps of a range; one producer of waste fills no cluster."""
-MAX_K, MAX_EPOCH = 2**32, 2**32
-"""Of seconds and starts of a run: a larger number is not one that a recorder counted."""
 MAX_WAITING = 5000
 """Records of a range that wait for their columns line to be repeated in it."""
 _MAX_GAP_SOURCES = 1000
@@ -158,6 +157,7 @@ class TopicRows:
     columns: KnownColumns
     letters: DeadLetters | None = None
     is_announcing: bool = False
+    signer: Signer | None = None  # then what it did not sign is refused
     look_back: int = LOOK_BACK_RECORDS
     _gaps: _Gaps = field(default_factory=_Gaps)
     _named: set[tuple[str, str, str]] = field(default_factory=set)  # columns that a row carries
@@ -198,8 +198,9 @@ class TopicRows:
         headers = dict(record.headers)
         try:
             if ANNOUNCEMENT_HEADER in headers:
-                return _announcement_row(record) if self.is_announcing else None
+                return self._announcement_row(record, headers) if self.is_announcing else None
             run, source = _identity(record, headers)
+            self._check_signature(record, headers, source)
         except UnreadableRecordError as error:
             return self._unreadable(record, "", "", str(error))
         try:
@@ -212,9 +213,6 @@ class TopicRows:
         self, record: TopicRecord, span: Range, run: str, source: str, line: Line
     ) -> Row | None:
         if isinstance(line, Record):
-            if not (0 <= line.k < MAX_K and 0 <= line.epoch < MAX_EPOCH):
-                reason = f"interval {line.k} of epoch {line.epoch} is not one of a run"
-                return self._unreadable(record, run, source, reason)
             known = self.columns.find(run, source, line.columns_id)
             known = known or self._looked_back(span, run, source, line.columns_id)
             found = _Waiting(record.partition, record.offset, run, source, line)
@@ -230,7 +228,7 @@ class TopicRows:
     def _row_of_record(self, found: _Waiting, known: KnownLine | None) -> Row | None:
         run, source, record = found.run, found.source, found.record
         if known is None or known.count != len(record.values):
-            return self._gap(found, run, source, f"no columns line {record.columns_id}")
+            return self._gap(found, run, source, f"no columns line {record.columns_id:.40}")
         name = run, source, record.columns_id
         text = None if name in self._named else known.text
         self._named.add(name)
@@ -255,12 +253,45 @@ class TopicRows:
         if not (record.value or b"").startswith(_COLUMNS_LINE):
             return
         try:
-            run, source = _identity(record, dict(record.headers))
+            headers = dict(record.headers)
+            run, source = _identity(record, headers)
+            self._check_signature(record, headers, source)
             line = decode(record.value or b"")
         except (UnreadableRecordError, DamagedLineError, JournalError):
             return  # it was reported with the batch that it is in
         if isinstance(line, Columns):
             self.columns.note(run, source, line)
+
+    def _check_signature(
+        self, record: TopicRecord, headers: Mapping[str, bytes | None], source: str
+    ) -> None:
+        """Raise `UnreadableRecordError` unless somebody with the key signed the line, where there is one."""
+        if self.signer is None:
+            return
+        sender = (headers.get("sender") or b"").decode(errors="replace")
+        wanted = self.signer.line(headers, source, sender, record.value or b"")
+        if not is_same(headers.get(SIGNATURE_HEADER), wanted):
+            raise UnreadableRecordError("its signature does not hold")
+
+    def _announcement_row(self, record: TopicRecord, headers: Mapping[str, bytes | None]) -> Row:
+        """Return the row of an announcement: it has no source and no interval, and one event.
+
+        Raises:
+            UnreadableRecordError: it is none, or nobody signed it who has the key.
+        """
+        try:
+            found = admitted(record.value or b"", headers, self.signer, None)
+        except ValueError as error:
+            raise UnreadableRecordError(str(error)) from error
+        at_ns = found.sent_wall_ns
+        event = {"kind": ANNOUNCED, "at_ns": at_ns, "since_ns": at_ns, "fields": asdict(found)}
+        return {
+            "run": found.run_id,
+            "shard": 0,
+            "source": "",
+            "at_ns": at_ns,
+            "events": json.dumps([event]),
+        }
 
     def _unreadable(self, record: TopicRecord, run: str, source: str, reason: str) -> Row | None:
         if self.letters is not None:
@@ -289,27 +320,6 @@ def _identity(record: TopicRecord, headers: Mapping[str, bytes | None]) -> tuple
     if not (headers.get("start_ns") or b"").isdigit():
         raise UnreadableRecordError("the header `start_ns` is not the start of a run")
     return run, source
-
-
-def _announcement_row(record: TopicRecord) -> Row:
-    """Return the row of an announcement: it has no source and no interval, and one event.
-
-    Raises:
-        UnreadableRecordError: it is none.
-    """
-    try:
-        found = parse_announcement(record.value or b"")
-    except ValueError as error:
-        raise UnreadableRecordError(str(error)) from error
-    at_ns = found.sent_wall_ns
-    event = {"kind": ANNOUNCED, "at_ns": at_ns, "since_ns": at_ns, "fields": asdict(found)}
-    return {
-        "run": found.run_id,
-        "shard": 0,
-        "source": "",
-        "at_ns": at_ns,
-        "events": json.dumps([event]),
-    }
 
 
 class KafkaDeadLetters:

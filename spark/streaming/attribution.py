@@ -272,11 +272,15 @@ def step_config(plan: Plan) -> level_shift.Config:
 def named(run: str, incidents: Iterable[Incident], taken: Collection[str]) -> list[Incident]:
     """Return the incidents with a key each: new ones get one after their first raise, never a taken one."""
     used, found = set(taken), []
+    following: dict[int, int] = {}  # by the second of the raise: many incidents may share one
     for incident in incidents:
         key = incident.key
         if not key:
-            names = (f"{run}-{incident.raised_k}" + (f"-{n}" if n > 1 else "") for n in count(1))
-            key = next(name for name in names if name not in used)
+            for number in count(following.get(incident.raised_k, 1)):
+                key = f"{run}-{incident.raised_k}" + (f"-{number}" if number > 1 else "")
+                if key not in used:
+                    break
+            following[incident.raised_k] = number + 1
             used.add(key)
         found.append(replace(incident, key=key))
     return found

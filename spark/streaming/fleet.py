@@ -32,6 +32,7 @@ from soak.core.units import SECOND_NS
 from soak.service.files import file_lock
 from soak.service.metrics import MetricsPage, publish
 from soak.service.systemd import Notifier, notifier
+from soak.store.admission import RefusedLines
 from soak.store.findings.port import Findings, FindingsPlace
 from soak.store.findings.topic import FindingsTopics
 from soak.store.findings.topic_log import KafkaFindingsLog
@@ -44,7 +45,7 @@ from spark.streaming.attribution import finding_of, named
 from spark.streaming.checkpoint import await_predecessor, held
 from spark.streaming.fleet_state import detect_all
 from spark.streaming.job import forget_other
-from spark.streaming.panel_state import layout
+from spark.streaming.panel_state import layout, take_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -160,14 +161,21 @@ class FleetStream:
             self.options.expire_seconds,
         )
 
+        refused = RefusedLines(self.folder.refused / "detect-fleet.json", self.clock)
+
         def on_batch(frame: DataFrame, batch: int) -> None:
-            by_run: dict[str, list[Change]] = {}
+            by_run: dict[str, list[dict[str, Any]]] = {}
             for row in frame.collect():  # the one action
-                by_run.setdefault(row["run"], []).append(Change.from_row(row.asDict()))
-            for name, found in sorted(by_run.items()):
+                by_run.setdefault(row["run"], []).append(row.asDict())
+            for name, rows_ in sorted(by_run.items()):
+                found, aside = take_apart(rows_)
+                for one in aside:
+                    place = f"run {name}, interval {one.k} of epoch {one.epoch}"
+                    refused.add(one.source, one.reason, place)
                 for change in found:
                     _LOG.info("change batch=%d run=%s %s", batch, name, change)
                 findings.take(name, found)
+            refused.store(is_due=True)
 
         return (
             changes.writeStream.queryName("detect-fleet")

@@ -27,6 +27,7 @@ from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR
 from soak.core.plan.text import load_detection
 from spark.sources.schema import CHANGES
 from spark.streaming.panel_state import PanelProcessor
+from spark.streaming.stored_panel import OF_THESE_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,7 +43,6 @@ _USED = (
 _SOAK = "soak"
 _KNOWN = "run"
 """Name of the state that is not the panel's."""
-_OF_THESE_ROWS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 OVER_SECONDS = 900
 """The state of a run that says it is over is removed after so long without a record, or earlier."""
 _NOTED_AGAIN = 4  # the last sign of a run is stored four times before it would expire
@@ -167,7 +167,7 @@ class FleetProcessor(StatefulProcessor):
             self._shared.clear(_KNOWN)  # what one plan has made another may not be able to read
         try:
             yield from self._panel(newest).handleInputRows(key, iter([records]), timerValues)
-        except _OF_THESE_ROWS as error:
+        except OF_THESE_ROWS as error:
             # Anybody may write to the topic: what no panel can take must not stop those of other runs.
             LOG.warning("run_not_judged run=%s rows=%d error=%r", key[0], len(records), error)
             self._shared.clear(_KNOWN)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from detectors.objectives import settings_of
 from soak.core.errors import RunFolderError
-from soak.core.model import Change
 from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.service.files import file_lock, write_atomically
 from soak.service.metrics import MetricsPage, publish
 from soak.service.systemd import Notifier, notifier
+from soak.store.admission import RefusedLines
 from soak.store.journal.reader import has_ended, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
 from spark.cluster.executors import check_executors
@@ -29,7 +29,7 @@ from spark.sources.offsets import newest
 from spark.streaming.attribution import Attribution
 from spark.streaming.attribution_thread import AttributionThread
 from spark.streaming.checkpoint import Headway, await_predecessor, committed, held, is_all_read
-from spark.streaming.panel_state import detect, layout, shard_labels
+from spark.streaming.panel_state import detect, layout, shard_labels, take_apart
 from spark.streaming.progress import Progress, observed
 
 # --- Which layout the state in the detector's checkpoint has: one of another program is not read, but
@@ -120,8 +120,9 @@ class _Stream:
         attribution = Attribution(self.folder, self.known.id, self.plan, self.clock)
         thread = AttributionThread(attribution)
         progress = Progress(self.folder, self.clock, self.page)
+        refused = RefusedLines(self.folder.refused / "detect-stream.json", self.clock)
         thread.start()
-        query = self._started(session, attribution, thread)
+        query = self._started(session, attribution, thread, refused)
         self.manager.alive()
         try:
             while not stop.is_set() and not self._is_over():
@@ -129,6 +130,7 @@ class _Stream:
                     self.manager.alive()
                 if query.awaitTermination(_POLL_SECONDS):
                     break
+                progress.set_aside = refused.total
                 progress.show(query.lastProgress, failures=thread.failures_total, is_running=True)
             self.manager.stopping()
             self._drain(query)
@@ -144,7 +146,11 @@ class _Stream:
         progress.show(query.lastProgress, failures=thread.failures_total, is_running=False)
 
     def _started(
-        self, session: SparkSession, attribution: Attribution, thread: AttributionThread
+        self,
+        session: SparkSession,
+        attribution: Attribution,
+        thread: AttributionThread,
+        refused: RefusedLines,
     ) -> StreamingQuery:
         session.dataSource.register(JournalSource)
         options = {
@@ -163,7 +169,11 @@ class _Stream:
         )
 
         def on_batch(frame: DataFrame, batch: int) -> None:
-            found = [Change.from_row(row.asDict()) for row in frame.collect()]  # the one action
+            rows = [row.asDict() for row in frame.collect()]  # the one action
+            found, aside = take_apart(rows)
+            for one in aside:
+                refused.add(one.source, one.reason, f"interval {one.k} of epoch {one.epoch}")
+            refused.store(is_due=True)
             for change in found:
                 _LOG.info("change batch=%d %s", batch, change)
             attribution.record(found)

@@ -10,7 +10,7 @@ has seen. No timer either: the state is deleted with the folder of its run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,9 +26,18 @@ from detectors.level_shift import Config
 from detectors.panel import Panel
 from soak.core import json_text
 from soak.core.model import Change
+from soak.core.model import Column as ColumnOf
 from spark.sources.schema import CHANGES, columns_of
 from spark.streaming import stored_panel
-from spark.streaming.stored_panel import ColumnTexts, LivePanels, Row, StoredPanel
+from spark.streaming.stored_panel import (
+    ColumnTexts,
+    Feeding,
+    LivePanels,
+    Row,
+    SetAside,
+    StoredPanel,
+    without_failing,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -143,47 +152,82 @@ class PanelProcessor(StatefulProcessor):
         batch = pd.concat(list(rows), ignore_index=True)
         run, shard = str(batch["run"].to_numpy()[0]), int(batch["shard"].to_numpy()[0])
         if shard == OBJECTIVES:
-            changes = self._counted(*rows_of(batch))
+            changes, aside = self._counted(*rows_of(batch))
         else:
-            changes = self._detected((run, shard), *rows_of(batch))
-        if changes:
+            changes, aside = self._detected((run, shard), *rows_of(batch))
+        found = [change.to_row() for change in changes] + [aside_row(one) for one in aside]
+        if found:
             # as objects: pandas would make floats of the seconds of a column that has none in a row
-            yield pd.DataFrame(
-                [{"run": str(key[0]), **change.to_row()} for change in changes], dtype=object
-            )
+            yield pd.DataFrame([{"run": str(key[0]), **row} for row in found], dtype=object)
 
     def close(self) -> None:
         """Nothing is held between batches but live panels, which follow from the state."""
 
     def _detected(
         self, key: tuple[str, int], rows: Sequence[Row], texts: ColumnTexts
-    ) -> list[Change]:
+    ) -> tuple[list[Change], list[SetAside]]:
         name = (*key, self._config, self._outages)
         stored = StoredPanel(self._parts, self._new, self._read)
         panels = _LIVE if self._live is None else self._live
-        live, changes = stored.take(panels.take_out(name), rows, texts)
+        live, changes, aside = stored.take(panels.take_out(name), rows, texts)
         panels.put(name, live)
-        return changes
+        return changes, aside
 
-    def _counted(self, rows: Sequence[Row], texts: ColumnTexts) -> list[Change]:
-        counted, name = objectives.Objectives(self._settings), ("objectives",)
+    def _counted(
+        self, rows: Sequence[Row], texts: ColumnTexts
+    ) -> tuple[list[Change], list[SetAside]]:
+        name = ("objectives",)
         state = self._parts.getValue(name)
-        if state is not None:
-            counted.restore(json_text.loads(bytes(state[0])))
-        columns = {of: columns_of(text) for of, text in texts.items()}
-        for row in rows:
-            second = Second(row.k, row.values, row.is_valid, row.phase, row.epoch)
-            counted.update(row.source, columns[row.source, row.columns_id], second)
-        changes = counted.settle()
+        columns: dict[tuple[str, str], tuple[ColumnOf, ...]] = {}
+
+        def attempt(
+            rows: Sequence[Row], feeding: Feeding
+        ) -> tuple[objectives.Objectives, list[Change]]:
+            counted = objectives.Objectives(self._settings)
+            if state is not None:
+                counted.restore(json_text.loads(bytes(state[0])))
+            for feeding.at, row in enumerate(rows):
+                of = row.source, row.columns_id
+                if of not in columns:
+                    columns[of] = columns_of(texts[of])
+                second = Second(row.k, row.values, row.is_valid, row.phase, row.epoch)
+                counted.update(row.source, columns[of], second)
+            return counted, counted.settle()
+
+        (counted, changes), _ = without_failing(rows, attempt)  # the panel of the row names it
         text = json.dumps(counted.to_state(), separators=(",", ":"))
         self._parts.updateValue(name, (text.encode(),))
-        return changes
+        return changes, []
 
     def _new(self) -> Panel:
         return Panel(self._config, outages=self._outages)
 
     def _read(self, blob: bytes) -> Panel:
         return Panel.from_bytes(blob, self._config, outages=self._outages)
+
+
+SET_ASIDE = "set aside"
+"""The state in a row of `CHANGES` that is no change but a record that was set aside."""
+
+
+def aside_row(one: SetAside) -> dict[str, Any]:
+    """Return a record that was set aside as a row of `CHANGES`: the driver counts it, see `take_apart`."""
+    row = dict.fromkeys(CHANGES.fieldNames())
+    del row["run"]
+    series = f"{one.source}|{one.reason}"
+    return {**row, "series": series, "raised_k": one.k, "onset_k": one.epoch, "state": SET_ASIDE}
+
+
+def take_apart(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Change], list[SetAside]]:
+    """Return the changes in rows of `CHANGES`, and the records that were set aside."""
+    changes, aside = [], []
+    for row in rows:
+        if row["state"] != SET_ASIDE:
+            changes.append(Change.from_row(row))
+            continue
+        source, _, reason = row["series"].partition("|")
+        aside.append(SetAside(source, row["onset_k"], row["raised_k"], reason))
+    return changes, aside
 
 
 def rows_of(batch: pd.DataFrame) -> tuple[list[Row], ColumnTexts]:

@@ -42,6 +42,9 @@ class Progress:
     folder: RunFolder
     clock: Clock
     page: MetricsPage
+    set_aside: int = 0  # records, since the start of the run
+    _damaged: int = 0  # lines, since the start of the process
+    _batch: int = -1  # the last one that was counted
     _last: StreamingQueryProgress | None = None
     _seen_k: int | None = None
     _recorded_k: int | None = None
@@ -60,12 +63,17 @@ class Progress:
         seen = last.observedMetrics.get(_SEEN)
         if seen is not None and seen["k"] is not None:
             self._seen_k = max(int(seen["k"]), -1 if self._seen_k is None else self._seen_k)
+        if seen is not None and last.batchId > self._batch:
+            self._batch = last.batchId
+            self._damaged += int(seen["damaged"])
         self._look()
         numbers = {
             **numbers_of(self._last),
             "detect_newest_second": math.nan if self._seen_k is None else self._seen_k,
             "detect_lag_seconds": self._lag_seconds(),
             "detect_attribution_failures_total": failures,
+            "detect_damaged_lines_total": self._damaged,
+            "detect_set_aside_records_total": self.set_aside,
         }
         self.page.show([(Column(name), float(value)) for name, value in numbers.items()])
         self._write(self._last, is_running=is_running)

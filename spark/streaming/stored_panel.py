@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,73 @@ class Row:
 ColumnTexts = dict[tuple[str, str], str]
 """The text of columns by source and id; sources may use one id for different columns."""
 
+OF_THESE_ROWS = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
+    *(AssertionError, RecursionError),
+)
+"""What a panel may raise that says something of a row, and nothing of the machine."""
+MAX_SINGLE = 8
+"""So many rows of a batch are set aside one by one; after that all rows of a source at which one fails."""
+MAX_TRIES = 64
+"""After so many failures what is left of the batch is set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A record that no panel could take, and why; the query goes on without it."""
+
+    source: str
+    epoch: int
+    k: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Feeding:
+    """Where in its rows an attempt is."""
+
+    at: int = 0
+
+
+T = TypeVar("T")
+
+
+def without_failing(
+    rows: Sequence[Row], attempt: Callable[[Sequence[Row], Feeding], T]
+) -> tuple[T, list[SetAside]]:
+    """Return what an attempt gives for these rows without those that it fails at, and these.
+
+    An attempt begins anew each time, from the stored state, and notes in `Feeding` which row is next. The
+    same rows are tried twice before one is set aside: the first failure may be due to what was kept in
+    memory. Rows are fed in order, so the one at which it fails ends the shortest part that fails.
+    """
+    aside: list[SetAside] = []
+    is_second = False
+    for _ in range(MAX_TRIES):
+        feeding = Feeding()
+        try:
+            return attempt(rows, feeding), aside
+        except OF_THESE_ROWS as error:
+            if not is_second or not rows:
+                is_second = True
+                continue
+            wrong = rows[feeding.at]
+            is_whole = len(aside) >= MAX_SINGLE
+            taken_out = [
+                at
+                for at, row in enumerate(rows)
+                if at == feeding.at or (is_whole and row.source == wrong.source)
+            ]
+            aside += [_set_aside(rows[at], error) for at in taken_out]
+            left_out = set(taken_out)
+            rows = [row for at, row in enumerate(rows) if at not in left_out]
+    aside += [_set_aside(row, ValueError("too many rows of its batch fail")) for row in rows]
+    return attempt([], Feeding()), aside
+
+
+def _set_aside(row: Row, error: Exception) -> SetAside:
+    return SetAside(row.source, row.epoch, row.k, f"{type(error).__name__}: {error}"[:300])
+
 
 @dataclass(slots=True)
 class _Head:
@@ -86,26 +153,36 @@ class LivePanel:
     def series(self) -> int:
         return sum(len(columns) for _, columns in self.columns.values())
 
-    def take(self, rows: Sequence[Row], texts: ColumnTexts) -> list[Change]:
+    def take(
+        self, rows: Sequence[Row], texts: ColumnTexts, feeding: Feeding | None = None
+    ) -> list[Change]:
         """Feed the rows in their order; return the changes in the order of their discovery."""
-        for name, text in texts.items():
-            known = self.columns.get(name)
-            if known is None or known[0] != text:
-                self.columns[name] = text, columns_of(text)
-        return [
-            change
-            for at, row in enumerate(rows)
-            for change in self.panel.update(
+        feeding = feeding or Feeding()
+        changes: list[Change] = []
+        for feeding.at, row in enumerate(rows):
+            columns = self._columns_of(row, texts)
+            if len(columns) != row.values.size:
+                raise ValueError(f"{row.values.size} values of {len(columns)} columns")
+            changes += self.panel.update(
                 row.source,
-                self.columns[row.source, row.columns_id][1],
+                columns,
                 row.k,
                 row.values,
                 row.is_valid,
                 row.phase,
                 epoch=row.epoch,
-                following=partial(_following, rows, at),
+                following=partial(_following, rows, feeding.at),
             )
-        ]
+        return changes
+
+    def _columns_of(self, row: Row, texts: ColumnTexts) -> tuple[Column, ...]:
+        name = row.source, row.columns_id
+        text, known = texts.get(name), self.columns.get(name)
+        if text is not None and (known is None or known[0] != text):
+            known = self.columns[name] = text, columns_of(text)
+        if known is None:
+            raise ValueError(f"nothing says what columns {row.columns_id:.40} are")
+        return known[1]
 
 
 def _following(rows: Sequence[Row], at: int) -> list[NDArray[np.float64]]:
@@ -152,8 +229,10 @@ class StoredPanel:
 
     def take(
         self, live: LivePanel | None, rows: Sequence[Row], texts: ColumnTexts
-    ) -> tuple[LivePanel, list[Change]]:
-        """Take the rows of a batch and write what changed; return the panel and what it said.
+    ) -> tuple[LivePanel, list[Change], list[SetAside]]:
+        """Take the rows of a batch and write what changed.
+
+        Returns the panel, what it said, and the rows that it could not take.
 
         `live`: the panel of this key that the process had last, of whatever rows.
 
@@ -161,8 +240,15 @@ class StoredPanel:
             ValueError: a part is damaged or of another version.
         """
         head = self._head()
-        one = self._current(live, head)
-        changes = one.take(rows, texts)
+        panels = [self._current(live, head)]
+
+        def attempt(
+            rows: Sequence[Row], feeding: Feeding
+        ) -> tuple[LivePanel, list[Change], Sequence[Row]]:
+            one = panels.pop() if panels else self._current(None, head)
+            return one, one.take(rows, texts, feeding), rows
+
+        (one, changes, rows), aside = without_failing(rows, attempt)
         block = encode(rows)
         one.rows_id = _digest(one.rows_id, block)
         used = {(row.source, row.columns_id) for row in rows}
@@ -171,7 +257,7 @@ class StoredPanel:
             one.columns = {name: found for name, found in one.columns.items() if name in used}
         else:
             self._write_rows(head, used, block, one)
-        return one, changes
+        return one, changes, aside
 
     def panel(self) -> Panel:
         """Return the panel as the parts have it."""

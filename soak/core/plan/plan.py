@@ -86,6 +86,8 @@ class Ship:
     client: Settings = field(default_factory=dict)  # settings of librdkafka, such as security
     timeout: Duration = duration_ns("10s")
     buffer: Size = 2**30  # journal that a stand-alone host keeps, whether it was sent or not
+    key: str = ""  # reference to the secret with which hosts sign what they send
+    unsigned: bool = False  # take what is not signed, where the plan names no key
 
     def __post_init__(self) -> None:
         if not self.topic:
@@ -96,6 +98,10 @@ class Ship:
             )
         if self.buffer < 2**20:
             raise ValueError("buffer must be at least 1MiB")
+        if self.key and self.unsigned:
+            raise ValueError(
+                "unsigned contradicts key: what is not signed is refused where there is one"
+            )
 
 
 _SERVER = r"(\[[0-9a-fA-F]*:[0-9a-fA-F:.]*(%\w+)?\]|[^\s,/@:\[\]]+):\d+"
@@ -313,6 +319,11 @@ class Plan:
             *(("probe",) if self.probes else ()),
             *(f"produce.{index}" for index in range(self.load.producers)),
         )
+
+    def knows_source(self, source: str) -> bool:
+        """Return whether a source, `daemon@host`, may be of this plan; other hosts may probe in any case."""
+        daemon, _, host = source.partition("@")
+        return bool(host) and (daemon == "probe" or daemon in self.measuring)
 
     @property
     def daemons(self) -> tuple[str, ...]:

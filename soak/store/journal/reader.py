@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from soak.core.errors import JournalError
-from soak.core.journal_format import Columns, DamagedLineError, End, Line, decode
+from soak.core.journal_format import (
+    Columns,
+    DamagedLineError,
+    End,
+    Line,
+    checked_places,
+    decode,
+    wrong_count,
+)
 from soak.core.model import Column, Record
 
 CHUNK_BYTES = 4 * 2**20
@@ -37,6 +45,7 @@ class SourceReader:
     columns: dict[str, tuple[Column, ...]] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
     ended_epoch: int = -1
+    _checked: dict[str, tuple[int, ...]] = field(default_factory=dict)  # places, by id of columns
 
     def read(self, path: Path, begin: int, end: int) -> Iterator[tuple[Record, tuple[Column, ...]]]:
         """Yield the records whose lines are in [begin, end) of one file; `end` is behind a newline."""
@@ -56,10 +65,7 @@ class SourceReader:
             self.damage.append(Damage(path, offset, str(error)))
             return None
         if isinstance(line, Columns):
-            # An id is made from its columns, so another text under it was not written by us.
-            if self.columns.setdefault(line.id, line.columns) != line.columns:
-                reason = f"columns line {line.id} has other columns than before"
-                self.damage.append(Damage(path, offset, reason))
+            self.columns.setdefault(line.id, line.columns)
         elif isinstance(line, End):
             self.ended_epoch = max(self.ended_epoch, line.epoch)
         else:
@@ -71,7 +77,14 @@ class SourceReader:
     ) -> tuple[Record, tuple[Column, ...]] | None:
         columns = self.columns.get(record.columns_id) or self._find_columns(record.columns_id)
         if columns is None or len(columns) != len(record.values):
-            self.damage.append(Damage(path, offset, f"no columns line {record.columns_id}"))
+            reason = f"no columns line {record.columns_id:.40}"
+            self.damage.append(Damage(path, offset, reason))
+            return None
+        places = self._checked.get(record.columns_id)
+        if places is None:
+            places = self._checked[record.columns_id] = checked_places(columns)
+        if reason := wrong_count(record, places):
+            self.damage.append(Damage(path, offset, reason))
             return None
         return record, columns
 

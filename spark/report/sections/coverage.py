@@ -12,6 +12,7 @@ from detectors.level_shift import Config
 from soak.core import wording
 from soak.core.plan.plan import STREAM_DETECTOR
 from soak.core.units import format_per_duration
+from soak.store.admission import read_refused
 from spark.batch.calibration import quiet_seconds
 from spark.batch.coverage import Gap
 from spark.report.page import Page, joined, table, tag
@@ -33,7 +34,29 @@ def _missing(gap: Gap) -> str:
 
 def render(page: Page) -> Markup:
     certain = tag("h3", "How certain the detector can be on this noise")
-    return joined([_coverage(page), certain, _calibration(page)])
+    return joined([_coverage(page), *_refused(page), certain, _calibration(page)])
+
+
+def _refused(page: Page) -> list[Markup]:
+    """Return what was refused of the records of other hosts, and whether anybody had to sign them."""
+    folder, ship = page.timeline.folder, page.timeline.plan.ship
+    found = read_refused(folder.refused)
+    parts = []
+    if ship is not None and not ship.key:
+        text = (
+            f"Records of other hosts came over topic {ship.topic} without a signature: whoever may write to "
+            "it may have sent them."
+        )
+        parts.append(tag("p", text))
+    if found:
+        count = sum(one.count for one in found)
+        parts.append(tag("h3", "What was refused"))
+        parts.append(
+            tag("p", f"{count:,} lines were refused; nothing in this report comes from them.")
+        )
+        rows = [(one.source, one.reason, one.place, f"{one.count:,}") for one in found[:MOST_ROWS]]
+        parts.append(table(("source", "why", "the first at", "lines"), rows, numeric=3))
+    return parts
 
 
 def _coverage(page: Page) -> Markup:

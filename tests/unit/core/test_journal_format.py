@@ -10,8 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from soak.core.audit import AUDIT_EVENTS, COUNTED_METRICS
 from soak.core.errors import JournalError
+from soak.core.header import stream_name
 from soak.core.journal_format import (
+    CHECKED_EVENTS,
+    CHECKED_METRICS,
     RENAMED_EVENTS,
     Columns,
     DamagedLineError,
@@ -24,10 +28,15 @@ from soak.core.model import Column, Event, Record
 
 COLUMNS = (Column("a_seconds", (("quantile", "0.5"),), "seconds", 1.5), Column("b_messages"))
 NUMBERS = st.floats(allow_nan=True, allow_infinity=False)
+NAMES = st.builds(
+    stream_name, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**20 - 1)
+)
+SPANS = st.builds(
+    lambda first, more, low, room: (first, first + more, low, low + more + room),
+    *[st.integers(0, 2**50)] * 4,
+)
 STREAMS = st.dictionaries(
-    st.text("0123456789.", min_size=1, max_size=8),
-    st.lists(st.tuples(*[st.integers(0, 2**50)] * 4), max_size=3).map(tuple),
-    max_size=2,
+    NAMES, st.lists(SPANS, max_size=3).map(lambda spans: tuple(sorted(spans))), max_size=2
 )
 RECORDS = st.builds(
     Record,
@@ -40,7 +49,7 @@ RECORDS = st.builds(
     histograms=st.dictionaries(st.text(max_size=4), st.text(max_size=8), max_size=2),
     acknowledged=STREAMS,
     received=STREAMS,
-    sent_next=st.dictionaries(st.text(max_size=4), st.integers(0, 2**50), max_size=2),
+    sent_next=st.dictionaries(NAMES, st.integers(0, 2**50), max_size=2),
     events=st.lists(
         st.builds(
             Event,
@@ -145,6 +154,7 @@ def test_a_newer_version_is_refused() -> None:
 @pytest.mark.parametrize(("old", "new"), RENAMED_EVENTS.items())
 def test_event_of_an_older_journal_has_its_new_name(old: str, new: str) -> None:
     """Journals outlive the names of events."""
+    fields = {"partition": 7, "from_offset": 3, "to_offset": 9}
     body = json.dumps(
         {
             "t": "r",
@@ -154,10 +164,16 @@ def test_event_of_an_older_journal_has_its_new_name(old: str, new: str) -> None:
             "at_ns": 0,
             "length_ns": 0,
             "v": [],
-            "e": [{"kind": old, "at_ns": 3, "since_ns": 2, "fields": {"partition": 7}}],
+            "e": [{"kind": old, "at_ns": 3, "since_ns": 2, "fields": fields}],
         }
     ).encode()
     record = decode(b"%s\t%08x\n" % (body, zlib.crc32(body)))
 
     assert isinstance(record, Record)
     assert [event.kind for event in record.events] == [new]
+
+
+def test_the_events_and_columns_of_the_audit_are_checked() -> None:
+    """The format names them again, so that the probe daemon loads no numpy."""
+    assert CHECKED_EVENTS == AUDIT_EVENTS
+    assert CHECKED_METRICS == COUNTED_METRICS

@@ -24,6 +24,8 @@ from spark.sources.offsets import ColumnsIndex, newest, spans
 from spark.sources.topic_rows import ANNOUNCED
 from spark.streaming.fleet import FleetFindings
 from spark.streaming.fleet_state import OVER_SECONDS, FleetProcessor, announced_detectors
+from spark.streaming.panel_state import take_apart
+from spark.streaming.stored_panel import SetAside
 from tests.support.fakes import FakeClock
 from tests.support.shipping.announced_runs import announcement
 from tests.support.spark.synthetic_run import PRODUCER, Shape, write_synthetic_run
@@ -59,13 +61,13 @@ class Fleet:
             timeMode="ProcessingTime",
         )
         self.tester.setProcessingTime(1)
+        self.aside: list[SetAside] = []  # of the last batch
 
     def take(self, batch: pd.DataFrame) -> list[Change]:
         answer = self.tester.testInPandas(KEY, batch)
-        return [
-            Change.from_row(dict(zip(answer.columns, row, strict=True)))
-            for row in answer.to_numpy()
-        ]
+        rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.to_numpy()]
+        changes, self.aside = take_apart(rows)
+        return changes
 
     @property
     def is_known(self) -> bool:
@@ -141,15 +143,16 @@ def test_a_plan_that_is_announced_late_begins_anew(frame: pd.DataFrame) -> None:
 
 
 def test_rows_that_no_panel_can_take_stop_no_other(frame: pd.DataFrame) -> None:
-    """Their run begins anew with the rows after them."""
+    """They are set aside, all of them, and the run goes on with the rows after them."""
     fleet = Fleet()
     first, second = halves(frame)
     broken = first.assign(columns="[{}]")
 
-    nothing = fleet.take(broken)
+    nothing, rejected = fleet.take(broken), len(fleet.aside)
     found = fleet.take(first) + fleet.take(second)
 
     assert nothing == []
+    assert rejected == len(broken)
     assert any(abs(k - 202) <= 3 for k in confirmed(found))
 
 

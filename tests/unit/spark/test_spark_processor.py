@@ -24,7 +24,7 @@ from spark.batch.timeline import assemble, digest_rows
 from spark.sources.journals import batches, rows
 from spark.sources.offsets import ColumnsIndex, newest, spans
 from spark.sources.schema import ARROW_ROWS, CHANGES, NOT_CARRIED, ROWS, columns_of, columns_text
-from spark.streaming.panel_state import OBJECTIVES, PanelProcessor, rows_of
+from spark.streaming.panel_state import OBJECTIVES, PanelProcessor, rows_of, take_apart
 from spark.streaming.stored_panel import LivePanel, StoredPanel
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
@@ -129,6 +129,36 @@ def test_sources_with_the_same_id_of_columns_keep_their_own(tmp_path: Path) -> N
     assert LivePanel(Panel(Config())).take(*rows_of(frame)) == []
     ours = frame[frame["columns_id"] == "abc"]
     assert dict(zip(ours["source"], map(columns_of, ours["columns"]), strict=True)) == columns
+
+
+def with_wrong_rows(frame: pd.DataFrame, at: list[int]) -> pd.DataFrame:
+    """Return the batch with rows that have more values than columns."""
+    values = list(frame["values"])
+    for place in at:
+        values[place] = np.ones(3)
+    return frame.assign(values=values)
+
+
+@pytest.mark.parametrize("count", [1, 5, 30])
+def test_a_record_that_no_panel_takes_is_set_aside_alone(frame: pd.DataFrame, count: int) -> None:
+    """The others of its batch are taken, as in a run without it; of a source with many all are set aside."""
+    (whole,) = parts_of(frame, 1)
+    whole = whole.reset_index(drop=True)
+    probes = whole.index[whole["source"] == "probe@host"]
+    at = [int(place) for place in probes[10 : 10 + count]]
+    bad, good = TwsTester(PanelProcessor(Config())), TwsTester(PanelProcessor(Config()))
+    answer = bad.testInPandas(KEY, with_wrong_rows(whole, at))
+    rows_ = [dict(zip(answer.columns, row, strict=True)) for row in answer.to_numpy()]
+
+    changes, aside = take_apart(rows_)
+
+    left_out = set(at) if count < 9 else set(probes[[*range(10, 18), *range(18, 320), *range(10)]])
+    expected = found(good, whole.drop(index=sorted(left_out)))
+    assert {(one.source, one.epoch, one.k) for one in aside} == {
+        ("probe@host", 1, int(whole["k"][place])) for place in left_out
+    }
+    assert changes == expected
+    assert stored(bad) == stored(good)
 
 
 def test_rows_delivered_again_change_nothing(frame: pd.DataFrame) -> None:
