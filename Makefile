@@ -63,6 +63,15 @@ packages-in-ci:
 	@if [ "$${CI:-}" = true ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		$(MAKE) --no-print-directory packages || echo "packages: could not be installed; tests that need them skip"; fi
 
+# Each round has new inputs; what fails is printed with the seed and the smallest input that does it.
+HOSTILE_MINUTES ?= 1
+.PHONY: test-hostile
+test-hostile: $(STAMP) ## attack every gate for HOSTILE_MINUTES=1, with the corpus and with inputs made at random
+	@end=$$(( $$(date +%s) + 60 * $(HOSTILE_MINUTES) )); round=0; \
+	while [ $$round = 0 ] || [ $$(date +%s) -lt $$end ]; do round=$$(( round + 1 )); \
+		$(BIN)/pytest tests/hostile -n 2 -m 'not broker and not spark and not slow' --hypothesis-profile=hostile -p no:cacheprovider; \
+	done; echo "test-hostile: $$round rounds"
+
 .PHONY: test
 test: check packages-in-ci ## everything CI runs: check, then the tests on a real Kafka and a real Spark
 	@$(BIN)/pytest -m $(LONG) -n 2 $(addprefix --ignore=,$(COMPUTING))

@@ -16,6 +16,7 @@ pytest_plugins = ["tests.support.spark.spark_fixtures"]
 
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile("hostile", deadline=None, max_examples=1000)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 

@@ -23,10 +23,21 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from soak.core.clock import SystemClock
+from soak.core.plan.phases import Phases
 from soak.core.ports import Clock
 from soak.store.journal.reader import SourceReader
 from soak.store.run_folder import RunFolder, read_phases
-from spark.sources.offsets import ColumnsIndex, Offset, Span, columns_at, newest, size_bytes, spans
+from spark.sources.offsets import (
+    Caution,
+    ColumnsIndex,
+    Offset,
+    Span,
+    columns_at,
+    newest,
+    size_bytes,
+    spans,
+    stepped_over,
+)
 from spark.sources.pacing import Pace
 from spark.sources.schema import ARROW_ROWS, ROWS, Row, gap_row, record_row
 
@@ -113,6 +124,11 @@ class JournalTail(DataSourceStreamReader):
 
     def _next(self, start: Offset, most_bytes: int) -> Offset:
         journal = self._place.journal
+        caution = Caution.read(caution_path(self._place.folder))
+        if caution.applies(start):
+            end = caution.end(journal, start)
+            self._pace.plan(size_bytes(journal, start, end), is_limited=True)
+            return end
         end = newest(journal, start, min(most_bytes, self._pace.limit_bytes))
         is_limited = end != newest(journal, start, None)
         self._pace.plan(size_bytes(journal, start, end), is_limited=is_limited)
@@ -132,27 +148,50 @@ def rows(folder: Path, run: str, listed: Iterable[Span]) -> Iterator[Row]:
     phases = read_phases(paths.phases)
     readers: dict[str, SourceReader] = {}
     given: set[tuple[str, str]] = set()  # source and id: those of another source are others
-    for span in listed:
-        reader = readers.setdefault(span.source, SourceReader(paths.journal / span.source))
-        path = span.path(paths.journal)
-        if span.end < span.begin:
-            yield gap_row(run, span.source, f"{path.name} ends at {span.end}, read to {span.begin}")
-            continue
-        for place in span.columns_at:
-            known = columns_at(path, place)
-            if known is not None:
-                reader.columns[known[0]] = known[1]
-        for record, columns in reader.read(path, span.begin, span.end):
-            named = span.source, record.columns_id
-            is_new = named not in given
-            given.add(named)
-            yield record_row(
-                run, span.source, record, columns if is_new else None, phases.at(record.k)
-            )
-        for damage in reader.damage:
-            reason = f"{damage.path.name} at byte {damage.offset}: {damage.reason}"
-            yield gap_row(run, span.source, reason)
-        reader.damage.clear()
+    passed: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for source, segment, begin, end in Caution.read(caution_path(folder)).passed:
+        passed.setdefault((source, segment), []).append((begin, end))
+    for whole in listed:
+        parts = stepped_over(whole, passed) if (whole.source, whole.segment) in passed else [whole]
+        if parts != [whole]:
+            path = whole.path(paths.journal)
+            reason = f"{path.name} from byte {whole.begin} on: a line that ends the detector is stepped over"
+            yield gap_row(run, whole.source, reason)
+        for span in parts:
+            yield from _rows_of(run, paths, phases, readers, given, span)
+
+
+def _rows_of(
+    run: str,
+    paths: RunFolder,
+    phases: Phases,
+    readers: dict[str, SourceReader],
+    given: set[tuple[str, str]],
+    span: Span,
+) -> Iterator[Row]:
+    reader = readers.setdefault(span.source, SourceReader(paths.journal / span.source))
+    path = span.path(paths.journal)
+    if span.end < span.begin:
+        yield gap_row(run, span.source, f"{path.name} ends at {span.end}, read to {span.begin}")
+        return
+    for place in span.columns_at:
+        known = columns_at(path, place)
+        if known is not None:
+            reader.columns[known[0]] = known[1]
+    for record, columns in reader.read(path, span.begin, span.end):
+        named = span.source, record.columns_id
+        is_new = named not in given
+        given.add(named)
+        yield record_row(run, span.source, record, columns if is_new else None, phases.at(record.k))
+    for damage in reader.damage:
+        reason = f"{damage.path.name} at byte {damage.offset}: {damage.reason}"
+        yield gap_row(run, span.source, reason)
+    reader.damage.clear()
+
+
+def caution_path(folder: Path) -> Path:
+    """Return the file that says how to read on after a batch that killed its processes."""
+    return RunFolder(folder).spark / "caution.json"
 
 
 def batches(found: Iterator[Row]) -> Iterator[pa.RecordBatch]:

@@ -6,11 +6,15 @@ counts as torn, and is left out, only once a newer file exists: its writer is th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from soak.core import json_text
 from soak.core.journal_format import Columns, DamagedLineError, decode
 from soak.core.model import Column
+from soak.service.files import write_atomically
 from soak.store.journal.reader import lines, segment_name, segments, sources
 
 Offset = dict[str, list[int]]
@@ -148,3 +152,66 @@ def _newline_after(path: Path, begin: int) -> int:
     with path.open("rb") as file:
         file.seek(begin)
         return begin + len(file.readline())
+
+
+# --- A batch that killed its processes is read in small parts; a line that kills them alone is stepped over.
+
+
+@dataclass(frozen=True, slots=True)
+class Caution:
+    """How to read on after deaths: `limit_bytes` a batch up to `until`; 1 is a single line of one source.
+
+    `start` and `deaths` are those of the batch with which a process died last. `passed` names the lines that
+    are stepped over, as source, number of the file, first byte and the byte behind it.
+    """
+
+    limit_bytes: int = 0  # 0: as usual
+    until: Offset = field(default_factory=dict)
+    start: Offset = field(default_factory=dict)
+    deaths: int = 0
+    passed: tuple[tuple[str, int, int, int], ...] = ()
+
+    @classmethod
+    def read(cls, path: Path) -> Caution:
+        """Return what an earlier process wrote; none where the file is missing or damaged."""
+        try:
+            found = json_text.loads(path.read_text())
+            passed = tuple((str(a), int(b), int(c), int(d)) for a, b, c, d in found.pop("passed"))
+            return cls(**found, passed=passed)
+        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+            return cls()
+
+    def write(self, path: Path) -> None:
+        write_atomically(path, json.dumps(asdict(self)) + "\n")
+
+    def applies(self, start: Offset) -> bool:
+        """Return whether a batch from `start` on is to be small."""
+        return bool(self.limit_bytes) and any(
+            start.get(name, [-1, 0]) < place for name, place in self.until.items()
+        )
+
+    def end(self, journal: Path, start: Offset) -> Offset:
+        """Return where the small batch from `start` on ends."""
+        found = newest(journal, start, self.limit_bytes)
+        ends: Offset = {}
+        for name, place in sorted(self.until.items()):
+            begin = start.get(name, [-1, 0])
+            end = min(found.get(name, begin), place)
+            if end > begin and not (ends and self.limit_bytes == 1):
+                ends[name] = end
+        return {**start, **ends}
+
+
+def stepped_over(span: Span, passed: Mapping[tuple[str, int], list[tuple[int, int]]]) -> list[Span]:
+    """Return the parts of a span that are not stepped over."""
+    if span.end < span.begin:
+        return [span]
+    parts, begin = [], span.begin
+    for first, end in sorted(passed.get((span.source, span.segment), ())):
+        if begin <= first < span.end:
+            if first > begin:
+                parts.append(Span(span.source, span.segment, begin, first, span.columns_at))
+            begin = end
+    if begin < span.end:
+        parts.append(Span(span.source, span.segment, begin, span.end, span.columns_at))
+    return parts

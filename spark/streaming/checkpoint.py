@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from soak.core import json_text
 from soak.core.errors import RunFolderError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from spark.sources.offsets import Offset, newest
+from spark.sources.offsets import Caution, Offset, newest, size_bytes
 
+_LOG = logging.getLogger(__name__)
 _JVM_LOCK = "jvm.lock"
 _PATIENCE_NS = 20 * SECOND_NS
 _PAUSE_NS = SECOND_NS // 10
@@ -68,13 +70,74 @@ def committed(checkpoint: Path) -> Offset | None:
 
     Reads Spark's offset log: a version line, a line of metadata, one line a source.
     """
+    number = _last_of(checkpoint / "commits")
+    return None if number < 0 else _offset_of(checkpoint, number)
+
+
+def _last_of(folder: Path) -> int:
+    """Return the number of the last batch in a log of Spark, or -1."""
     try:
-        done = [int(at.name) for at in (checkpoint / "commits").iterdir() if at.name.isdigit()]
-        lines = (checkpoint / "offsets" / str(max(done))).read_text().splitlines()
+        return max((int(at.name) for at in folder.iterdir() if at.name.isdigit()), default=-1)
+    except FileNotFoundError:
+        return -1
+
+
+def _offset_of(checkpoint: Path, batch: int) -> Offset | None:
+    try:
+        lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
         offset: Offset = json_text.loads(lines[2])
     except (FileNotFoundError, ValueError, IndexError):
         return None
     return offset
+
+
+DEATHS = 2
+"""So many processes may die with the same batch before the next one gets a smaller one."""
+SHRINKAGE = 8
+
+
+def note_death(checkpoint: Path, journal: Path, caution: Path) -> None:
+    """Make the next batch smaller where processes died with the one that the checkpoint has planned.
+
+    Call it before Spark starts. Spark gives a batch that was planned and not committed to every process
+    again, so one that ends the process, as by its memory, would end all. Its plan is removed from the
+    checkpoint, and what it held is read in parts, an eighth as large at each further death, down to a line; a
+    line with which two more die is stepped over.
+    """
+    batch = _last_of(checkpoint / "offsets")
+    end = _offset_of(checkpoint, batch)
+    if end is None or batch <= _last_of(checkpoint / "commits"):
+        return
+    known, start = Caution.read(caution), committed(checkpoint) or {}
+    deaths = known.deaths + 1 if known.start == start else 1
+    is_careful = known.applies(start)
+    now = replace(known, start=start, deaths=deaths)
+    if is_careful and known.limit_bytes == 1 and deaths >= DEATHS:
+        now = replace(now, deaths=0, passed=(*known.passed, *_between(start, end)))
+    elif is_careful:
+        limit = max(1, known.limit_bytes // SHRINKAGE)
+        now = replace(now, limit_bytes=limit, deaths=deaths if limit == known.limit_bytes else 0)
+    elif deaths >= DEATHS:
+        limit = max(1, size_bytes(journal, start, end) // SHRINKAGE)
+        now = replace(now, limit_bytes=limit, until=end, deaths=0)
+    now.write(caution)
+    if now.limit_bytes and now.applies(start):
+        _LOG.error(
+            "batch_read_in_parts batch=%d limit_bytes=%d stepped_over=%d",
+            *(batch, now.limit_bytes, len(now.passed)),
+        )
+        for path in (checkpoint / "offsets" / str(batch), checkpoint / "offsets" / f".{batch}.crc"):
+            path.unlink(missing_ok=True)
+
+
+def _between(start: Offset, end: Offset) -> list[tuple[str, int, int, int]]:
+    """Return the lines of a batch that holds a single one."""
+    found = []
+    for name, (segment, behind) in sorted(end.items()):
+        first, begin = start.get(name, [-1, 0])
+        if [first, begin] != [segment, behind]:
+            found.append((name, segment, begin if first == segment else 0, behind))
+    return found
 
 
 def is_all_read(checkpoint: Path, journal: Path) -> bool:

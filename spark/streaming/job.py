@@ -24,11 +24,18 @@ from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_r
 from spark.cluster.executors import check_executors
 from spark.cluster.master import Cluster
 from spark.cluster.session import build_session
-from spark.sources.journals import NAME, JournalSource
+from spark.sources.journals import NAME, JournalSource, caution_path
 from spark.sources.offsets import newest
 from spark.streaming.attribution import Attribution
 from spark.streaming.attribution_thread import AttributionThread
-from spark.streaming.checkpoint import Headway, await_predecessor, committed, held, is_all_read
+from spark.streaming.checkpoint import (
+    Headway,
+    await_predecessor,
+    committed,
+    held,
+    is_all_read,
+    note_death,
+)
 from spark.streaming.panel_state import detect, layout, shard_labels, take_apart
 from spark.streaming.progress import Progress, observed
 
@@ -83,6 +90,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | N
         await_predecessor(folder.spark, clock)
         manager.alive()  # each step of the start is progress, and so is each batch that is committed
         forget_other(folder, layout(plan.detection.shards))
+        note_death(folder.checkpoint, folder.journal, caution_path(folder.path))
         temporary = folder.spark / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
         log = folder.logs / "spark.log"

@@ -1,28 +1,69 @@
-"""The gate of records: what somebody forged is refused where it enters, and everything behind it goes on."""
+"""The gate of records: what somebody forged is refused where it enters, and everything behind it goes on.
+
+The corpus holds what once stopped the detector, killed a report or was taken although it says nothing; the
+properties make up more of it.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
+import math
+import struct
+import tracemalloc
+import zlib
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from detectors.level_shift import Config
-from soak.core.journal_format import columns_line, encode
-from soak.shipping.ingest import Ingest
-from soak.store.audit import audit_run
-from soak.store.journal.reader import read_source
+from soak.core.audit import Audit
+from soak.core.errors import JournalError
+from soak.core.histogram import counts_of
+from soak.core.histogram import decode as decode_histogram
+from soak.core.journal_format import (
+    CHECKED_EVENTS,
+    MAX_EPOCH,
+    MAX_INTERVAL,
+    DamagedLineError,
+    checked_places,
+    columns_line,
+    decode,
+    encode,
+    wrong_count,
+)
+from soak.core.model import Record
+from soak.shipping.ingest import MAX_AHEAD_SECONDS, Ingest
+from soak.store.admission import read_refused
+from soak.store.audit import audit_run, pack_part
+from soak.store.journal.merged import SegmentRecord
+from soak.store.journal.reader import SourceReader, read_source
 from soak.store.run_folder import RunFolder, read_plan, read_run
 from soak.store.samples_topic import ShippedLine
 from spark.batch.coverage import coverage
 from spark.batch.timeline import assemble, digest_rows
 from spark.sources.journals import batches, rows
 from spark.sources.offsets import ColumnsIndex, newest, spans
+from spark.sources.schema import record_row
 from spark.streaming.panel_state import PanelProcessor
 from tests.support.fakes import FakeClock
-from tests.support.hostile import COLUMNS, Forged, forged_records
+from tests.support.hostile import (
+    COLUMNS,
+    INPUTS,
+    Forged,
+    forged_records,
+    line_of,
+    record_body,
+)
+from tests.support.shipping.shipped_run import START_NS, folder_of
 from tests.support.spark.synthetic_run import (
     CONSUMER,
     PRODUCER,
@@ -31,6 +72,7 @@ from tests.support.spark.synthetic_run import (
     write_synthetic_run,
 )
 
+pytestmark = pytest.mark.long
 SHAPE = Shape(seconds=60, warm_up=5, drain=5, rate=20, deletions_k=None, fault_k=None)
 FORGED = forged_records(30, START_WALL_NS + 31 * 10**9)
 READ = [one for one in FORGED if not one.is_newer]
@@ -108,3 +150,172 @@ def test_a_forged_record_is_refused_where_it_arrives(tmp_path: Path, forged: For
 
     assert ingest.refused == 1
     assert list(read_source(folder.journal, source)) == []
+
+
+TEXTS = st.text(max_size=12) | st.sampled_from(["r", "c", "end", "1.1.0", "final_position", "lane"])
+NUMBERS = (
+    st.integers(-3, 100)
+    | st.integers(-(2**65), 2**65)
+    | st.sampled_from([2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63])
+)
+LEAVES = st.none() | st.booleans() | NUMBERS | st.floats(allow_nan=False) | TEXTS
+ANYTHING = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+SPANS = st.lists(st.lists(NUMBERS, min_size=3, max_size=5), max_size=3)
+STREAMS = st.dictionaries(st.sampled_from(["1.1.0", "7.2.3", "x", "1.1"]), SPANS, max_size=3)
+EVENTS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "kind": st.sampled_from(sorted(CHECKED_EVENTS)) | TEXTS,
+            "at_ns": NUMBERS,
+            "since_ns": NUMBERS,
+            "fields": st.dictionaries(
+                st.sampled_from(
+                    [
+                        "partition",
+                        "from_offset",
+                        "to_offset",
+                        "position",
+                        "log_end",
+                        "lane",
+                        "first",
+                        "last",
+                        "seconds",
+                    ]
+                ),
+                LEAVES,
+                max_size=5,
+            ),
+        }
+    ),
+    max_size=3,
+)
+CHANGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "k": NUMBERS,
+        "inc": NUMBERS,
+        "at_ns": NUMBERS,
+        "length_ns": NUMBERS,
+        "v": st.lists(st.none() | NUMBERS | st.floats(allow_nan=False), min_size=2, max_size=2),
+        "a": STREAMS,
+        "g": STREAMS,
+        "n": st.dictionaries(st.sampled_from(["1.1.0", "x"]), NUMBERS, max_size=2),
+        "e": EVENTS,
+        "h": ANYTHING,
+        "trust": ANYTHING,
+    },
+)
+
+
+@given(ANYTHING | CHANGES.map(lambda changes: record_body(30, 10**18, changes)))
+def test_any_json_is_a_line_within_bounds_or_is_refused(body: object) -> None:
+    """Whatever its checksum says; a record that is taken can be added up, and be a row of Spark."""
+    INPUTS["records"] += 1
+    try:
+        line = decode(line_of(body))
+    except (DamagedLineError, JournalError):
+        return
+
+    if isinstance(line, Record):
+        assert 0 <= line.k <= MAX_INTERVAL
+        assert 0 <= line.epoch <= MAX_EPOCH
+        assert decode(encode(line)) == line or any(map(math.isnan, line.values))
+        if len(line.values) == len(COLUMNS) and not wrong_count(line, checked_places(COLUMNS)):
+            audit = Audit(1)
+            for epoch in (line.epoch, line.epoch + 1):
+                audit.add(replace(line, epoch=epoch), COLUMNS)
+            audit.missed(0, [0])
+            json.dumps(audit.verdict(), allow_nan=False)
+            pack_part([SegmentRecord(line, COLUMNS, is_after_damage=False)] * 2, -1)
+        list(batches(iter([record_row("r", "probe@b", line, COLUMNS, "soak")])))
+
+
+@given(st.lists(CHANGES, max_size=6), st.integers(0, 90))
+def test_whatever_arrives_leaves_a_journal_that_can_be_read(
+    changes: list[dict[str, object]], now: int
+) -> None:
+    """Without damage in it, in order, and with nothing of a time that has not come."""
+    INPUTS["records that arrive"] += 1
+    with TemporaryDirectory() as name:
+        folder = folder_of(Path(name) / "r")
+        clock = FakeClock(wall_ns=START_NS + now * 10**9)
+        ingest = Ingest(folder, clock, "host")
+        lines = [line_of(record_body(at, 10**18, change)) for at, change in enumerate(changes)]
+        every = [encode(columns_line(COLUMNS)).rstrip(), *lines, *lines]
+        ingest.write([ShippedLine("probe@b", raw, place="p") for raw in every])
+        ingest.close()
+        reader = SourceReader(folder.journal / "probe@b")
+        found = [record for record, _ in read_source(folder.journal, "probe@b", reader)]
+        refused = read_refused(folder.refused)
+
+    assert reader.damage == []
+    assert [(one.epoch, one.k) for one in found] == sorted({(one.epoch, one.k) for one in found})
+    assert all(one.k <= now + MAX_AHEAD_SECONDS for one in found)
+    assert ingest.records == len(found)
+    assert sum(one.count for one in refused) == ingest.refused
+
+
+def packed(payload: bytes) -> str:
+    """Return a histogram's text with this payload."""
+    inner = zlib.compress(payload)
+    return base64.b64encode(struct.pack(">ii", 0x1C849314, len(inner)) + inner).decode()
+
+
+@given(
+    st.text(max_size=40)
+    | st.binary(max_size=80).map(packed)
+    | st.builds(
+        lambda digits, low, high, rest: packed(
+            struct.pack(">iiiiqqd", 0x1C849313, len(rest), 0, digits, low, high, 1.0) + rest
+        ),
+        st.integers(-1, 6),
+        st.integers(0, 2**40),
+        st.integers(0, 2**62),
+        st.binary(max_size=60),
+    )
+)
+def test_any_text_is_a_histogram_of_ours_or_is_refused(text: str) -> None:
+    INPUTS["histograms"] += 1
+    with suppress(ValueError):
+        values, counts = counts_of(text)
+        assert (values >= 0).all()
+        assert (counts >= 0).all()
+
+
+def test_a_histogram_that_unpacks_to_gigabytes_takes_no_memory() -> None:
+    """64 MiB of zeros are 64 KiB of base64; the library would unpack all of it."""
+    text = packed(bytes(64 * 2**20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="not an HdrHistogram"):
+            decode_histogram(text)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 4 * 2**20
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        line_of(b'{"t":"r","v":' + b"[" * 200_000),
+        line_of({"t": "c", "version": 1, "id": "x", "columns": [{}] * 300_000}),
+        line_of(record_body(1, 1, {"e": [{}] * 200_000})),
+        line_of(record_body(1, 1, {"h": {f"{at}": "" for at in range(5000)}})),
+        line_of(record_body(1, 1, {"trust": {f"{at}": "x" for at in range(5000)}})),
+        line_of(record_body(1, 1, {"trust": {"reason": "x" * 100_000}})),
+        b"x" * (17 * 2**20),
+        b"",
+        b"\t",
+    ],
+    ids=["depth", "columns", "events", "histograms", "validity", "text", "size", "none", "tab"],
+)
+def test_what_is_too_much_is_refused(line: bytes) -> None:
+    """By number or by bytes."""
+    with pytest.raises(DamagedLineError):
+        decode(line)

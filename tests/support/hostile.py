@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from soak.core.journal_format import columns_line, encode
 from soak.core.model import Column, Record
 from tests.support.paths import ROOT
 
+INPUTS = Counter[str]()
+"""How many inputs each gate has had in this process; shown at the end of the tests."""
 CORPUS = ROOT / "tests/data/hostile"
 COLUMNS = (Column("sent_messages", (), "messages"), Column("acked_messages", (), "messages"))
 

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from soak.core.journal_format import columns_line, encode
+from soak.core.model import Column, Record
 from soak.core.units import SECOND_NS
-from spark.streaming.checkpoint import LOOK_NS, Headway
+from soak.store.run_folder import RunFolder
+from spark.sources.journals import JournalSource, caution_path, rows
+from spark.sources.offsets import ColumnsIndex, Offset, spans
+from spark.sources.schema import ROWS
+from spark.streaming.checkpoint import LOOK_NS, Headway, committed, note_death
 from tests.support.fakes import FakeClock
 
 LOOK_SECONDS = LOOK_NS / SECOND_NS
@@ -73,3 +79,81 @@ def test_with_nothing_to_take_in_a_query_may_be_silent(world: World) -> None:
 
     assert quiet == [True, False, True]
     assert not world.has_progressed(LOOK_SECONDS)
+
+
+class DeadlyRun:
+    """A run with a line that ends every process that reads it, and Spark's logs as each start leaves them."""
+
+    def __init__(self, path: Path, deadly: tuple[str, int], seconds: int = 40) -> None:
+        self.folder = RunFolder(path)
+        self.deadly = deadly
+        self.seconds = seconds
+        columns = columns_line((Column("a_seconds"),))
+        for source in ("probe@a", "probe@b", "probe@c"):
+            (self.folder.journal / source).mkdir(parents=True)
+            lines = [encode(Record(k, 1, 0, 10**9, columns.id, (1.0,))) for k in range(seconds)]
+            path = self.folder.journal / source / "000000.jsonl"
+            path.write_bytes(b"".join([encode(columns), *lines]))
+        for name in ("offsets", "commits"):
+            (self.folder.checkpoint / name).mkdir(parents=True)
+        self.taken: set[tuple[str, int]] = set()
+        self.gaps: list[str] = []
+
+    def start(self) -> bool:
+        """Run batches until the end of what is there, or a death; return whether it lives."""
+        checkpoint, journal = self.folder.checkpoint, self.folder.journal
+        note_death(checkpoint, journal, caution_path(self.folder.path))
+        options = {"run_dir": str(self.folder.path), "run": "r"}
+        tail = JournalSource(options).streamReader(ROWS)
+        while True:
+            numbers = [int(one.name) for one in (checkpoint / "offsets").iterdir()]
+            batch, start = max(numbers, default=-1), committed(checkpoint) or {}
+            if not (checkpoint / "commits" / str(batch)).exists() and batch >= 0:
+                end: Offset = json.loads(
+                    (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2]
+                )
+            else:
+                batch += 1
+                end = tail.latestOffset(start, tail.getDefaultReadLimit())
+                if end == start:
+                    return True
+                text = "\n".join(["v1", "{}", json.dumps(end)])
+                (checkpoint / "offsets" / str(batch)).write_text(text)
+            listed = spans(journal, start, end, ColumnsIndex())
+            found = list(rows(self.folder.path, "r", listed))
+            if self.deadly in {(row["source"], row.get("k")) for row in found}:
+                return False
+            self.gaps += [str(row["gap"]) for row in found if row["gap"]]
+            self.taken |= {
+                (str(row["source"]), int(str(row["k"]))) for row in found if not row["gap"]
+            }
+            (checkpoint / "commits" / str(batch)).touch()
+
+
+def test_a_line_that_ends_every_process_is_stepped_over(tmp_path: Path) -> None:
+    """After a bounded number of deaths; every other line is taken, and a gap names the file."""
+    run = DeadlyRun(tmp_path, ("probe@b", 17))
+
+    deaths = 0
+    while not run.start():
+        deaths += 1
+        assert deaths < 20
+
+    every = {(f"probe@{name}", k) for name in "abc" for k in range(run.seconds)}
+    assert run.taken == every - {run.deadly}
+    assert run.gaps == [
+        next(gap for gap in run.gaps if "a line that ends the detector is stepped over" in gap)
+    ]
+    assert deaths > 3
+
+
+def test_a_process_that_dies_once_gets_its_batch_again(tmp_path: Path) -> None:
+    """A reboot is no fault of a record."""
+    run = DeadlyRun(tmp_path, ("probe@b", 17))
+
+    assert not run.start()
+    run.deadly = ("", 0)
+
+    assert run.start()
+    assert len(run.taken) == 3 * run.seconds
+    assert not caution_path(run.folder.path).exists() or run.gaps == []
