@@ -74,6 +74,7 @@ class Ingest:
         self._host = host
         self._start_wall_ns = read_run(folder).start_wall_ns
         self._own_sender = ""
+        self._newest_k = 0
         self._phase_file = PhaseFile(folder.phases)
         self._sources: dict[str, _Source] = {}
         self._pending: deque[ShippedLine] = deque()
@@ -226,7 +227,8 @@ class Ingest:
         if record.epoch == source.last[0] and is_other_sender:
             return _SAME_HOST_NAME
         own_k = (self._clock.wall_ns() - self._start_wall_ns) // SECOND_NS
-        if not 0 <= record.k <= own_k + MAX_AHEAD_SECONDS:
+        self._newest_k = max(self._newest_k, own_k)  # this host's clock may be set back
+        if not 0 <= record.k <= self._newest_k + MAX_AHEAD_SECONDS:
             return f"its interval {record.k} is not within the run so far: check the clocks of both hosts"
         if record.columns_id not in source.places:
             source.places = {id_: checked_places(of.columns) for id_, of in source.columns.items()}
