@@ -25,7 +25,7 @@ from soak.core.audit import (
 from soak.core.header import instance_of
 from soak.core.journal_format import End
 from soak.core.model import Column, Event, Record, Span
-from soak.core.plan.load import process_index
+from soak.core.plan.load import is_named_well, process_index
 from soak.core.plan.plan import Plan
 from soak.store.journal.merged import (
     CLOCK_EVENTS,
@@ -53,7 +53,7 @@ def audit_run(
     Raises:
         JournalError: a journal was written by a newer version.
     """
-    names = sources(folder.journal)
+    names = [name for name in sources(folder.journal) if is_named_well(name)]
     # Within an interval, acknowledgements come first: they name the offsets of the received messages.
     producers = [name for name in names if name.startswith(_PRODUCER)]
     consumers = [name for name in names if name.startswith(_CONSUMER)]

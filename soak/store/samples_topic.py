@@ -16,15 +16,10 @@ from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import (
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from soak.clients import client_settings
@@ -185,8 +180,8 @@ class SamplesClients:
             ResourceType.TOPIC,
             topic,
             ResourcePatternType.MATCH,  # literal, prefixed and "*"
-            None,
-            None,
+            None,  # type: ignore[arg-type]  # of any user
+            None,  # type: ignore[arg-type]  # from any host
             AclOperation.ANY,
             AclPermissionType.ALLOW,
         )

@@ -19,6 +19,7 @@ from detectors import outage
 from detectors.client_seconds import Second
 from detectors.objectives import MinuteCounter, Minutes
 from soak.core.audit import AUDIT_EVENTS
+from soak.core.journal_format import MAX_INTERVAL
 from soak.core.model import Column, Record
 from soak.core.plan.objectives import Objective
 from soak.core.plan.phases import Phases
@@ -95,6 +96,7 @@ class Scope:
 
     objectives: tuple[Objective, ...] = ()
     phases: Phases = field(default_factory=Phases)
+    max_k: int = MAX_INTERVAL  # a later interval is damage
 
 
 def minutes_of(
@@ -162,7 +164,7 @@ class Digest:
 
 def digest(path: Path, step: int, scope: Scope | None = None) -> Digest:
     """Read one journal file; damage is kept, each (epoch, k) counts once."""
-    reader = SourceReader(path.parent)
+    reader = SourceReader(path.parent, max_k=(scope or Scope()).max_k)
     found: list[SegmentRecord] = []
     damage_k: list[int] = []
     end = complete_size(path)

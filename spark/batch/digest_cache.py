@@ -67,7 +67,7 @@ ARROW_SCHEMA = pa.schema(
 )
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 2
+_VERSION = 3
 """Counted up when the same file would give another row."""
 
 _KEY, _RANGE, _PHASES = b"soak_key", b"soak_seconds", b"soak_phases"
@@ -149,7 +149,7 @@ def _key(path: Path, step: int, scope: Scope) -> bytes:
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
             checksum = zlib.crc32(chunk, checksum)
-    asked = f"{_VERSION} {path.stat().st_size} {checksum} {step} {scope.objectives}"
+    asked = f"{_VERSION} {path.stat().st_size} {checksum} {step} {scope.max_k} {scope.objectives}"
     return hashlib.sha256(asked.encode()).hexdigest().encode()
 
 

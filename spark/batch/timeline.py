@@ -19,6 +19,7 @@ from detectors.objectives import Minute, Minutes
 from soak.core import json_text
 from soak.core.errors import JournalError
 from soak.core.model import Column
+from soak.core.plan.load import is_named_well
 from soak.core.plan.phases import Phases, drain_k
 from soak.core.plan.plan import Plan
 from soak.core.series import series_name
@@ -38,6 +39,8 @@ FULL_RATE_SECONDS = 2 * 3600
 """Up to this length every second is kept; longer runs are shown in buckets of ten seconds."""
 COARSE_STEP = 10
 
+LONGEST_DELAY_SECONDS = 31 * 24 * 3600
+"""By so much a run may last longer than planned; a second after that was made up, and would cost memory."""
 SILENT_SECONDS = 60
 """A run that calls itself running and wrote nothing for so long was killed."""
 
@@ -143,12 +146,12 @@ def assemble(
     """
     run = read_run(folder)
     plan, phases = read_plan(folder), read_phases(folder.phases)
-    paths = [
-        path for source in sources(folder.journal) for path in segments(folder.journal / source)
-    ]
+    names = [name for name in sources(folder.journal) if is_named_well(name)]
+    paths = [path for source in names for path in segments(folder.journal / source)]
     step = 1 if drain_k(Phases(), plan.phases) <= FULL_RATE_SECONDS else COARSE_STEP
     is_running = run.state == "running" and _is_fresh(paths)
-    rows = read(paths, step, Scope(plan.service_objectives, phases))
+    max_k = drain_k(Phases(), plan.phases) + LONGEST_DELAY_SECONDS
+    rows = read(paths, step, Scope(plan.service_objectives, phases, max_k))
     for row in rows:
         if row["error"]:
             raise JournalError(row["error"])
@@ -251,12 +254,19 @@ def _timeline(
         minutes=[_minutes(row) for row in rows],
         totals=added_up(row["totals"] for row in rows),
         event_seconds=_distinct(events),
-        damage=tuple(damage),
+        damage=(*damage, *_strangers(folder)),
         restarts=tuple(_restarts(folder)),
         audit=audit.verdict(is_loss_known=is_known),
         audit_by_subscription=audit.by_subscription(is_loss_known=is_known),
         is_running=is_running,
     )
+
+
+def _strangers(folder: RunFolder) -> Iterator[tuple[str, int, str, str]]:
+    """Name the sources that are left out: no daemon of a plan is called so."""
+    for name in sources(folder.journal):
+        if not is_named_well(name):
+            yield name, 0, "its journal", "no producer or consumer has this name"
 
 
 def _rough(row: Row) -> RoughSeconds:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import shutil
 import struct
 import tracemalloc
 import zlib
@@ -319,3 +320,33 @@ def test_what_is_too_much_is_refused(line: bytes) -> None:
     """By number or by bytes."""
     with pytest.raises(DamagedLineError):
         decode(line)
+
+
+@pytest.mark.parametrize(
+    "source", ["consume.x@b1", "produce.@b1", "produce.1.5@b1", "consume.-1@b"]
+)
+def test_a_source_without_a_number_kills_no_report(
+    tmp_path: Path, source: str, untouched: tuple[tuple[object, ...], int]
+) -> None:
+    """It is a gap; the figures are those of the others."""
+    folder = write_synthetic_run(tmp_path / "r", SHAPE)
+    shutil.copytree(folder.journal / PRODUCER, folder.journal / source)
+
+    timeline = assemble(folder, digest_rows)
+
+    assert judged(folder) == untouched[0]
+    assert [one for one in timeline.damage if one[0] == source] == [
+        (source, 0, "its journal", "no producer or consumer has this name")
+    ]
+
+
+def test_an_interval_long_after_the_run_is_a_gap(tmp_path: Path) -> None:
+    """A year of seconds that are expected would take gigabytes, and make the coverage nothing."""
+    folder = with_lines(
+        tmp_path / "r", (PRODUCER,), [line_of(record_body(10**7, START_WALL_NS, {}))]
+    )
+
+    timeline = assemble(folder, digest_rows)
+
+    assert timeline.recorded_k == SHAPE.seconds
+    assert [one[3] for one in timeline.damage] == ["interval 10000000 is long after the run"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import field
 from typing import Annotated, Literal
 
@@ -147,6 +148,15 @@ class Consumers:
     def member_of(self, index: int) -> int:
         """Return which of its subscription's processes consumer process `index` is."""
         return index % self.per_subscription
+
+
+_CLIENT_SOURCE = re.compile(r"(?:produce|consume)\.\d{1,4}@.+", re.ASCII)
+
+
+def is_named_well(source: str) -> bool:
+    """Return False for a source that calls itself a producer or consumer and has no number: it is of nobody."""
+    is_client = source.startswith(("produce.", "consume."))
+    return not is_client or _CLIENT_SOURCE.fullmatch(source) is not None
 
 
 def process_index(source: str) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from soak.core.errors import JournalError
 from soak.core.journal_format import (
+    MAX_INTERVAL,
     Columns,
     DamagedLineError,
     End,
@@ -45,6 +46,7 @@ class SourceReader:
     columns: dict[str, tuple[Column, ...]] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
     ended_epoch: int = -1
+    max_k: int = MAX_INTERVAL  # a later interval is not one of the run
     _checked: dict[str, tuple[int, ...]] = field(default_factory=dict)  # places, by id of columns
 
     def read(self, path: Path, begin: int, end: int) -> Iterator[tuple[Record, tuple[Column, ...]]]:
@@ -83,7 +85,10 @@ class SourceReader:
         places = self._checked.get(record.columns_id)
         if places is None:
             places = self._checked[record.columns_id] = checked_places(columns)
-        if reason := wrong_count(record, places):
+        reason = wrong_count(record, places)
+        if record.k > self.max_k:
+            reason = f"interval {record.k} is long after the run"
+        if reason:
             self.damage.append(Damage(path, offset, reason))
             return None
         return record, columns

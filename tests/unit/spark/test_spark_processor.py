@@ -24,8 +24,8 @@ from spark.batch.timeline import assemble, digest_rows
 from spark.sources.journals import batches, rows
 from spark.sources.offsets import ColumnsIndex, newest, spans
 from spark.sources.schema import ARROW_ROWS, CHANGES, NOT_CARRIED, ROWS, columns_of, columns_text
-from spark.streaming.panel_state import OBJECTIVES, PanelProcessor, rows_of, take_apart
-from spark.streaming.stored_panel import LivePanel, StoredPanel
+from spark.streaming.panel_state import OBJECTIVES, PanelProcessor, take_apart
+from spark.streaming.stored_panel import StoredPanel
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 pytestmark = pytest.mark.long
@@ -114,8 +114,8 @@ def test_stream_and_report_judge_objectives_alike(frame: pd.DataFrame, tmp_path:
     assert [one.onset_k for one in offline.values()] == [180, 180]
 
 
-def test_sources_with_the_same_id_of_columns_keep_their_own(tmp_path: Path) -> None:
-    """A forged id would stop the detector for good: a batch that fails is given to it again."""
+def test_columns_under_an_id_of_their_own_choice_are_refused(tmp_path: Path) -> None:
+    """A forged id would give the numbers of a source other names, or stop the detector for good."""
     folder = write_synthetic_run(tmp_path / "r", Shape(seconds=60))
     columns = {"probe@a": (Column("x"), Column("y"), Column("z")), "probe@b": (Column("w"),)}
     for source, own in columns.items():
@@ -126,9 +126,12 @@ def test_sources_with_the_same_id_of_columns_keep_their_own(tmp_path: Path) -> N
     listed = spans(folder.journal, {}, newest(folder.journal, {}, None), ColumnsIndex())
     frame = pd.concat([part.to_pandas() for part in batches(rows(folder.path, "r", listed))])
 
-    assert LivePanel(Panel(Config())).take(*rows_of(frame)) == []
-    ours = frame[frame["columns_id"] == "abc"]
-    assert dict(zip(ours["source"], map(columns_of, ours["columns"]), strict=True)) == columns
+    refused = frame[frame["source"].isin(columns)]
+    assert [gap.partition(": ")[2][:22] for gap in refused["gap"]] == 2 * [
+        "columns under the id '",
+        "no columns line abc",
+    ]
+    assert frame[~frame["source"].isin(columns)]["gap"].isna().all()
 
 
 def with_wrong_rows(frame: pd.DataFrame, at: list[int]) -> pd.DataFrame:
