@@ -17,7 +17,7 @@ from typing import Protocol
 from soak.core import json_text
 from soak.core.errors import BrokerError
 from soak.core.model import Column
-from soak.core.plan.plan import ProbePlan, Ship
+from soak.core.plan.plan import ProbePlan
 from soak.core.ports import Clock
 from soak.core.retry import Backoff, Once, Retry
 from soak.core.units import SECOND_NS
@@ -76,7 +76,8 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, is_following: boo
         target = SamplesWriter(plan.ship, known.id, known.start_wall_ns, clock, sender)
         shipper = Shipper(folder, target, clock, host_name())
         buffer = plan.ship.buffer if isinstance(plan, ProbePlan) else None
-        follower = _follower(folder, plan.ship, known, clock) if is_following else None
+        announced = AnnouncementReader(plan.ship, clock)
+        follower = _follower(folder, announced, known, clock) if is_following else None
         wait_seconds = 0.0
         manager.ready()
         while not _wait_for_stop(stop, wait_seconds, manager):
@@ -85,7 +86,8 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, is_following: boo
                 follower.poll()
             if buffer is not None:
                 shipper.trim(buffer)
-            page.show(shipper.samples())
+            refused = Column("ship_refused_announcements_total", (), "announcements")
+            page.show([*shipper.samples(), (refused, float(announced.refused))])
         manager.stopping()
         shipper.finish(clock.mono_ns() + FINAL_SEND_NS)
         target.close()
@@ -94,8 +96,10 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, is_following: boo
     return 0
 
 
-def _follower(folder: RunFolder, ship: Ship, run: Run, clock: Clock) -> RunFollower:
-    listener = AnnouncementListener(AnnouncementReader(ship, clock), run.name, clock)
+def _follower(
+    folder: RunFolder, announced: AnnouncementReader, run: Run, clock: Clock
+) -> RunFollower:
+    listener = AnnouncementListener(announced, run.name, clock)
     may_join = JoinedRuns(folder.path.parent, run.name).may_join
     return RunFollower(folder, run, listener, may_join, grid_of(folder, run, clock), clock)
 

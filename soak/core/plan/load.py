@@ -154,7 +154,7 @@ _CLIENT_SOURCE = re.compile(r"(?:produce|consume)\.\d{1,4}@.+", re.ASCII)
 
 
 def is_named_well(source: str) -> bool:
-    """Return False for a source that calls itself a producer or consumer and has no number: it is of nobody."""
+    """Return False for a source that calls itself a producer or consumer and has no number."""
     is_client = source.startswith(("produce.", "consume."))
     return not is_client or _CLIENT_SOURCE.fullmatch(source) is not None
 

@@ -398,7 +398,7 @@ def test_the_plan_that_ships_shows_every_default() -> None:
     bare = (
         "name: probe-host\n"
         f"probes: {{clock: {{}}, disk_io: {folder}, fsync: {folder}, host: {{}}, pressure: {{}}}}\n"
-        "ship: {bootstrap_servers: 'broker1:9092'}\n"
+        "ship: {bootstrap_servers: 'broker1:9092', key: '${credential:soak_ship}'}\n"
     )
 
     assert plan_text.load_any(bare, "bare")[0] == shown
