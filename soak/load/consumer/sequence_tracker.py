@@ -244,7 +244,8 @@ class SequenceTracker:
 def _owners(block: NDArray[np.void]) -> NDArray[np.uint64]:
     """Return instance and epoch of each message as one number."""
     found: NDArray[np.uint64] = block["instance"].astype(np.uint64) << np.uint64(32)
-    return found | block["epoch"]
+    found |= block["epoch"]
+    return found
 
 
 def _add_each(
