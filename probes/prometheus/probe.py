@@ -227,6 +227,8 @@ def check_settings(config: Config) -> None:
         try:
             client_settings.refuse_literal_secrets("client", target.client, http.SECRET_SETTINGS)
             client_settings.refuse_unknown("client", target.client, http.CLIENT_SETTINGS)
+            secrets = ("password", "bearer_token")
+            client_settings.refuse_unencrypted("client", target.client, secrets, [target.url])
         except SettingError as error:
             raise SettingError(("targets", name, *error.place), str(error)) from error
         try:

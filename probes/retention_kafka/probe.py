@@ -78,11 +78,8 @@ def build(config: Config, clock: Clock) -> RetentionKafka:
 
 
 def check_settings(config: Config) -> None:
-    """Raise `SettingError` for a secret in the plan, and for settings that the client does not have."""
-    client_settings.refuse_literal_secrets(
-        "client", config.client, client_settings.LIBRDKAFKA_SECRETS
-    )
-    client_settings.refuse_unknown("client", config.client, client_settings.librdkafka_settings())
+    """Raise `SettingError` for client settings that a plan must not have."""
+    client_settings.check_librdkafka("client", config.client)
 
 
 def preflight(config: Config, clock: Clock) -> list[str]:

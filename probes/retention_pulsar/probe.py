@@ -15,6 +15,7 @@ from probes.common.polling import PollingLoop
 from probes.retention_pulsar.bookies import NAMES, Bookie
 from probes.retention_pulsar.ledgers import LedgerList, Ledgers, Trim, parse_internal_stats
 from soak.clients import client_settings
+from soak.clients.pulsar_admin import ADMIN_HOSTS
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Reading
 from soak.core.plan.config import STRICT, Settings
@@ -26,6 +27,8 @@ _SECRETS = ("token",)
 _KNOWN = (
     "authentication",
     "token",
+    ADMIN_HOSTS,
+    client_settings.UNENCRYPTED,
     "tls_allow_insecure_connection",
     "tls_certificate_file_path",
     "tls_private_key_file_path",
@@ -73,6 +76,8 @@ def check_settings(config: Config) -> None:
     """Raise `SettingError` for a secret in the plan, and for settings that this probe does not use."""
     client_settings.refuse_literal_secrets("client", config.client, _SECRETS)
     client_settings.refuse_unknown("client", config.client, _KNOWN)
+    urls = (config.admin_url,)  # pages of bookies get no token
+    client_settings.refuse_unencrypted("client", config.client, _SECRETS, urls)
 
 
 def connect(config: Config) -> Cluster:

@@ -399,10 +399,9 @@ def _is_this_host(server: str) -> bool:
 
 
 def _check_client(section: tuple[str], client: Mapping[str, str], document: Document) -> None:
-    """Refuse secrets and unknown names in the client settings of a section."""
+    """Refuse client settings of a section that a plan must not have."""
     try:
-        client_settings.refuse_literal_secrets("client", client, client_settings.LIBRDKAFKA_SECRETS)
-        client_settings.refuse_unknown("client", client, client_settings.librdkafka_settings())
+        client_settings.check_librdkafka("client", client)
     except SettingError as error:
         raise document.error((*section, *error.place), str(error)) from error
 

@@ -10,7 +10,9 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from soak.core.errors import BrokerError, SettingError
 from soak.core.plan.plugins import close_to
@@ -30,8 +32,16 @@ LIBRDKAFKA_SECRETS = (
 )
 """Settings that a plan may name only by reference."""
 
+_LOADS_CODE = re.compile(
+    r"librar|plugin|engine|provider|interceptor|\.cmd$|_cb$|^opaque$|^msg_order_cmp$|^ssl_|^offset\.store\."
+)
+"""Names of settings that load a library, run a command, write a file, or hold a pointer of a program."""
+_TOKEN_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105  # the name of a setting
+
 _REFERENCE = re.compile(r"\$\{(?P<where>env|file|credential):(?P<name>[^}]+)\}")
 _PARAMETER = re.compile(r"token|key|pass|pwd|secret|auth|sig|credential", re.IGNORECASE)
+UNENCRYPTED = "send_secrets_unencrypted"
+"""The setting of a client that lets it send its token or password over plain http to another machine."""
 SECRET_HELP = "write ${env:NAME}, ${file:PATH} or ${credential:NAME} instead"  # noqa: S105  # a hint, no secret
 
 
@@ -55,6 +65,72 @@ def refuse_unknown(
         if name not in known_names:
             hint = close_to(name, known_names)
             raise SettingError((section, name), f"{who} has no such setting{hint}")
+
+
+def loads_code(name: str) -> bool:
+    """Return whether a setting of librdkafka makes this process run code that is not soakd's."""
+    return _LOADS_CODE.search(name) is not None
+
+
+def check_librdkafka(section: str, settings: Mapping[str, str]) -> None:
+    """Check a section of librdkafka's settings, such as `common`; a plan may come from elsewhere.
+
+    Raises:
+        SettingError: a secret in the plan, an unknown name, a setting that loads code, or one that sends a
+            secret unencrypted.
+    """
+    refuse_literal_secrets(section, settings, LIBRDKAFKA_SECRETS)
+    refuse_unknown(section, settings, librdkafka_settings())
+    for name in filter(loads_code, settings):
+        why = "is not allowed in a plan: it runs code or writes files as this user"
+        raise SettingError((section, name), why)
+    endpoint = settings.get(_TOKEN_ENDPOINT, "")
+    if endpoint and not is_protected(endpoint):
+        why = "must begin with https: the client's secret is not sent unencrypted"
+        raise SettingError((section, _TOKEN_ENDPOINT), why)
+
+
+def may_be_unencrypted(settings: Mapping[str, str]) -> bool:
+    """Return whether a plan lets a client send its token or password unencrypted to another machine."""
+    return settings.get(UNENCRYPTED) == "true"
+
+
+def refuse_unencrypted(
+    section: str, settings: Mapping[str, str], secrets: Collection[str], urls: Iterable[str]
+) -> None:
+    """Refuse addresses to which one of the secrets would go unencrypted, unless the section allows it.
+
+    Raises:
+        SettingError: there is such an address, or the permission is neither true nor false.
+    """
+    if settings.get(UNENCRYPTED, "false") not in {"true", "false"}:
+        raise SettingError((section, UNENCRYPTED), "must be true or false")
+    has_secret = any(settings.get(name) for name in secrets)
+    if not has_secret or may_be_unencrypted(settings):
+        return
+    for url in filter(None, urls):
+        if not is_protected(url):
+            name = next(one for one in secrets if settings.get(one))
+            why = f"would be sent to {url.split('?')[0]} unencrypted: use TLS, or set {UNENCRYPTED}: true"
+            raise SettingError((section, name), why)
+
+
+def is_protected(url: str) -> bool:
+    """Return whether what is sent to a URL is encrypted, or does not leave this machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    return parts.scheme in ("https", "pulsar+ssl") or is_loopback(host)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a name or address is of this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def is_secret_reference(text: str) -> bool:

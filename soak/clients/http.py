@@ -7,8 +7,9 @@ asked are brokers, exporters and receivers of alerts, by the address that a plan
 from __future__ import annotations
 
 import base64
+import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -22,7 +23,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
 from soak.clients import client_settings
-from soak.clients.deadline import Deadline
+from soak.clients.deadline import Deadline, connect_within
 from soak.core.errors import BrokerError, SoakError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -36,11 +37,12 @@ CLIENT_SETTINGS = (
     "cert_file",
     "key_file",
     "key_password",
+    client_settings.UNENCRYPTED,
 )
 """What a plan may set of the client of a metrics page or a Prometheus server."""
 SECRET_SETTINGS = ("password", "bearer_token", "key_password")
 
-Redirects = Literal["none", "same_host", "any_host"]
+Redirects = Literal["none", "same_host"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS = 10
@@ -48,7 +50,28 @@ _CHUNK_BYTES = 2**18
 _FAILURES = (OSError, HTTPException, HTTPError)
 
 _Origin = tuple[str, str, int]
-_Connection = HTTPConnection | HTTPSConnection
+
+
+class _PlainConnection(HTTPConnection):
+    """A connection that is made within the time that the whole request has left.
+
+    The library gives each address of a name, and then the handshake of TLS, the full time.
+    """
+
+    deadline: Deadline
+
+    def _new_conn(self) -> socket.socket:
+        connection = connect_within(self.deadline, self.host, self.port)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.timeout = connection.gettimeout()
+        return connection
+
+
+class _TlsConnection(_PlainConnection, HTTPSConnection):
+    """The same with TLS."""
+
+
+_Connection = _PlainConnection
 
 
 class HttpError(SoakError):
@@ -65,6 +88,7 @@ class Access:
 
     headers: Mapping[str, str] = field(default_factory=dict)
     tls: Callable[[], ssl.SSLContext] = ssl.create_default_context  # called for https alone
+    may_be_unencrypted: bool = False  # what identifies the client, on the way to another machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +103,11 @@ class Answer:
 class HttpClient:
     """Asks one server, for one thread.
 
-    `access` is called for each new connection, so secrets and certificates may change. `redirects` says which
-    are followed: with `any_host` the credentials go along, though never from TLS to an open connection. The
-    limits hold for a whole request with its redirects, but connecting may take longer: `timeout_seconds` for
-    each address of the server's name. An answer of more than `max_bytes` is an error, or is cut there if
-    `is_cut`. Errors call the server `name`, by default the URL.
+    `access` is called for each new connection, so secrets and certificates may change. Redirects are followed
+    to the same scheme, host and port, and to the hosts in `redirect_hosts`, on any port; the credentials go
+    along, though never from TLS to an open connection. The limits hold for a whole request with connecting,
+    TLS and redirects; only the resolver has a limit of its own. An answer of more than `max_bytes` is an
+    error, or is cut there if `is_cut`. Errors call the server `name`, by default the URL.
     """
 
     def __init__(
@@ -94,6 +118,7 @@ class HttpClient:
         max_bytes: int,
         access: Callable[[], Access] = Access,
         redirects: Redirects = "same_host",
+        redirect_hosts: Collection[str] = (),
         is_cut: bool = False,
         name: str = "",
     ) -> None:
@@ -103,6 +128,7 @@ class HttpClient:
         self._timeout_seconds = timeout_seconds
         self._max_bytes = max_bytes
         self._redirects = redirects
+        self._redirect_hosts = frozenset(one.lower() for one in redirect_hosts)
         self._is_cut = is_cut
         self._connection: _Connection | None = None
         self._headers: Mapping[str, str] = {}
@@ -220,16 +246,23 @@ class HttpClient:
     def _connect(self, url: str, deadline: Deadline) -> _Connection:
         """Return a connection; the one to the client's own server is kept."""
         scheme, host, port = self._origin(url)
-        seconds = self._timeout_seconds
         try:
             access = self._access()
             tls = access.tls() if scheme == "https" else None
         except (BrokerError, OSError, ValueError) as error:
             raise HttpError(f"{self._name}: {error}") from error
         self._headers = {"User-Agent": "soakd", **access.headers}
-        connection: _Connection = HTTPConnection(host, port, timeout=seconds)
+        is_protected = access.may_be_unencrypted or client_settings.is_protected(url)
+        if "Authorization" in access.headers and not is_protected:
+            raise self._error(
+                "needs a token or password, which is not sent unencrypted: use https, or set "
+                f"{client_settings.UNENCRYPTED}: true"
+            )
+        connection: _Connection = _PlainConnection(host, port)
         if tls is not None:
-            connection = HTTPSConnection(host, port, timeout=seconds, ssl_context=tls)
+            connection = _TlsConnection(host, port, ssl_context=tls)
+        connection.timeout = self._timeout_seconds
+        connection.deadline = deadline
         try:
             connection.connect()
         except (*_FAILURES, ValueError) as error:  # the last: a name that no resolver can take
@@ -253,7 +286,7 @@ class HttpClient:
             there, scheme, host, port = location, "", "", 0
         is_here = (scheme, host, port) == self._origin(self._url)
         is_safe = scheme == "https" or (scheme == "http" and not is_https(self._url))
-        if is_here or (self._redirects == "any_host" and host and is_safe):
+        if is_here or (host in self._redirect_hosts and is_safe):
             return there
         self.close()
         raise self._error(
@@ -329,7 +362,7 @@ def access_of(client: Mapping[str, str]) -> Access:
         settings.get("key_file"),
         settings.get("key_password"),
     )
-    return Access(headers, tls)
+    return Access(headers, tls, client_settings.may_be_unencrypted(settings))
 
 
 def basic(user: str, password: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
+from soak.clients.client_settings import may_be_unencrypted
 from soak.clients.http import (
     Access,
     Answer,
@@ -22,6 +23,8 @@ from soak.core.errors import BrokerError
 
 NOT_FOUND = 404
 CONFLICT = 409
+ADMIN_HOSTS = "admin_hosts"
+"""The setting with the hosts to which the admin interface may redirect, beside its own."""
 _JSON = "application/json"
 _MAX_BYTES = 2**28  # the statistics of a topic with a thousand partitions take some megabytes
 
@@ -35,10 +38,16 @@ class RefusedError(BrokerError):
 
 
 class Admin:
-    """The admin interface at one URL, for any thread. Follows redirects to the broker that owns a topic."""
+    """The admin interface at one URL, for any thread.
 
-    def __init__(self, url: str, timeout_seconds: float, access: Access) -> None:
+    Follows redirects to the broker that owns a topic, on the same host or one of `hosts`.
+    """
+
+    def __init__(
+        self, url: str, timeout_seconds: float, access: Access, hosts: Collection[str] = ()
+    ) -> None:
         self._url = url.rstrip("/")
+        self._hosts = hosts
         self._timeout_seconds = timeout_seconds
         self._access = access
 
@@ -87,7 +96,7 @@ class Admin:
             access=lambda: self._access,
             timeout_seconds=self._timeout_seconds,
             max_bytes=_MAX_BYTES,
-            redirects="any_host",
+            redirect_hosts=self._hosts,
         )
 
     def _ask(
@@ -117,15 +126,31 @@ def connect_admin(
         BrokerError: a file of certificates cannot be read.
     """
     headers = {"Authorization": bearer(token)} if token else {}
+    is_allowed = may_be_unencrypted(settings)
+    hosts = {host_of(url), *hosts_in(settings.get(ADMIN_HOSTS, ""))}
     if not is_https(url):
-        return Admin(url, timeout_seconds, Access(headers))
+        access = Access(headers, may_be_unencrypted=is_allowed)
+        return Admin(url, timeout_seconds, access, hosts)
     tls = tls_context(
         settings.get("tls_trust_certs_file_path"),
         settings.get("tls_certificate_file_path"),
         settings.get("tls_private_key_file_path"),
         is_verifying=not settings.get("tls_allow_insecure_connection"),
     )
-    return Admin(url, timeout_seconds, Access(headers, lambda: tls))
+    return Admin(url, timeout_seconds, Access(headers, lambda: tls), hosts)
+
+
+def hosts_in(text: str) -> list[str]:
+    """Return the names of hosts in a text, between commas."""
+    return [one.strip().lower() for one in text.split(",") if one.strip()]
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL, "" if it has none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def topic_path(topic: str) -> str:

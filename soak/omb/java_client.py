@@ -14,6 +14,7 @@ from soak.clients.client_settings import (
     is_secret_in_url,
     is_secret_reference,
     librdkafka_settings,
+    loads_code,
 )
 from soak.core.plan.plugins import close_to
 from soak.omb.plan_import import Draft, SourceFile
@@ -72,6 +73,14 @@ _BOUNDS = {
 """Bounds of librdkafka 2.16 for settings to which Java's client gives wider ones."""
 _EMPTY = {"ssl.endpoint.identification.algorithm": "none"}
 """librdkafka's value where Java's client has an empty one."""
+
+_WEAKER = frozenset(
+    {
+        ("enable.ssl.certificate.verification", "false"),
+        ("ssl.endpoint.identification.algorithm", ""),
+        ("ssl.endpoint.identification.algorithm", "none"),
+    }
+)
 
 
 def parse_properties(source: SourceFile, key: str) -> dict[str, str]:
@@ -153,6 +162,11 @@ def _convert_setting(
         hint = close_to(name, sorted(librdkafka_settings()))
         _note(source, key, name, f"omitted: librdkafka has no such setting{hint}", draft)
         return {}
+    if loads_code(converted):
+        _note(source, key, name, "omitted: a plan must not run code or write files", draft)
+        return {}
+    if (converted, value.lower()) in _WEAKER:
+        _note(source, key, name, f"{value}: the server's certificate is not fully checked", draft)
     is_secret = bool(_SECRET.search(converted)) or is_secret_in_url(converted, value)
     if is_secret and not is_secret_reference(value):
         reference = "${env:" + converted.upper().replace(".", "_") + "}"

@@ -28,12 +28,13 @@ import idna
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from soak.clients.client_settings import SECRET_HELP, is_secret_reference, resolve_secrets
-from soak.clients.deadline import DEADLINE_SECONDS, Deadline
+from soak.clients.deadline import DEADLINE_SECONDS, Deadline, connect_within
 from soak.core import json_text
 from soak.core.errors import BrokerError, PlanError
 from soak.core.plan.config import STRICT
 from soak.core.ports import CHART_URL, Message, Outcome
 from soak.core.units import SECOND_NS, Duration, duration_ns
+from soak.core.wording import shortened
 
 _PERMANENT = 500  # RFC 5321, 4.2.1: 5yz is a permanent negative reply
 Replies = Mapping[str, tuple[int, str]]
@@ -95,6 +96,9 @@ _ENCODED_WORD = re.compile(
     r"=\?[^?\s]+\?[bBqQ]\?"
 )  # RFC 2047, 2: what looks like one must be encoded
 _MAX_WORD_LENGTH = 900  # of these a line must not have more than 998
+_MAX_REPLY_LINES = 64  # of EHLO most servers have some ten
+_MAX_REPLY_LINE_BYTES = 4096  # RFC 5321, 4.5.3.1.5: 512
+_MAX_REPLY_TEXT = 300  # of it in a result
 _MAX_TIMEOUT = duration_ns("60s")
 _STYLE = "font-family:monospace;font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere;max-width:80ch"
 
@@ -353,7 +357,10 @@ class _NoReplyError(OSError):
 
 
 class _SmtpClient(smtplib.SMTP):
-    """A client whose whole conversation is under one deadline."""
+    """A client whose conversation, connecting included, is under one deadline, and whose replies are short.
+
+    The library keeps all lines of a reply, and gives each address of a name the full time.
+    """
 
     is_sending_data = False
 
@@ -362,16 +369,56 @@ class _SmtpClient(smtplib.SMTP):
         super().__init__(*args, **kwargs)
 
     def getreply(self) -> tuple[int, bytes]:
+        """Return the code and the text of a reply.
+
+        Raises:
+            smtplib.SMTPServerDisconnected: there is none, or one that is longer than any server's.
+        """
         self._deadline.covers(self.sock)
-        return super().getreply()
+        if self.file is None and self.sock is not None:
+            self.file = self.sock.makefile("rb")
+        texts: list[bytes] = []
+        for _ in range(_MAX_REPLY_LINES):
+            line = self._reply_line()
+            texts.append(line[4:].strip(b" \t\r\n"))
+            if not line[:3].isdigit():
+                return -1, b"\n".join(texts)
+            if line[3:4] != b"-":
+                return int(line[:3]), b"\n".join(texts)
+        self.close()
+        raise smtplib.SMTPServerDisconnected(f"a reply of more than {_MAX_REPLY_LINES} lines")
+
+    def _reply_line(self) -> bytes:
+        try:
+            line = self.file.readline(_MAX_REPLY_LINE_BYTES + 1) if self.file is not None else b""
+        except OSError as error:
+            self.close()
+            raise smtplib.SMTPServerDisconnected(f"the connection broke: {error}") from error
+        if not line.endswith(b"\n"):  # also one that was cut after its code
+            self.close()
+            is_long = len(line) > _MAX_REPLY_LINE_BYTES
+            why = "a line that is too long" if is_long else "the connection was closed"
+            raise smtplib.SMTPServerDisconnected(why)
+        return line
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        return connect_within(self._deadline, host, port, timeout)
 
     def data(self, msg: Any) -> tuple[int, bytes]:  # noqa: ANN401  # as above
         self.is_sending_data = True
         return super().data(msg)
 
 
-class _SmtpTlsClient(_SmtpClient, smtplib.SMTP_SSL):
+class _SmtpTlsClient(_SmtpClient):
     """The same, with TLS from the first byte."""
+
+    def __init__(self, *args: Any, context: ssl.SSLContext, **kwargs: Any) -> None:  # noqa: ANN401  # those of the library
+        self._context = context
+        super().__init__(*args, **kwargs)
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        plain = super()._get_socket(host, port, timeout)
+        return self._context.wrap_socket(plain, server_hostname=host)
 
 
 def _connect(config: Config, deadline: Deadline) -> _SmtpClient:
@@ -431,4 +478,5 @@ def _bytes(reply: bytes | str) -> bytes:
 
 
 def _text(reply: bytes | str) -> str:
-    return reply.decode(errors="replace") if isinstance(reply, bytes) else reply
+    text = reply.decode(errors="replace") if isinstance(reply, bytes) else reply
+    return shortened(text, _MAX_REPLY_TEXT)

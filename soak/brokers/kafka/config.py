@@ -105,11 +105,10 @@ def check_settings(section: str, settings: Mapping[str, str]) -> None:
     """Check the settings in one section of a plan, such as `producer`; connects to nothing.
 
     Raises:
-        SettingError: a secret in the plan, an unknown name, a value that no broker accepts, or a setting
-            that soakd fixes.
+        SettingError: what `check_librdkafka` refuses, a value that no broker accepts, or a setting that
+            soakd fixes.
     """
-    client_settings.refuse_literal_secrets(section, settings, client_settings.LIBRDKAFKA_SECRETS)
-    client_settings.refuse_unknown(section, settings, client_settings.librdkafka_settings())
+    client_settings.check_librdkafka(section, settings)
     for name, value in normalised_acks(settings).items():
         if value not in _ACKS_VALUES.values():
             raise SettingError((section, name), "must be all, 1 or 0: a broker accepts no other")

@@ -117,6 +117,8 @@ class PulsarBroker:
                 both = "service_url and admin_url name a cluster together"
                 raise SettingError((key,), f"is missing: {both}")
         client_settings.refuse_literal_secrets("client", self._config.client, SECRETS)
+        urls = (*self._config.service_urls(), addresses["admin_url"])
+        client_settings.refuse_unencrypted("client", self._config.client, SECRETS, urls)
         self._config.connection_settings()
         convert_settings("producer", self._config.producer)
         convert_settings("consumer", self._config.consumer)

@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from soak.brokers.pulsar.partition_log import MAX_BATCH_MESSAGES
 from soak.clients import client_settings
-from soak.clients.pulsar_admin import Admin, connect_admin
+from soak.clients.pulsar_admin import ADMIN_HOSTS, Admin, connect_admin, host_of
 from soak.core.errors import BrokerError, SettingError
 from soak.core.plan.config import STRICT, Settings
 from soak.core.ports import Clock, ReceiveError
@@ -61,6 +61,7 @@ _FIXED_SETTINGS = {
     "start_message_id_inclusive": "the run decides where consumers start",
     "use_tls": "the scheme of service_url decides: pulsar+ssl://",
 }
+_ADMIN_ONLY = frozenset({ADMIN_HOSTS, client_settings.UNENCRYPTED})
 _ORDERED = ("Exclusive", "Failover")
 _LOG_PREFIX = re.compile(r"^\S+ \S+ (?P<level>[A-Z]+) +\[\d+\] \S+ +\| ")
 
@@ -97,6 +98,11 @@ class Config:
     def timeout_seconds(self) -> float:
         return self.timeout / SECOND_NS
 
+    def service_urls(self) -> list[str]:
+        """Return the address of each broker in `service_url`, which names the scheme once."""
+        scheme, mark, hosts = self.service_url.rpartition("://")
+        return [f"{scheme}{mark}{host}" for host in hosts.split(",")]
+
     def full_name(self, topic: str) -> str:
         """Return the name of a topic with its namespace."""
         return topic if "://" in topic else f"persistent://{self.namespace}/{topic}"
@@ -120,7 +126,7 @@ class Config:
         Raises:
             SettingError: an unknown name, a wrong value, or half of the authentication.
         """
-        settings = dict(self.client)
+        settings = {name: text for name, text in self.client.items() if name not in _ADMIN_ONLY}
         kind, token = settings.pop("authentication", ""), settings.pop("token", "")
         if kind not in {"", "token"}:
             raise SettingError(("client", "authentication"), f"must be token, not {kind!r}")
@@ -138,7 +144,11 @@ class Config:
         return self._page(url, "")
 
     def _page(self, url: str, token: str) -> Admin:
-        return connect_admin(url, self.timeout_seconds, token, self.connection_settings())
+        own = {name: text for name, text in self.client.items() if name in _ADMIN_ONLY}
+        hosts = map(host_of, self.service_urls())
+        own[ADMIN_HOSTS] = ",".join([own.get(ADMIN_HOSTS, ""), *filter(None, hosts)])
+        settings = {**self.connection_settings(), **own}
+        return connect_admin(url, self.timeout_seconds, token, settings)
 
 
 def convert_settings(section: str, settings: Mapping[str, str]) -> dict[str, Any]:

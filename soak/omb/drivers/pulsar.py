@@ -77,6 +77,9 @@ def _take_client(client: SourceFile, draft: Draft) -> None:
         if client.values.get(theirs) is not None:
             text = client.text(theirs)
             settings[ours] = text.lower() if text in ("True", "False") else text
+    if settings.get("tls_allow_insecure_connection") == "true":
+        why = "the server's certificate is not checked: whoever stands between may read the token"
+        client.note(draft, "tlsAllowInsecureConnection", why)
     for key, why in _CLIENT_IGNORED.items():
         if key in client.values:
             client.note(draft, key, f"not carried over: {why}")
