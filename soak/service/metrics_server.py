@@ -1,7 +1,8 @@
-"""An HTTP server for a Prometheus page that never looks up a name in the DNS.
+"""An HTTP server for a Prometheus page: few connections at a time, and no look-up of names.
 
-The server of the standard library looks up its own address, and a resolver that is down would delay the start
-of a daemon for a name that is never used.
+Anybody who reaches the port may connect, so what a connection holds, a thread and a descriptor, is bounded:
+the daemon needs descriptors for its own work. The server of the standard library looks up its own address
+besides, and a resolver that is down would delay the start of a daemon for a name that is never used.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import socket
 import socketserver
 import threading
 from collections.abc import Callable
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
@@ -19,11 +21,66 @@ from prometheus_client.registry import Collector
 
 _IDLE_SECONDS = 3600.0  # between two checks for the end, which closing the socket makes at once
 
-CLIENT_TIMEOUT_SECONDS = 30.0
-"""A client that sends no request, or does not read the answer, holds a thread no longer than this."""
+CLIENT_TIMEOUT_SECONDS = 10.0
+"""How long a client may take to ask and to read the answer, both together."""
+MAX_CONNECTIONS = 8
+"""Of more, the oldest is closed: a scraper asks at once and is served, whoever else sits there."""
+_ACCEPT_PAUSE_SECONDS = (
+    0.5  # after a failure, such as of too many open files, which stays for a while
+)
 
 
 class _Server(ThreadingWSGIServer):
+    client_timeout_seconds = CLIENT_TIMEOUT_SECONDS
+    request_queue_size = 128  # with the library's 5, a flood makes a scraper wait for seconds
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # those of the library
+        self._open: dict[socket.socket, None] = {}  # the oldest first
+        self._lock = threading.Lock()
+        self._has_ended = threading.Event()
+        super().__init__(*args, **kwargs)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError:
+            self._has_ended.wait(_ACCEPT_PAUSE_SECONDS)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  # as above
+        with self._lock:
+            for oldest in list(self._open)[: len(self._open) + 1 - MAX_CONNECTIONS]:
+                _shut_down(oldest)
+            is_full = len(self._open) >= 2 * MAX_CONNECTIONS  # threads that have not ended yet
+            if not is_full:
+                self._open[request] = None
+        if is_full:
+            self.shutdown_request(request)
+        else:
+            super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  # as above
+        limit = threading.Timer(self.client_timeout_seconds, _shut_down, (request,))
+        limit.daemon = True
+        try:
+            with contextlib.suppress(RuntimeError):  # no thread is left: the limit between bytes holds
+                limit.start()
+            super().process_request_thread(request, client_address)
+        finally:
+            limit.cancel()
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401  # as above
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  # as above
+        """Print nothing: a client that goes away is none of our errors."""
+
+    def server_close(self) -> None:
+        self._has_ended.set()
+        super().server_close()
+
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)
         self.server_name = str(self.server_address[0])  # the numeric address, without a DNS query
@@ -39,11 +96,17 @@ class _SilentHandler(WSGIRequestHandler):
     """Logs no requests."""
 
     def handle(self) -> None:
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(OSError):  # it went away, or its time is over
             super().handle()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # name of the base class
         """Log nothing."""
+
+
+def _shut_down(connection: socket.socket) -> None:
+    """End a connection that another thread uses; that thread closes it."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def serve(
@@ -61,6 +124,7 @@ def serve(
     kind = _Server6 if ":" in address else _Server
     handler = type("Handler", (_SilentHandler,), {"timeout": client_timeout_seconds})
     server = make_server(address, port, make_wsgi_app(registry), kind, handler)
+    server.client_timeout_seconds = client_timeout_seconds
     thread = threading.Thread(
         target=server.serve_forever, args=(_IDLE_SECONDS,), name="metrics", daemon=True
     )

@@ -1,4 +1,4 @@
-"""A plan or a driver file from elsewhere: none of its settings runs code, writes files or gives a secret away."""
+"""A plan or a driver file from elsewhere: no setting of it runs code, writes files or gives a secret away."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ NATIVE = (
     "offset.store.path",
     "stats_cb",
 )
+QUICK = "broker: {kafka: {bootstrap_servers: '127.0.0.1:1', timeout: 100ms}}"
 SECTIONS = {
     "common": "broker: {kafka: {bootstrap_servers: '127.0.0.1:1', common: {%s}}}",
     "producer": "broker: {kafka: {bootstrap_servers: '127.0.0.1:1', producer: {%s}}}",
     "consumer": "broker: {kafka: {bootstrap_servers: '127.0.0.1:1', consumer: {%s}}}",
     "redpanda": "broker: {redpanda: {bootstrap_servers: '127.0.0.1:1', common: {%s}}}",
-    "ship": "broker: {kafka: {bootstrap_servers: '127.0.0.1:1', timeout: 100ms}}\nship: {bootstrap_servers: '127.0.0.1:1', client: {%s}}",
-    "store": "broker: {kafka: {bootstrap_servers: '127.0.0.1:1', timeout: 100ms}}\nstore: {url: 'kafka://127.0.0.1:1', client: {%s}}",
+    "ship": f"{QUICK}\nship: {{bootstrap_servers: '127.0.0.1:1', client: {{%s}}}}",
+    "store": f"{QUICK}\nstore: {{url: 'kafka://127.0.0.1:1', client: {{%s}}}}",
     "probe": "probes: {retention_kafka: {client: {%s}}}",
 }
 
@@ -105,9 +106,9 @@ def test_a_token_for_another_machine_needs_tls(text: str, tmp_path: Path) -> Non
     "secret", ["password: '${env:T}', username: u", "bearer_token: '${env:T}'"]
 )
 def test_the_secret_of_a_page_on_another_machine_needs_tls(secret: str, tmp_path: Path) -> None:
-    target = "probes: {prometheus: {targets: {b: {url: 'http://b1:9644/metrics', maps: [jvm], client: {%s}}}}}"
+    target = f"{{url: 'http://b1:9644/metrics', maps: [jvm], client: {{{secret}}}}}"
 
-    why = refusal(tmp_path, target % secret)
+    why = refusal(tmp_path, f"probes: {{prometheus: {{targets: {{b: {target}}}}}}}")
 
     assert (
         "would be sent to http://b1:9644/metrics unencrypted: use TLS, or set send_secrets" in why
