@@ -18,7 +18,7 @@ from soak.alerting.delivery import Delivery, Resender
 from soak.alerting.digest import DigestSchedule
 from soak.alerting.heartbeat import HeartbeatMonitor
 from soak.core.errors import FindingsError, PlanError, RunFolderError
-from soak.core.model import Column
+from soak.core.model import Column, Finding
 from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import AlertingPlan, Plan, plugins_without
@@ -38,6 +38,7 @@ HOUR_NS = 3600 * SECOND_NS
 SHUTDOWN_LIMIT_NS = 10 * SECOND_NS
 """How long the last round may take to begin another message; the sink's own limit bounds each."""
 ADDED_SINKS_PERIOD_NS = 5 * SECOND_NS
+COUNT_PERIOD_NS = 5 * SECOND_NS
 
 _POLL_SECONDS = 1.0
 
@@ -63,7 +64,8 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, settings: Path | Non
         while not stop.is_set():
             manager.alive()
             settled += daemon.poll(stop.is_set)
-            page.show([(Column("alert_settled_messages_total", (), "messages"), float(settled))])
+            if plan.metrics:
+                page.show(daemon.samples(settled))
             stop.wait(_POLL_SECONDS)
         manager.stopping()
         daemon.shut_down()
@@ -184,6 +186,8 @@ class AlertDaemon:
         self._is_owner = True
         self._problem = ""  # why not all messages could be sent in this round
         self._logged_problem = ""
+        self._counts: list[tuple[Column, float]] = []  # of incidents, for the metrics page
+        self._count_again_ns = 0
 
     def poll(self, is_stopped: Callable[[], bool] = lambda: False) -> int:
         """Queue what is due and send it; return how many messages were settled.
@@ -208,6 +212,37 @@ class AlertDaemon:
         if self._claim():
             self._deliver_due(is_stopped)
             self._log_problem()
+
+    def samples(self, settled: int) -> list[tuple[Column, float]]:
+        """Return the columns of the metrics page; the findings are read every few seconds."""
+        if self._clock.mono_ns() >= self._count_again_ns:
+            self._count_again_ns = self._clock.mono_ns() + COUNT_PERIOD_NS
+            self._attempt(self._count)
+        return [
+            (Column("alert_settled_messages_total", (), "messages"), float(settled)),
+            *self._counts,
+        ]
+
+    def _count(self) -> None:
+        findings: list[Finding] = []
+        pending = 0
+        if self._findings.exists():
+            with self._findings.open() as store:
+                findings = [
+                    one
+                    for one in store.findings(self._run.id)
+                    if one.is_about_cluster and one.state != "warning"
+                ]
+                pending = len(store.open_notifications())
+        is_open = [one.state == "confirmed" for one in findings]
+        counts = {"open": sum(is_open), "resolved": len(findings) - sum(is_open)}
+        self._counts = [
+            *(
+                (Column("incidents", (("state", state),), "incidents"), float(count))
+                for state, count in counts.items()
+            ),
+            (Column("pending_notifications", (), "messages"), float(pending)),
+        ]
 
     def close(self) -> None:
         """Give up the claim to send, so that another daemon need not wait for it."""

@@ -16,6 +16,8 @@ import numpy as np
 from hdrh.histogram import HdrHistogram
 from numpy.typing import NDArray
 
+from soak.core.model import THRESHOLDS_SECONDS
+
 LOWEST_US = 1
 HIGHEST_US = 3_600_000_000
 DIGITS = 3
@@ -23,11 +25,6 @@ DIGITS = 3
 _HALF_BITS = 10  # 2^11 sub-buckets give three significant digits
 _HALF = 1 << _HALF_BITS
 _SUB = _HALF * 2
-
-THRESHOLDS_SECONDS: tuple[float, ...] = tuple(
-    float(f"{10 ** (-4 + step / 8):.6g}") for step in range(6 * 8 + 1)
-)
-"""Fixed thresholds from 100 us to 100 s, eight per decade; the counts above them are separate columns."""
 
 
 def _index(values_us: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -42,6 +39,10 @@ _CELL = np.arange(_SIZE, dtype=np.int64)
 _CELL_BUCKET = np.maximum((_CELL >> _HALF_BITS) - 1, 0)
 _CELL_LOW = (_CELL - (_CELL_BUCKET << _HALF_BITS)) << _CELL_BUCKET
 _CELL_HIGH = _CELL_LOW + (1 << _CELL_BUCKET) - 1
+_CELL_MIDDLE = (_CELL_LOW + _CELL_HIGH + 1) / 2e6
+_FIRST_CELLS = np.searchsorted(
+    _CELL_LOW, [0, *(np.array(THRESHOLDS_SECONDS) * 1e6).round(3)], side="left"
+)
 
 
 class Histogram:
@@ -97,6 +98,19 @@ class Histogram:
         thresholds_us = np.array(thresholds_seconds) * 1e6
         cells = np.searchsorted(_CELL_LOW, thresholds_us.round(3), side="left")
         return [int(count) + self.overflow for count in tail[cells]]
+
+    def counts_by_threshold(self) -> list[int]:
+        """Return how many values lie below the first fixed threshold, between two, and at or above the last.
+
+        These are one more than there are thresholds; negative values are left out.
+        """
+        counts: list[int] = np.add.reduceat(self._counts, _FIRST_CELLS).tolist()
+        counts[-1] += self.overflow
+        return counts
+
+    def sum_seconds(self) -> float:
+        """Return the sum of the values to 0.1 %, without negative ones; an overflow counts as the maximum."""
+        return float(self._counts @ _CELL_MIDDLE) + self.overflow * self.max_ns / 1e9
 
     def encode(self) -> str:
         """Return HdrHistogram V2 in base64, values in us, without the overflow, which is a separate count."""
@@ -163,4 +177,4 @@ def counts_of(text: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     cells = np.flatnonzero(counts)
     if cells.size and cells[-1] >= _SIZE:
         raise ValueError("the histogram has more than 3 digits from 1 us to 1 h")
-    return (_CELL_LOW[cells] + _CELL_HIGH[cells] + 1) / 2e6, counts[cells]
+    return _CELL_MIDDLE[cells], counts[cells]

@@ -17,6 +17,13 @@ Direction = Literal["up", "down"]
 Kind = Literal["step", "drift", "spikes", "tail", "outage", "objective"]
 
 
+THRESHOLDS_SECONDS: tuple[float, ...] = tuple(
+    float(f"{10 ** (-4 + step / 8):.6g}") for step in range(6 * 8 + 1)
+)
+"""Fixed thresholds of latency from 100 us to 100 s, eight per decade: counts above them are columns of their
+own, and the ends of the buckets of all histograms on metrics pages."""
+
+
 class Column(NamedTuple):
     """The meaning of one number in a record. `lag_seconds`: how late the source may show a change.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.core.histogram import THRESHOLDS_SECONDS, Histogram
-from soak.core.model import Column
+from soak.core.histogram import Histogram
+from soak.core.model import THRESHOLDS_SECONDS, Column
 from soak.load.leaders import Leaders
 from soak.runtime.recorder import quantile_column
 

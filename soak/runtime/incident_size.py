@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from detectors.minimum_effect import Config as MinimumEffect
 from soak.core import wording
-from soak.core.histogram import THRESHOLDS_SECONDS
-from soak.core.model import Column, Finding
+from soak.core.model import THRESHOLDS_SECONDS, Column, Finding
 from soak.core.series import SeriesId, parse_series
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History, SourceSeconds
 from soak.store.journal.reader import sources

@@ -11,13 +11,12 @@ from soak.core.journal_format import columns_line
 from soak.core.model import Column, Event, Record, Span
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
+from soak.service.metrics import Histograms, Samples
 
 LOG = logging.getLogger("soak.runtime.recorder")
 
 CLOCK_STEP_NS = SECOND_NS // 2  # NTP slews below 500 ppm stay far under this in a second
 SUSPEND_NS = SECOND_NS
-
-Samples = Sequence[tuple[Column, float]]
 
 
 class Journal(Protocol):
@@ -42,7 +41,7 @@ class Recorder:
         writer: Journal,
         grid: Grid,
         clock: Clock,
-        show: Callable[[Samples], None] = lambda _: None,
+        show: Callable[[Samples, Histograms], None] = lambda _, __: None,
     ) -> None:
         self._writer = writer
         self._show = show
@@ -68,13 +67,17 @@ class Recorder:
         samples: Samples,
         *,
         histograms: Mapping[str, str] | None = None,
+        distributions: Histograms | None = None,
         acknowledged: Mapping[str, tuple[Span, ...]] | None = None,
         received: Mapping[str, tuple[Span, ...]] | None = None,
         sent_next: Mapping[str, int] | None = None,
         events: Sequence[Event] = (),
         validity: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
-        """Write the measurements of interval k; the columns may change from call to call."""
+        """Write the measurements of interval k; the columns may change from call to call.
+
+        `distributions` are the `histograms` before they were encoded, for the metrics page.
+        """
         now_ns = self._clock.mono_ns()
         columns = tuple(column for column, _ in samples)
         if columns != self._columns:
@@ -97,7 +100,7 @@ class Recorder:
         )
         self._noted.clear()
         self._last_ns = now_ns
-        self._show(samples)
+        self._show(samples, distributions or {})
         self._writer.append(record, columns)
         if self._writer.is_behind != self._is_behind:
             self._is_behind = self._writer.is_behind

@@ -1,6 +1,7 @@
 """The newest values of a daemon as a Prometheus page, rendered only when it is scraped.
 
-The address of each page is in `<run>/metrics/<daemon>.json`, in the format of file_sd_configs.
+The address of each page is in `<run>/metrics/<daemon>.json`, in the format of file_sd_configs, with run, plan
+and daemon as labels of the target.
 """
 
 from __future__ import annotations
@@ -11,64 +12,161 @@ import logging
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from soak.core.model import Column
+from soak.core.model import THRESHOLDS_SECONDS, Column
 from soak.core.plan.plan import Metrics
 from soak.core.ports import Clock
+from soak.core.series import Labels, parse_series
 from soak.core.units import SECOND_NS
 from soak.service.files import write_atomically
+from soak.service.metric_names import SHOWN, Shown, shown_as
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
 LOG = logging.getLogger(__name__)
 
-_PREFIX = "soak_probe_"  # of metrics whose names a scraper uses for itself
+MAX_SERIES = 10_000
+"""Counters and histograms of more series begin anew: topics and brokers may come and go for weeks."""
 
 Samples = Sequence[tuple[Column, float]]
 
 
+class Distribution(Protocol):
+    """A histogram of one second, see `soak.core.histogram`, which needs numpy: the probe daemon has none."""
+
+    def counts_by_threshold(self) -> list[int]: ...
+    def sum_seconds(self) -> float: ...
+
+
+Histograms = Mapping[str, Distribution]
+"""Histograms of one second by the names of their columns, without the label of the quantile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Total:
+    """A histogram since the daemon's start: counts between the fixed thresholds, and the sum of values."""
+
+    counts: tuple[int, ...] = (0,) * (len(THRESHOLDS_SECONDS) + 1)
+    seconds: float = 0.0
+
+    def with_second(self, histogram: Distribution) -> _Total:
+        counts = map(sum, zip(self.counts, histogram.counts_by_threshold(), strict=True))
+        return _Total(tuple(counts), self.seconds + histogram.sum_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What the page shows; replaced as a whole, as a scrape may read it meanwhile."""
+
+    samples: Samples = ()
+    sums: Mapping[Column, float] = field(default_factory=dict)
+    totals: Mapping[str, _Total] = field(default_factory=dict)
+    at_ns: int = 0
+
+
 class MetricsPage:
-    """Holds the newest values; to show new ones costs an assignment."""
+    """Holds the newest values, and the sums and distributions of all seconds since the daemon's start."""
 
     def __init__(self, clock: Clock, labels: Mapping[str, str]) -> None:
         self._clock = clock
-        self._labels = dict(labels)
-        self._shown: tuple[Samples, int] = ((), 0)
+        self.labels = dict(labels)
+        self._state = _State()
 
-    def show(self, samples: Samples) -> None:
-        self._shown = (samples, self._clock.wall_ns())
+    def show(self, samples: Samples, histograms: Histograms | None = None) -> None:
+        """Take in what was measured in one second."""
+        last = self._state
+        sums = dict(last.sums) if len(last.sums) <= MAX_SERIES else {}
+        for column, value in samples:
+            shown = shown_as(column)
+            if shown is not None and shown.kind == "sum" and not math.isnan(value):
+                sums[column] = sums.get(column, 0.0) + value
+        found = dict(last.totals) if len(last.totals) <= MAX_SERIES else {}
+        for name, histogram in (histograms or {}).items():
+            found[name] = found.get(name, _NOTHING).with_second(histogram)
+        self._state = _State(samples, sums, found, self._clock.wall_ns())
 
     def collect(self) -> Iterator[Metric]:
         """Yield one family for each metric; values that were not measured are left out."""
         from prometheus_client import Metric  # noqa: PLC0415  # only plans with `metrics` need it
 
-        samples, at_ns = self._shown
+        state = self._state
         about = Metric("soak_daemon_info", "Daemon and run of this page.", "gauge")
-        about.add_sample(about.name, self._labels, 1.0)
+        about.add_sample(about.name, self.labels, 1.0)
         yield about
-        if at_ns:
+        if state.at_ns:
             name = "soak_last_record_timestamp_seconds"
-            newest = Metric(name, "Time of the values below, in seconds since 1970.", "gauge")
-            newest.add_sample(name, {}, at_ns / SECOND_NS)
+            newest = Metric(name, "Time of the newest values, in seconds since 1970.", "gauge")
+            newest.add_sample(name, {}, state.at_ns / SECOND_NS)
             yield newest
         families: dict[str, Metric] = {}
-        for column, value in samples:
-            if not math.isnan(value):
-                name = f"{_PREFIX}{column.metric}" if _is_reserved(column.metric) else column.metric
-                family = families.get(name)
-                if family is None:
-                    stem = name.removesuffix("_total")
-                    kind = "gauge" if stem == name else "counter"
-                    family = families[name] = Metric(stem, f"in {column.unit}", kind)
-                family.add_sample(name, dict(column.labels), value)
+
+        def family_of(shown: Shown, kind: str) -> Metric:
+            if shown.name not in families:
+                families[shown.name] = Metric(shown.name, shown.help, kind)
+            return families[shown.name]
+
+        for column, value in state.samples:
+            shown = shown_as(column)
+            if shown is None or shown.kind in ("sum", "histogram") or math.isnan(value):
+                continue
+            name = f"{shown.name}_total" if shown.kind == "counter" else shown.name
+            family_of(shown, shown.kind).add_sample(name, _labels_of(column), value)
+        for column, value in state.sums.items():
+            shown = shown_as(column)
+            if shown is not None and not _is_in_histogram(column):
+                family_of(shown, "counter").add_sample(
+                    f"{shown.name}_total", dict(column.labels), value
+                )
+        for name, total in state.totals.items():
+            series = parse_series(name)
+            shown = _by_leader(SHOWN[series.metric], series.labels)
+            _add_histogram(family_of(shown, "histogram"), dict(series.labels), total)
         yield from families.values()
 
 
+_NOTHING = _Total()
+_BUCKETS = (*(f"{threshold:g}" for threshold in THRESHOLDS_SECONDS), "+Inf")
+"""The upper ends of all buckets of all daemons and runs, so that their histograms can be added."""
+
+
+def _add_histogram(family: Metric, labels: dict[str, str], total: _Total) -> None:
+    counts = list(accumulate(total.counts))
+    for upper, count in zip(_BUCKETS, counts, strict=True):
+        family.add_sample(f"{family.name}_bucket", {**labels, "le": upper}, float(count))
+    family.add_sample(f"{family.name}_sum", labels, total.seconds)
+    family.add_sample(f"{family.name}_count", labels, float(counts[-1]))
+
+
+def _by_leader(shown: Shown, labels: Labels) -> Shown:
+    """Return a name of its own for histograms of single leaders: a sum over one name would count twice."""
+    if not labels:
+        return shown
+    name = f"{shown.name.removesuffix('_seconds')}_by_leader_seconds"
+    return Shown(name, shown.kind, f"{shown.help} By the leader of the partition.")
+
+
+def _is_in_histogram(column: Column) -> bool:
+    """True for the counts above a threshold that is the end of a bucket."""
+    return dict(column.labels).get("threshold", "") in _BUCKETS
+
+
+def _labels_of(column: Column) -> dict[str, str]:
+    """Return the labels, with the quantile of a summary as a number."""
+    labels = dict(column.labels)
+    return {**labels, "quantile": "1"} if labels.get("quantile") == "max" else labels
+
+
 def publish(
-    page: MetricsPage, run_dir: Path, metrics: Metrics | None, daemons: Sequence[str], daemon: str
+    page: MetricsPage,
+    run_dir: Path,
+    metrics: Metrics | None,
+    daemons: Sequence[str],
+    daemon: str,
 ) -> Callable[[], None]:
     """Serve a page if the plan has `metrics`, the i-th of `daemons` at the i-th port from the plan's on.
 
@@ -87,7 +185,7 @@ def publish(
         return _serve_nothing
     LOG.info("metrics_served address=%s port=%d", metrics.address, port)
     host = f"[{metrics.address}]" if ":" in metrics.address else metrics.address
-    target = [{"targets": [f"{host}:{port}"], "labels": {"daemon": daemon}}]
+    target = [{"targets": [f"{host}:{port}"], "labels": {**page.labels, "daemon": daemon}}]
     path = _folder(run_dir) / f"{daemon}.json"
     with contextlib.suppress(OSError):  # the page is served all the same
         write_atomically(path, json.dumps(target) + "\n")
@@ -96,11 +194,6 @@ def publish(
 
 def _serve_nothing() -> None:
     """Nothing is served."""
-
-
-def _is_reserved(metric: str) -> bool:
-    """True for names that a scraper gives to metrics of its own; a probe may have fetched such metrics."""
-    return metric == "up" or metric.startswith("scrape_")
 
 
 def remove_metrics_targets(run_dir: Path) -> None:

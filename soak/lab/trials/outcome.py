@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soak.core.clock import SystemClock
-from soak.core.histogram import THRESHOLDS_SECONDS
-from soak.core.model import Finding
+from soak.core.model import THRESHOLDS_SECONDS, Finding
 from soak.core.units import SECOND_NS
 from soak.lab.drills.verdict import read_notifications
 from soak.lab.trials.schedule import RECOVERY_SECONDS, quiet_stretches

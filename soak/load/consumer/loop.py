@@ -209,14 +209,15 @@ class ConsumerLoop:
             *self._throttling.columns(k),
         ]
         yield
-        encoded = {}
-        for name, histogram in interval.histograms().items():
+        encoded, histograms = {}, interval.histograms()
+        for name, histogram in histograms.items():
             encoded[name] = histogram.encode()
             yield
         self._context.recorder.append(
             k,
             samples,
             histograms=encoded,
+            distributions=histograms,
             received=spans,
             events=events,
             validity={"reason": interval.reason()},

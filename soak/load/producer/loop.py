@@ -362,8 +362,8 @@ class ProducerLoop:
         """Write a record in pieces: at once it would delay sends and acknowledgements by milliseconds."""
         samples = [*interval.samples(*state), *self._throttling.columns(k)]
         yield
-        encoded = {}
-        for name, histogram in interval.histograms().items():
+        encoded, histograms = {}, interval.histograms()
+        for name, histogram in histograms.items():
             encoded[name] = histogram.encode()
             yield
         acknowledged = interval.acknowledged()
@@ -373,6 +373,7 @@ class ProducerLoop:
             k,
             samples,
             histograms=encoded,
+            distributions=histograms,
             acknowledged=acknowledged,
             sent_next=interval.sent_next(changed),
             events=interval.failures(at_ns, since_ns),

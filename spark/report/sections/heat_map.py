@@ -7,7 +7,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from soak.core import wording
-from soak.core.histogram import THRESHOLDS_SECONDS
+from soak.core.model import THRESHOLDS_SECONDS
 from spark.batch.outcomes import shares
 from spark.report.charts import WIDTH, Plot
 from spark.report.page import Page, joined, tag

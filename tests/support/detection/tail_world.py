@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.core.histogram import THRESHOLDS_SECONDS
-from soak.core.model import Column
+from soak.core.model import THRESHOLDS_SECONDS, Column
 
 METRIC = "publish_latency_seconds"
 QUANTILES = ("0.5", "0.99", "0.999")

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 
 from soak.core.header import instance_of, stream_name
-from soak.core.histogram import THRESHOLDS_SECONDS, Histogram
+from soak.core.histogram import Histogram
 from soak.core.journal_format import End, columns_line, encode
-from soak.core.model import Column, Event, Record
+from soak.core.model import THRESHOLDS_SECONDS, Column, Event, Record
 from soak.core.plan import text
 from soak.core.plan.phases import decision_line
 from soak.core.units import SECOND_NS

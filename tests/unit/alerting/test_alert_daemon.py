@@ -53,6 +53,22 @@ def test_opened_and_resolved_are_sent_in_order(tmp_path: Path) -> None:
     assert world.states() == [("opened", "sent"), ("resolved", "sent")]
 
 
+def test_the_metrics_page_has_open_and_resolved_incidents_and_pending_messages(
+    tmp_path: Path,
+) -> None:
+    world = AlertWorld(tmp_path, RETRY).without_charts()
+    world.save("gone", key="synthetic-1-200")
+    daemon = world.daemon()
+    daemon.poll()
+
+    assert {column.name: value for column, value in daemon.samples(23)} == {
+        "alert_settled_messages_total": 23,
+        'incidents{state="open"}': 1,
+        'incidents{state="resolved"}': 1,
+        "pending_notifications": len(world.states()),
+    }
+
+
 def test_the_message_of_a_second_finding_names_the_open_first(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     daemon = world.daemon()

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soak.core.histogram import HIGHEST_US, THRESHOLDS_SECONDS, Histogram, decode
+from soak.core.histogram import HIGHEST_US, Histogram, decode
+from soak.core.model import THRESHOLDS_SECONDS
 
 
 def _of(values_us: list[int]) -> Histogram:

@@ -8,14 +8,17 @@ import socket
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from soak.core.histogram import Histogram
 from soak.core.model import Column
 from soak.core.plan.plan import Metrics
-from soak.service.metrics import MetricsPage, publish
+from soak.core.series import column_name
+from soak.service.metrics import MAX_SERIES, MetricsPage, publish
 from soak.service.metrics_server import serve
 from tests.support.fakes import FakeClock
 
@@ -25,10 +28,28 @@ P99 = Column("fsync_latency_seconds", (("quantile", "0.99"),), "seconds")
 LINES = Column("ship_sent_lines_total", (), "lines")
 
 
+SENT = Column("sent_messages", (), "messages")
+
+
 def page_of(*samples: tuple[Column, float]) -> MetricsPage:
     page = MetricsPage(FakeClock(wall_ns=1_790_000_000 * 10**9), LABELS)
     page.show(samples)
     return page
+
+
+def histogram_of(*seconds: float) -> Histogram:
+    found = Histogram()
+    found.record_ns(np.array([round(one * 1e9) for one in seconds], dtype=np.int64))
+    return found
+
+
+def values_of(page: MetricsPage) -> dict[str, float]:
+    """Return all values by their names, as Prometheus reads them."""
+    return {
+        column_name(sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text_of(page))
+        for sample in family.samples
+    }
 
 
 def text_of(page: MetricsPage) -> str:
@@ -43,17 +64,18 @@ def test_the_newest_values_are_on_the_page_by_name_and_labels() -> None:
 
     families = {family.name: family for family in text_string_to_metric_families(text_of(page))}
 
-    latency = families["fsync_latency_seconds"]
+    latency = families["soak_fsync_latency_seconds"]
+    assert latency.type == "summary"
     assert {sample.labels["quantile"]: sample.value for sample in latency.samples} == {
         "0.5": 0.0023,
         "0.99": 0.5,
     }
-    assert families["ship_sent_lines"].type == "counter"
-    assert families["ship_sent_lines"].samples[0].name == "ship_sent_lines_total"
+    assert families["soak_ship_sent_lines"].type == "counter"
+    assert families["soak_ship_sent_lines"].samples[0].name == "soak_ship_sent_lines_total"
     assert families["soak_daemon_info"].samples[0].labels == LABELS
     newest = families["soak_last_record_timestamp_seconds"].samples[0].value
     assert newest == 1_790_000_000.0
-    assert "gone" not in families
+    assert "soak_gone" not in families
 
 
 def test_before_the_first_record_the_page_has_only_its_labels() -> None:
@@ -72,8 +94,8 @@ def test_a_page_is_served_and_found_by_its_file(tmp_path: Path) -> None:
     with urllib.request.urlopen(f"http://{found['targets'][0]}/metrics", timeout=30) as answer:
         text = answer.read().decode()
 
-    assert found["labels"] == {"daemon": "probe"}
-    assert 'fsync_latency_seconds{quantile="0.5"} 0.0023' in text
+    assert found["labels"] == LABELS
+    assert 'soak_fsync_latency_seconds{quantile="0.5"} 0.0023' in text
     assert "process_resident_memory_bytes" in text
 
 
@@ -140,6 +162,86 @@ def test_no_name_is_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     publish(page_of(), tmp_path, Metrics(address="0.0.0.0"), ("a",), "a")()  # as a user may
 
     assert (tmp_path / "metrics" / "a.json").exists()
+
+
+def test_what_counts_one_second_grows_on_the_page() -> None:
+    """A scrape sees one second in fifteen: the others must not be lost. An unknown amount adds nothing."""
+    page = page_of()
+    for sent in (1000.0, 23.0, math.nan, 7.0):
+        page.show([(SENT, sent)])
+
+    assert values_of(page)["soak_sent_messages_total"] == 1030.0
+    assert "# TYPE soak_sent_messages_total counter" in text_of(page)
+
+
+def test_latencies_are_a_histogram_of_all_seconds() -> None:
+    """Without those that are negative, which clocks cause; the quantiles of the last second are left out."""
+    page = page_of()
+    p99 = Column("publish_latency_seconds", (("quantile", "0.99"),), "seconds")
+    for latencies in ((0.002, 0.5), (0.0005, 4000.0, -1.0)):
+        page.show([(p99, 1.0)], {"publish_latency_seconds": histogram_of(*latencies)})
+
+    values = values_of(page)
+    assert values['soak_publish_latency_seconds_bucket{le="0.001"}'] == 1
+    assert values['soak_publish_latency_seconds_bucket{le="1"}'] == 3
+    assert values['soak_publish_latency_seconds_bucket{le="100"}'] == 3
+    assert values['soak_publish_latency_seconds_bucket{le="+Inf"}'] == 4
+    assert values["soak_publish_latency_seconds_count"] == 4
+    assert values["soak_publish_latency_seconds_sum"] == pytest.approx(4000.5025, rel=1e-3)
+    assert not [name for name in values if "quantile" in name]
+
+
+def test_a_leaders_latencies_have_a_name_of_their_own() -> None:
+    """A sum over one name would count each message twice."""
+    page = page_of()
+    name = Column("publish_latency_seconds", (("leader", "2"),)).name
+    page.show([], {name: histogram_of(0.01)})
+
+    values = values_of(page)
+    assert values['soak_publish_latency_by_leader_seconds_count{leader="2"}'] == 1
+    assert "soak_publish_latency_seconds_count" not in values
+
+
+def test_a_limit_is_a_counter_where_it_is_no_end_of_a_bucket() -> None:
+    page = page_of(
+        *(
+            (Column("publish_latency_above_messages", (("threshold", limit),), "messages"), 23.0)
+            for limit in ("0.1", "0.12")
+        )
+    )
+
+    limits = {name for name in values_of(page) if "_above_" in name}
+    assert limits == {'soak_publish_latency_above_messages_total{threshold="0.12"}'}
+
+
+def test_counters_of_node_exporter_have_its_names() -> None:
+    """Seconds a second add up to seconds."""
+    page = page_of()
+    for ratio in (0.25, 0.5):
+        page.show([(Column("node_pressure_io_waiting_seconds", (), "ratio"), ratio)])
+
+    assert values_of(page)["node_pressure_io_waiting_seconds_total"] == 0.75
+
+
+def test_a_fetched_metric_keeps_its_name_and_is_not_added_up() -> None:
+    """A page that is fetched every 15 s has no value in the other seconds."""
+    page = page_of()
+    column = Column("node_disk_read_bytes", (("device", "vda"), ("target", "b1")), "bytes")
+    for value in (5.0, 7.0):
+        page.show([(column, value)])
+
+    assert values_of(page)['node_disk_read_bytes{device="vda",target="b1"}'] == 7.0
+
+
+def test_series_that_come_and_go_for_weeks_do_not_fill_the_memory() -> None:
+    page = page_of()
+    for first in range(0, MAX_SERIES + 2000, 1000):
+        labels = [(("topic", str(at)),) for at in range(first, first + 1000)]
+        page.show([(Column("retention_deletions", one, "deletions"), 1.0) for one in labels])
+
+    found = [name for name in values_of(page) if name.startswith("soak_retention")]
+    assert len(found) <= MAX_SERIES + 1000
+    assert f'soak_retention_deletions_total{{topic="{MAX_SERIES + 1999}"}}' in found
 
 
 def test_reserved_names_get_a_prefix() -> None:

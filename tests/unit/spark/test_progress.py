@@ -50,10 +50,10 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def shown(page: MetricsPage) -> dict[str, float]:
     return {
-        sample.name: sample.value
+        sample.name.removeprefix("soak_"): sample.value
         for family in page.collect()
         for sample in family.samples
-        if sample.name.startswith("detect_")
+        if sample.name.startswith("soak_detect_")
     }
 
 
