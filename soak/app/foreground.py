@@ -20,7 +20,8 @@ from soak.alerting.daemon import AlertDaemon, build_sinks
 from soak.alerting.heartbeat import queue_run_aborted
 from soak.app import host, preflight, topics
 from soak.app.lifecycle import check_run_drives, new_run, prepare_cluster, resolve_plan
-from soak.app.live_view import View, Watcher, open_view
+from soak.app.live.run import LiveRun
+from soak.app.live.terminal import View, open_view
 from soak.app.multi_host import WHOLE, Part, check_lead_time, check_part, resumed_part
 from soak.app.preflight import copy_profile
 from soak.core import json_text, wording
@@ -33,7 +34,6 @@ from soak.core.units import SECOND_NS
 from soak.lab.lab import Lab, fetch, start_lab
 from soak.lab.mailbox import render
 from soak.runtime.context import connect
-from soak.runtime.grid import grid_of
 from soak.service import children
 from soak.service.files import file_lock
 from soak.service.metrics import remove_metrics_targets
@@ -256,9 +256,8 @@ def supervise(current: ForegroundRun) -> FinishedRun:
     current.stack.callback(supervisor.close)
     stop = stop_event()
     supervisor.start()
-    grid = grid_of(folder, current.run, clock)
-    watcher = Watcher(folder, current.plan_file.plan, current.run.id, grid, clock)
-    state, failure = _follow_load(current, supervisor, watcher, stop, clock)
+    live = LiveRun(folder, current.run, current.plan_file.plan, clock)
+    state, failure = _follow_load(current, supervisor, live, stop, clock)
     if state == "ended":
         check_run_drives(
             current.plan_file.plan, current.lab, folder, current.part, "after", view.note
@@ -268,7 +267,7 @@ def supervise(current: ForegroundRun) -> FinishedRun:
     write_run(folder, dataclasses.replace(current.run, state=state))
     if current.lab is None and read_created_topics(folder).asked:
         view.note(f"the topics of the run stay: `soak clean {folder.path}` deletes them")
-    view.show(watcher.look())
+    view.show(live.look())
     return _conclude(current, state, failure, stop)
 
 
@@ -294,7 +293,7 @@ def _supervisor(current: ForegroundRun, clock: SystemClock) -> Supervisor:
 def _follow_load(
     current: ForegroundRun,
     supervisor: Supervisor,
-    watcher: Watcher,
+    live: LiveRun,
     stop: threading.Event,
     clock: SystemClock,
 ) -> tuple[str, GaveUpError | None]:
@@ -307,7 +306,7 @@ def _follow_load(
             if current.side_task is not None:
                 started = StartedRun(current.run, current.lab, supervisor.pids)
                 side_task = current.side_task.begin(started, current.stack)
-            if watch_load(supervisor, watcher, current.view, stop, clock, side_task):
+            if watch_load(supervisor, live, current.view, stop, clock, side_task):
                 state = "interrupted"
     except GaveUpError as error:
         failure, state = error, "failed"
@@ -324,7 +323,7 @@ def _follow_load(
 
 def watch_load(
     supervisor: Supervisor,
-    watcher: Watcher,
+    live: LiveRun,
     view: View,
     stop: threading.Event,
     clock: SystemClock,
@@ -336,9 +335,9 @@ def watch_load(
             return False
         if side_task is not None:
             side_task.poll()
-        seen = watcher.look()
+        seen = live.look()
         view.show(seen)
-        if seen.end_k is not None and seen.k > seen.end_k + DAEMON_END_TIMEOUT_SECONDS:
+        if seen.end_k is not None and seen.now_k > seen.end_k + DAEMON_END_TIMEOUT_SECONDS:
             view.note("a daemon does not end; stopping it")
             _stop_early(supervisor, side_task)
             return False

@@ -1,4 +1,4 @@
-"""Commands about a whole run: check, run, stop, report, audit, merge, clean."""
+"""Commands about a whole run: init, check, run, watch, serve, stop, report, audit, merge, clean."""
 
 from __future__ import annotations
 
@@ -151,6 +151,25 @@ def _resume(
     return foreground.resume_run(folder, console, daemon_names(only))
 
 
+def watch(
+    run_dir: Annotated[Path, typer.Argument(help="Folder of the run.", resolve_path=True)],
+    once: Annotated[bool, typer.Option("--once", help="Show it a single time.")] = False,
+) -> None:
+    """Show a run as `soak run` does, from another terminal, until it ends; one that is over a single time.
+
+    It only reads the folder of the run, and may be started and ended at any time. Where there is no terminal
+    it prints lines.
+    """
+    from rich.console import Console
+
+    from soak.app.live import terminal
+    from soak.core.clock import SystemClock
+    from soak.service.signals import stop_event
+    from soak.store.run_folder import RunFolder
+
+    terminal.watch(RunFolder(run_dir), Console(), SystemClock(), stop_event(), is_once=once)
+
+
 def stop(
     run_dir: Annotated[Path, typer.Argument(help="Folder of the run.", resolve_path=True)],
 ) -> None:
@@ -260,6 +279,7 @@ COMMANDS = {
     "init": init,
     "check": check,
     "run": run,
+    "watch": watch,
     "stop": stop,
     "report": report,
     "audit": audit,

@@ -52,7 +52,7 @@ _NUMBER = re.compile(r"[\d.]+")  # a label value that needs its key
 _CUT = "..."
 # controls for terminals, line breaks and text direction, half surrogate pairs
 _UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+"
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+"
 )
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _LEAST_SPAN = math.log(10)  # of a sparkline: noise of a few percent stays flat

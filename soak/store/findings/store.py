@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote
 
 from soak.core.errors import FindingsBusyError, FindingsError
 from soak.core.model import Change, Finding
@@ -58,17 +59,21 @@ class FindingsStore:
     # Called at the end of each transaction that writes; an error undoes the transaction. Calls may come from
     # several threads then, one at a time.
     publish: Callable[[sqlite3.Connection], None] | None = None
+    is_read_only: bool = False  # a copy in memory is opened, also of a file that nobody may write
     _open: sqlite3.Connection | None = field(default=None, init=False, repr=False)
 
     def __enter__(self) -> Self:
         with _typed_errors(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(
-                self.path,
-                timeout=self.busy_seconds,
-                isolation_level=None,
-                check_same_thread=self.publish is None,
-            )
+            if self.is_read_only:
+                connection = _copied(self.path, self.busy_seconds)
+            else:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                connection = sqlite3.connect(
+                    self.path,
+                    timeout=self.busy_seconds,
+                    isolation_level=None,
+                    check_same_thread=self.publish is None,
+                )
             try:
                 _prepare(connection, self.path)
             except BaseException:
@@ -358,6 +363,22 @@ class FindingsFile:
 
     def close(self) -> None:
         """Do nothing: each use of the file closes it."""
+
+
+def _copied(path: Path, busy_seconds: float) -> sqlite3.Connection:
+    """Return a copy of a file in memory, which may be migrated; the file and its folder stay as they are."""
+    # Without a log of writes nobody writes now, and SQLite would create one to read it.
+    log = path.with_name(f"{path.name}-wal")
+    mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
+    uri = f"file:{quote(str(path.absolute()))}?{mode}"
+    copy = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        with closing(sqlite3.connect(uri, uri=True, timeout=busy_seconds)) as source:
+            source.backup(copy)
+    except BaseException:
+        copy.close()
+        raise
+    return copy
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

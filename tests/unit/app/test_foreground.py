@@ -19,7 +19,8 @@ from rich.console import Console
 from soak.alerting.heartbeat import read_notices
 from soak.app import foreground
 from soak.app.foreground import ForegroundRun, SideTask, SideTaskFactory, StartedRun
-from soak.app.live_view import PlainView, View, Watcher
+from soak.app.live.run import LiveRun
+from soak.app.live.terminal import PlainView, View
 from soak.app.multi_host import Part
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
@@ -94,12 +95,12 @@ def test_a_fault_is_undone_before_the_daemons_of_a_stopped_run_end(how: str) -> 
         stop.set()
     supervisor = SimpleNamespace(poll=lambda: False, stop=lambda: did.append("stopped"))
     task = SimpleNamespace(poll=lambda: None, undo=lambda: did.append("undone"))
-    watcher = SimpleNamespace(look=lambda: SimpleNamespace(k=1000, end_k=23))
+    live = SimpleNamespace(look=lambda: SimpleNamespace(now_k=1000, end_k=23))
     view = SimpleNamespace(note=lambda _: None, show=lambda _: None)
 
     is_interrupted = foreground.watch_load(
         cast("Supervisor", supervisor),
-        cast("Watcher", watcher),
+        cast("LiveRun", live),
         cast("View", view),
         stop,
         SystemClock(),

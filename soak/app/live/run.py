@@ -1,0 +1,501 @@
+"""How a run is now and how it was: read from its folder again and again, which is never written to."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from soak.app.live.follow import (
+    COUNTS,
+    HISTORY_SECONDS,
+    Bin,
+    Latency,
+    Ring,
+    Second,
+    Silence,
+    Source,
+    Strip,
+    is_followed,
+    worst_latency,
+)
+from soak.core import json_text, wording
+from soak.core.clock import Grid, RunClock
+from soak.core.errors import FindingsError, RunFolderError
+from soak.core.journal_format import DamagedLineError, decode
+from soak.core.model import Finding, Record
+from soak.core.plan.load import process_index
+from soak.core.plan.phases import LOAD_PHASES, Decision, Phases, drain_k, planned_phases
+from soak.core.plan.plan import Plan
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+from soak.runtime.context import PhaseFile
+from soak.runtime.grid import grid_of, has_grid
+from soak.store.findings.store import FindingsStore
+from soak.store.journal.reader import (
+    SourceReader,
+    last_record,
+    lines,
+    sources,
+)
+from soak.store.run_folder import Run, RunFolder, read_run
+
+OUTAGE_SECONDS = 5
+"""So long without an acknowledgement, although messages were due, is worth a line."""
+SILENT_SECONDS = 10
+"""A source without a record for so long does not measure."""
+REPORT_SECONDS = 1800
+"""So long after its last record a run may still be reading and reporting."""
+OVER_STATES = frozenset({"ended", "interrupted", "failed"})
+PORTION_BYTES = 6 * 2**20
+"""So much of the older journal is read at one look: about a fifth of a second."""
+_DELETION = b'"kind":"retention_deletion"'
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Messages of the part of the run that was read."""
+
+    sent: float = 0.0
+    acknowledged: float = 0.0
+    failed: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What one subscription received, in messages per second and in all; its consumers together."""
+
+    index: int
+    received: float = math.nan
+    lag: float = math.nan
+    latency: Latency = field(default_factory=Latency)
+    p99_history: tuple[float, ...] = ()
+    total: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReportHead:
+    """What the report of a run says first, and when it was made."""
+
+    verdict: str
+    headline: str
+    made_wall_ns: int
+    publish: Latency
+    end_to_end: Latency
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSpan:
+    """A phase from interval `from_k` to before `to_k`, which may still change."""
+
+    name: str
+    from_k: int
+    to_k: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A run at one moment. Rates are messages per second, of all daemons of a kind together."""
+
+    name: str
+    run_id: str
+    state: str  # as in run.json; "silent": it should be running, but nothing is recorded
+    start_wall_ns: int
+    now_k: int  # goes on after the end
+    k: int  # never past the end
+    total_seconds: int
+    end_k: int | None  # as the conductor decided
+    phase: str
+    phases: tuple[PhaseSpan, ...]
+    sent: float
+    acknowledged: float
+    failed: float
+    publish: Latency
+    publish_history: tuple[float, ...]  # p99, a second each
+    subscriptions: tuple[Subscription, ...]
+    totals: Totals
+    troubles: tuple[str, ...]  # sentences, worst first
+    retention: str
+    invalid: str  # why the newest second says nothing about the cluster
+    bins: tuple[Bin, ...]  # of the whole run, in order of time
+    bin_seconds: int
+    findings: tuple[Finding, ...]
+    report: ReportHead | None
+    read_ratio: float  # of the journals before the newest minutes
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing more will be recorded."""
+        return self.state in OVER_STATES
+
+
+class LiveRun:
+    """Reads a run folder again and again. It writes nothing, and needs neither the cluster nor Spark."""
+
+    def __init__(self, folder: RunFolder, run: Run, plan: Plan, clock: Clock) -> None:
+        self.folder = folder
+        self._run = run
+        self._plan = plan
+        self._clock = clock
+        self._seconds: RunClock | None = None
+        self._phases = PhaseFile(folder.phases)
+        self._sources: dict[str, Source] = {}
+        self._newest_k = -1
+        self._strip = Strip()
+        self._publish = Ring()
+        self._end_to_end: defaultdict[int, Ring] = defaultdict(Ring)
+        self._totals: defaultdict[str, float] = defaultdict(float)
+        self._received: defaultdict[int, float] = defaultdict(float)
+        self._unacknowledged = Silence()
+        self._unreceived: defaultdict[int, Silence] = defaultdict(Silence)
+        self._deletions: tuple[int, int] | None = None  # the first and the last interval with one
+        self._findings: tuple[tuple[object, ...], tuple[Finding, ...]] = ((), ())
+        self._report: tuple[tuple[int, int] | None, ReportHead | None] = (None, None)
+
+    def look(self, portion_bytes: int = PORTION_BYTES) -> Snapshot:
+        """Return how the run is now; the older part of its journals is read up to so many bytes.
+
+        Raises:
+            SoakError: a file of the run is damaged, or a newer version wrote it.
+        """
+        with suppress(RunFolderError):  # it is being replaced, or was copied without it
+            self._run = read_run(self.folder)
+        now_k = self._now_k()
+        phases = self._phases.poll()
+        self._read(now_k, portion_bytes)
+        return self._snapshot(now_k, phases)
+
+    def look_at_all(self) -> Snapshot:
+        """Return how the run is now, with every record read."""
+        while (found := self.look()).read_ratio < 1.0:
+            pass
+        return found
+
+    # --- Reading.
+
+    def _now_k(self) -> int:
+        if self._seconds is None:
+            start_ns = self._run.start_wall_ns
+            # Only a daemon of the run stores where its seconds begin; a reader changes nothing.
+            is_stored = has_grid(self.folder, self._run)
+            grid = (
+                grid_of(self.folder, self._run, self._clock)
+                if is_stored
+                else Grid.anchored(start_ns, self._clock)
+            )
+            found = RunClock.on(grid, self._clock)
+            if not is_stored and self._run.state not in OVER_STATES:
+                return found.interval_index()
+            self._seconds = found
+        return self._seconds.interval_index()
+
+    def _read(self, now_k: int, portion_bytes: int) -> None:
+        journal = self.folder.journal
+        for name in sources(journal):
+            if name not in self._sources and is_followed(name):
+                self._sources[name] = Source(name, journal / name, SourceReader(journal / name))
+        added = [one for one in self._sources.values() if one.place is None]
+        if added:
+            recorded = [found[0].k for one in added if (found := last_record(journal, one.name))]
+            from_k = min(now_k, max([*recorded, self._newest_k])) - HISTORY_SECONDS
+            for source in added:
+                source.start(max(0, from_k))
+        for source in self._sources.values():
+            self._take(source, source.new_parts(), now_k)
+        behind = [one for one in self._sources.values() if one.older]
+        for source in behind:
+            self._take(source, source.older_parts(portion_bytes // len(behind)), now_k)
+
+    def _take(self, source: Source, parts: Iterator[tuple[Path, int, int]], now_k: int) -> None:
+        is_probe = source.name.startswith("probe")
+        for path, begin, end in parts:
+            if is_probe:
+                for raw in lines(path, begin, end):
+                    if _DELETION in raw:
+                        self._note_deletion(raw)
+                continue
+            for second in source.seconds(path, begin, end):
+                if 0 <= second.k <= now_k + SILENT_SECONDS:
+                    self._add(source, second)
+
+    def _note_deletion(self, raw: bytes) -> None:
+        with suppress(DamagedLineError):
+            line = decode(raw)
+            if isinstance(line, Record):
+                first, last = self._deletions or (line.k, line.k)
+                self._deletions = min(first, line.k), max(last, line.k)
+
+    def _add(self, source: Source, second: Second) -> None:
+        k = second.k
+        if source.newest is None or k >= source.newest.k:
+            source.newest = second
+        self._newest_k = max(self._newest_k, k)
+        is_new = k > self._newest_k - HISTORY_SECONDS
+        for name in COUNTS:
+            self._totals[name] += second.count(name)
+        if source.name.startswith("produce."):
+            acknowledged = second.count("acked_messages")
+            self._unacknowledged.add(
+                k, acknowledged, is_due=second.is_due, failed=second.count("failed_messages")
+            )
+            is_silent = second.is_due and not acknowledged
+            # A message that is acknowledged in the next second is no outage.
+            is_outage = is_silent and source.silent_k == k - 1
+            source.silent_k = k if is_silent else -2
+            bands = second.bands or Bin().bands
+            self._strip.add(k, Bin(bands, int(is_outage), second.publish.p99, math.nan))
+            if is_new:
+                self._publish.add(k, second.publish.p99)
+            return
+        index = self._subscription_of(source.name)
+        received = second.count("received_messages")
+        self._received[index] += received
+        self._unreceived[index].add(k, received, is_due=second.count("lag_messages") > 0)
+        self._strip.add(k, replace(Bin(), end_to_end_p99=second.end_to_end.p99))
+        if is_new:
+            self._end_to_end[index].add(k, second.end_to_end.p99)
+
+    def _subscription_of(self, source: str) -> int:
+        return self._plan.consumers.subscription_of(process_index(source))
+
+    def _read_findings(self) -> tuple[Finding, ...]:
+        path = self.folder.findings
+        stamp = tuple(_stamp(one) for one in (path, path.with_name(f"{path.name}-wal")))
+        if stamp != self._findings[0] and stamp[0] is not None:
+            try:
+                with FindingsStore(path, is_read_only=True) as store:
+                    self._findings = (stamp, tuple(store.findings(self._run.id)))
+            except (
+                FindingsError
+            ):  # busy or damaged: the last ones stay, and the next look tries again
+                pass
+        return self._findings[1]
+
+    def _read_report(self) -> ReportHead | None:
+        path = self.folder.summary
+        stamp = _stamp(path)
+        if stamp != self._report[0]:
+            self._report = (stamp, None if stamp is None else _report_head(path, stamp[0]))
+        return self._report[1]
+
+    # --- What was found.
+
+    def _snapshot(self, now_k: int, phases: Phases) -> Snapshot:
+        plan, run = self._plan, self._run
+        total = phases.end_k
+        if total is None:
+            total = drain_k(phases, plan.phases) + plan.phases.drain // SECOND_NS
+        state = self._state(now_k, phases)
+        is_over = state in OVER_STATES or state == "silent"
+        k = max(0, min(self._newest_k + 1 if is_over else now_k, total))
+        fresh = [
+            (one.name, one.newest)
+            for one in self._sources.values()
+            if one.newest is not None and one.newest.k >= self._newest_k - SILENT_SECONDS
+        ]
+        produced = [second for name, second in fresh if name.startswith("produce.")]
+        waiting = [one.unread_bytes() for one in self._sources.values()]
+        whole = sum(one.older_bytes for one in self._sources.values())
+        return Snapshot(
+            name=plan.name,
+            run_id=run.id,
+            state=state,
+            start_wall_ns=run.start_wall_ns,
+            now_k=now_k,
+            k=k,
+            total_seconds=total,
+            end_k=phases.end_k,
+            phase=_phase(state, now_k, phases),
+            phases=_spans(phases if phases.names else planned_phases(plan.phases), total),
+            sent=_sum(produced, "sent_messages"),
+            acknowledged=_sum(produced, "acked_messages"),
+            failed=_sum(produced, "failed_messages"),
+            publish=worst_latency(one.publish for one in produced),
+            publish_history=self._publish.until(self._newest_k),
+            subscriptions=tuple(self._subscriptions(fresh)),
+            totals=Totals(
+                self._totals["sent_messages"],
+                self._totals["acked_messages"],
+                self._totals["failed_messages"],
+            ),
+            troubles=tuple(self._troubles(k, state, phases)),
+            retention=retention_text(
+                _forecast_window(self.folder.forecast), self._deletions, k, total, is_over=is_over
+            ),
+            invalid=next((one.reason for one in produced if one.reason), ""),
+            bins=self._strip.in_order(),
+            bin_seconds=self._strip.seconds,
+            findings=self._read_findings(),
+            report=self._read_report(),
+            read_ratio=1.0 - sum(waiting) / whole if whole else 1.0,
+        )
+
+    def _state(self, now_k: int, phases: Phases) -> str:
+        is_ending = phases.end_k is not None and now_k >= phases.end_k
+        if self._run.state != "running" or now_k < 0:
+            return self._run.state
+        limit = REPORT_SECONDS if is_ending else 3 * SILENT_SECONDS
+        return "silent" if now_k - max(self._newest_k, 0) > limit else "running"
+
+    def _subscriptions(self, fresh: list[tuple[str, Second]]) -> Iterator[Subscription]:
+        by_index: defaultdict[int, list[Second]] = defaultdict(list)
+        for name, second in fresh:
+            if name.startswith("consume."):
+                by_index[self._subscription_of(name)].append(second)
+        for index in sorted({*by_index, *self._received}):
+            several = by_index[index]
+            yield Subscription(
+                index,
+                _sum(several, "received_messages"),
+                _sum(several, "lag_messages"),
+                worst_latency(one.end_to_end for one in several),
+                self._end_to_end[index].until(self._newest_k),
+                self._received[index],
+            )
+
+    def _troubles(self, k: int, state: str, phases: Phases) -> Iterator[str]:
+        """Give a sentence for each outage of this moment, and for each daemon that says nothing."""
+        if state == "silent":
+            # What was due in the last second that was recorded says nothing about now.
+            yield f"nothing is recorded since {clock_text(k)}: the daemons of the run are not there"
+            return
+        if state != "running":
+            return
+        decision = phases.decision_at(k)
+        is_load = decision is None or decision.phase in LOAD_PHASES
+        length = self._unacknowledged.length(self._newest_k)
+        if is_load and length >= OUTAGE_SECONDS:
+            yield outage_text("acknowledged", length, self._unacknowledged.failed)
+        if not phases.is_building(k):
+            for index, silence in sorted(self._unreceived.items()):
+                length = silence.length(self._newest_k)
+                if length >= OUTAGE_SECONDS:
+                    of = f" by subscription {index}" if len(self._received) > 1 else ""
+                    yield outage_text(f"received{of}", length, 0.0)
+        for source in self._sources.values():
+            if source.newest is not None and is_load:
+                behind = self._newest_k - source.newest.k
+                if behind > SILENT_SECONDS:
+                    yield f"no record of {source.name} for {_length(behind)}"
+
+
+def clock_text(seconds: int) -> str:
+    """Return a time as `h:mm:ss` or `m:ss`."""
+    minutes, rest = divmod(max(0, seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def outage_text(what: str, seconds: int, failed: float) -> str:
+    """Return `nothing acknowledged for 40 s, 12,000 failed`; the second part where messages failed."""
+    also = f", {wording.amount(failed, '')} failed" if failed else ""
+    return f"nothing {what} for {_length(seconds)}{also}"
+
+
+def retention_text(
+    window: tuple[float, float] | None,
+    seen: tuple[int, int] | None,
+    k: int,
+    total: int,
+    *,
+    is_over: bool = False,
+) -> str:
+    """Return when retention deletes first, or that it does; "" where neither is known.
+
+    `window` is the forecast in seconds of the run, `seen` the first and the last second with a deletion.
+    """
+    if seen is not None:
+        first, last = map(clock_text, seen)
+        if is_over:
+            return f"old data was deleted from {first} to {last}"
+        ago = k - seen[1]
+        return f"old data was first deleted at {first}, " + (
+            "goes on" if ago <= SILENT_SECONDS else f"last {_length(ago)} ago"
+        )
+    return "" if window is None else _forecast_text(window, k, k if is_over else total, is_over)
+
+
+def _forecast_text(window: tuple[float, float], k: int, end: int, is_over: bool) -> str:
+    early, late = (math.ceil(one) for one in window)
+    if early > end:
+        return f"the run ends {_length(early - end)} before old data would be deleted"
+    if is_over:
+        return "no deletion of old data was seen"
+    if k < early:
+        return f"old data is deleted in {clock_text(early - k)}"
+    if k <= late + SILENT_SECONDS:
+        return "old data is deleted about now"
+    return f"old data should be deleted for {_length(k - late)}, no deletion seen"
+
+
+def _length(seconds: int) -> str:
+    return f"{seconds} s" if seconds < 120 else wording.span(seconds)  # noqa: PLR2004  # each of them counts
+
+
+def _forecast_window(path: Path) -> tuple[float, float] | None:
+    """Return the forecast of the first deletion in seconds of the run; None where there is none."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        early, late = map(float, json_text.loads(path.read_bytes())["first_deletion_seconds"])
+        if 0 <= early <= late < math.inf:
+            return early, late
+    return None
+
+
+def _report_head(path: Path, made_wall_ns: int) -> ReportHead | None:
+    """Return what `summary.json` says first; None where it is damaged."""
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        body = json_text.loads(path.read_bytes())
+        found = body.get("soak", {}).get("latency_seconds", {})
+
+        def latency(name: str) -> Latency:
+            values = (found.get(name, {}).get(one) for one in ("p50", "p99", "p99.9"))
+            return Latency(*(math.nan if one is None else float(one) for one in values))
+
+        return ReportHead(
+            str(body["verdict"]),
+            str(body.get("headline", "")),
+            made_wall_ns,
+            latency("publish"),
+            latency("end_to_end"),
+        )
+    return None
+
+
+def _phase(state: str, now_k: int, phases: Phases) -> str:
+    if state in OVER_STATES:
+        return state
+    if state == "silent":
+        return "stopped"
+    if now_k < 0 or state == "beginning":
+        return "starting"
+    decision: Decision | None = phases.decision_at(now_k)
+    if decision is None:
+        return "starting"
+    if decision.phase == "end":
+        return "ending"
+    return f"{decision.phase}: {decision.part}" if decision.part else decision.phase
+
+
+def _spans(phases: Phases, total: int) -> tuple[PhaseSpan, ...]:
+    return tuple(
+        PhaseSpan(f"{one.phase}: {one.part}" if one.part else one.phase, one.from_k, to_k)
+        for one, to_k in phases.held(total)
+        if one.phase != "end"
+    )
+
+
+def _sum(several: list[Second], name: str) -> float:
+    """Return the sum of a count over sources; NaN where none measures it."""
+    found = [one.counts[name] for one in several if math.isfinite(one.counts.get(name, math.nan))]
+    return sum(found) if found else math.nan
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

@@ -1,0 +1,348 @@
+"""The live view: panel, plain lines, and what badly chosen names can do to a terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+import pytest
+from hypothesis import given
+from rich.console import Console
+
+from soak.app.live import terminal
+from soak.app.live.follow import Bin, Latency
+from soak.app.live.run import PhaseSpan, ReportHead, Snapshot, Subscription, Totals
+from soak.app.live.terminal import (
+    MAX_LINE,
+    LiveView,
+    PlainView,
+    bar,
+    columns_of,
+    open_view,
+    panel,
+    plain_line,
+    shown,
+)
+from soak.core.model import Finding
+from soak.core.units import SECOND_NS
+from soak.store.findings.store import FindingsStore
+from tests.support.fakes import FakeClock
+from tests.support.live import FOUND, NASTY_TEXTS, written_run
+
+OUTAGE = "nothing acknowledged for 40 s, 12,000 failed"
+QUIET = Subscription(0, 998.0, 3.0, Latency(0.005, math.nan, 0.08), (0.01,) * 200 + (0.06,) * 40)
+
+
+def _snapshot(
+    k: int = 130,
+    findings: tuple[Finding, ...] = (FOUND,),
+    *,
+    name: str = "soak x",
+    phase: str = "soak",
+    troubles: tuple[str, ...] = (),
+    subscriptions: tuple[Subscription, ...] = (QUIET,),
+    state: str = "running",
+    report: ReportHead | None = None,
+) -> Snapshot:
+    bins = [Bin((0.0, 400.0, 550.0, 50.0, 0.0, 0.0))] * 200 + [Bin(silent_seconds=1)] * 40
+    return Snapshot(
+        name=name,
+        run_id="r",
+        state=state,
+        start_wall_ns=1_790_000_000 * SECOND_NS,
+        now_k=k,
+        k=min(k, 225),
+        total_seconds=225,
+        end_k=None,
+        phase=phase,
+        phases=(
+            PhaseSpan("warm-up", 0, 60),
+            PhaseSpan(phase, 60, 200),
+            PhaseSpan("drain", 200, 225),
+        ),
+        sent=1000.0,
+        acknowledged=640.0,
+        failed=360.0,
+        publish=Latency(0.005, 0.06, 0.07),
+        publish_history=(0.01,) * 240,
+        subscriptions=subscriptions,
+        totals=Totals(100_000.0, 99_000.0, 1000.0),
+        troubles=troubles,
+        retention="old data is deleted in 3:20",
+        invalid="",
+        bins=tuple(bins),
+        bin_seconds=1,
+        findings=findings,
+        report=report,
+        read_ratio=1.0,
+    )
+
+
+def _drawn(found: Snapshot, width: int, height: int = 40) -> list[str]:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
+    for part in panel(found, width, height):
+        console.print(part)
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [24, 44, 80, 200])
+@pytest.mark.parametrize("count", [0, 1, 12])
+def test_the_panel_fits_any_terminal(width: int, count: int) -> None:
+    several = tuple(Subscription(at, 1.0, 2.0, Latency(), (0.1,) * 240) for at in range(count))
+
+    lines = _drawn(_snapshot(troubles=(OUTAGE,), subscriptions=several), width)
+
+    assert max(map(len, lines)) <= width
+    assert "2:10 of 3:45" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("height", [10, 24, 30, 50])
+def test_the_panel_of_many_incidents_is_no_higher_than_the_terminal(height: int) -> None:
+    """Those left out are counted; at least one is there however low the terminal."""
+    many = tuple(dataclasses.replace(FOUND, key=f"r-{at}", onset_k=at) for at in range(40))
+
+    lines = _drawn(_snapshot(findings=many), 120, height)
+
+    assert len(lines) <= max(height, 14)
+    assert "more incidents" in lines[-1]
+
+
+def test_sent_acknowledged_failed_and_received_are_apart() -> None:
+    several = (QUIET, Subscription(1, 700.0, 118_800.0))
+
+    text = "\n".join(_drawn(_snapshot(subscriptions=several), 100))
+
+    assert "sent 1,000/s, acknowledged 640/s, failed 360/s" in text
+    assert "subscription 0: received 998/s, lag 3" in text
+    assert "subscription 1: received 700/s, lag 118,800" in text
+
+
+def test_the_panel_has_time_left_countdown_outage_and_heat() -> None:
+    text = "\n".join(_drawn(_snapshot(troubles=(OUTAGE,)), 100))
+
+    assert "soak 2:10 of 3:45, 1:10 of this phase left" in text
+    assert "warm-up 1:00 > [soak 2:20] > drain 0:25" in text
+    assert "retention: old data is deleted in 3:20" in text
+    assert OUTAGE in text
+    assert " 1-10 ms ▓▓▓" in text
+    assert "10-100 ms ███" in text
+    assert "no answer" in text
+    assert "0.1-1 s ▒▒▒" in text
+
+
+def test_no_colour_loses_nothing() -> None:
+    """What NO_COLOR shows is the text; colour only repeats it."""
+    plain, coloured = io.StringIO(), io.StringIO()
+    for out, system in ((plain, None), (coloured, "truecolor")):
+        console = Console(file=out, width=80, force_terminal=True, color_system=system)  # type: ignore[arg-type]  # a literal
+        for part in panel(_snapshot(), 80):
+            console.print(part)
+
+    assert "\x1b[" not in plain.getvalue()
+    assert "confirmed" in plain.getvalue()
+    assert "58%" in plain.getvalue()
+
+
+def test_without_a_terminal_a_line_comes_every_ten_seconds_and_for_each_finding() -> None:
+    out = io.StringIO()
+    view = open_view(Console(file=out, width=80), "soak x")
+    for k in range(100, 125):
+        view.show(_snapshot(k, (FOUND,) if k >= 113 else ()))
+
+    lines = out.getvalue().splitlines()
+    assert isinstance(view, PlainView)
+    assert len([line for line in lines if " soak: sent 1,000/s" in line]) == 3
+    assert len([line for line in lines if "confirmed" in line]) == 1
+    assert any("(x15) since 14:15:01Z, cause unknown" in line for line in lines)
+
+
+def test_a_plain_line_of_an_outage_says_so_at_once_and_when_it_is_over() -> None:
+    """It does not wait for the next ten seconds."""
+    out = io.StringIO()
+    view = PlainView(Console(file=out, width=80), "soak x")
+    for k in range(100, 109):
+        view.show(_snapshot(k, (), troubles=(OUTAGE,) if 103 <= k < 106 else ()))
+
+    lines = out.getvalue().splitlines()
+    assert [OUTAGE in line for line in lines] == [False, True, False]
+
+
+def test_a_plain_line_after_the_end_has_all_messages_and_no_rate() -> None:
+    line = plain_line(_snapshot(900, state="ended", phase="ended"))
+
+    expected = "in all: sent 100,000, acknowledged 99,000, failed 1,000, received 0 messages"
+    assert line == f"3:45/3:45 ended: {expected}"
+
+
+def test_after_the_load_the_panel_says_how_long_ago_it_ended() -> None:
+    text = "\n".join(_drawn(_snapshot(225 + 104, phase="ending"), 100))
+
+    assert "ending 3:45 of 3:45, the load ended 1:44 ago" in text
+
+
+def test_the_panel_of_a_run_that_is_over_has_its_verdict() -> None:
+    report = ReportHead("regressed", "Regressed: p99 stepped.", 1, Latency(0.001), Latency(0.002))
+
+    text = "\n".join(_drawn(_snapshot(900, state="ended", phase="ended", report=report), 100))
+
+    assert "verdict regressed: Regressed: p99 stepped." in text
+    assert "this phase left" not in text
+    assert "1 ms" in text
+
+
+def test_a_mail_is_printed_above_the_panel_and_stays() -> None:
+    out = io.StringIO()
+    view = LiveView(Console(file=out, width=80, force_terminal=True), "soak x").start()
+    view.show(_snapshot())
+    view.note("mail arrived:\nSubject: step\n\nbody")
+    view.note("making the report")
+    view.close()
+
+    assert "Subject: step" in out.getvalue()
+    assert "making the report" in out.getvalue()
+
+
+@pytest.mark.parametrize(("share", "full"), [(-1.0, 0), (0.0, 0), (0.5, 8), (1.0, 15), (7.0, 15)])
+def test_the_bar_shows_the_share(share: float, full: int) -> None:
+    assert bar(share, 20).count("━") == full
+
+
+@pytest.mark.parametrize("room", [8, 23, 239, 240, 1000])
+def test_no_message_and_no_second_is_lost_when_bins_become_columns(room: int) -> None:
+    bins = [Bin((float(at), 0, 0, 0, 0, 1.0), silent_seconds=at % 2) for at in range(240)]
+
+    columns, each = columns_of(bins, room)
+
+    assert len(columns) == math.ceil(240 / each) <= room
+    assert sum(one.bands[0] for one in columns) == sum(range(240))
+    assert sum(one.silent_seconds for one in columns) == 120
+
+
+# --- Names and log lines as nobody should choose them.
+
+
+def _is_harmless(text: str) -> bool:
+    """True for a text without controls but newlines, marks of direction, and halves of characters."""
+    return not any(
+        (unicodedata.category(one) in {"Cc", "Cs", "Zl", "Zp"} and one != "\n")
+        or unicodedata.bidirectional(one)
+        in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+        or one in "\u061c\u200e\u200f"
+        for one in text
+    )
+
+
+@given(text=NASTY_TEXTS)
+def test_a_shown_text_is_one_short_harmless_line(text: str) -> None:
+    line = shown(text)
+
+    assert _is_harmless(line)
+    assert "\n" not in line
+    assert len(line) <= MAX_LINE
+
+
+def _plain(out: io.StringIO) -> PlainView:
+    return PlainView(Console(file=out, width=80), "soak")
+
+
+@given(text=NASTY_TEXTS)
+def test_no_name_reaches_a_log_as_it_is(text: str) -> None:
+    """Not in a phase, a trouble, a cause, an objective, or a note; each event stays one line."""
+    out = io.StringIO()
+    found = dataclasses.replace(FOUND, series=f'consume.0@{text}|x_seconds{{a="{text}"}}')
+    view = _plain(out)
+    view.show(_snapshot(0, (found,), name=text, phase=text, troubles=(text,)))
+    view.note(text)
+
+    assert _is_harmless(out.getvalue())
+
+
+@given(text=NASTY_TEXTS)
+def test_no_name_moves_the_cursor_of_a_terminal(text: str) -> None:
+    """A panel without colour is text alone, and as high and wide as the terminal."""
+    found = dataclasses.replace(FOUND, series=f'consume.0@{text}|x_seconds{{a="{text}"}}')
+    report = ReportHead(text, text, 1, Latency(), Latency())
+    for state in ("running", "ended"):
+        lines = _drawn(
+            _snapshot(
+                100, (found,), name=text, phase=text, troubles=(text,), state=state, report=report
+            ),
+            80,
+        )
+
+        assert _is_harmless("\n".join(lines))
+        assert len(lines) < 50
+
+
+@given(text=NASTY_TEXTS)
+def test_a_note_and_a_title_are_harmless_on_a_terminal(text: str) -> None:
+    """The sequences that are left are those of the panel itself: lines up, and erase."""
+    own, out = io.StringIO(), io.StringIO()
+    for file, title in ((own, "quiet"), (out, text)):
+        console = Console(file=file, width=80, height=30, force_terminal=True, color_system=None)
+        view = LiveView(console, title).start()
+        view.show(_snapshot())
+        view.note(title)
+        view.note(f"mail arrived:\n{title}")
+        view.close()
+
+    allowed = {"\x1b[?25l", "\x1b[?25h", "\x1b[2K", "\x1b[1A", "\r"}
+    text_left = out.getvalue()
+    for sequence in allowed:
+        text_left = text_left.replace(sequence, "")
+    assert _is_harmless(text_left)
+
+
+# --- `soak watch`.
+
+
+def test_watching_a_run_that_is_over_prints_it_once(tmp_path: Path) -> None:
+    run = written_run(tmp_path)
+    for k in range(365):
+        run.write("produce.0@h", k, sent=10.0, acked=10.0, failed=0.0)
+    run.decide("end", 365)
+    run.becomes("ended")
+    with FindingsStore(run.folder.findings) as store:
+        store.save_finding(FOUND, (), 1)
+    out, clock = io.StringIO(), FakeClock()
+    clock.advance(9999)
+
+    terminal.watch(run.folder, Console(file=out, width=80), clock, Event(), is_once=False)
+
+    title, line, incident = out.getvalue().splitlines()
+    assert title == "soak written  r"
+    assert line.startswith("6:05/6:05 ended: in all: sent 3,650, acknowledged 3,650, failed 0")
+    assert incident.startswith("confirmed: p99 end-to-end latency 4 ms -> 61 ms (x15)")
+
+
+def test_watching_ends_when_the_run_does(tmp_path: Path) -> None:
+    """The last line is that of the end, however short the run was."""
+    run, out, clock = written_run(tmp_path), io.StringIO(), FakeClock()
+
+    terminal.watch(
+        run.folder,
+        Console(file=out, width=80),
+        clock,
+        _Stop(lambda: run.becomes("interrupted")),
+        is_once=False,
+    )
+
+    assert "interrupted: in all" in out.getvalue().splitlines()[-1]
+
+
+class _Stop(Event):
+    """Lets something happen instead of a wait."""
+
+    def __init__(self, happen: Callable[[], None]) -> None:
+        super().__init__()
+        self._happen = happen
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._happen()
+        return timeout is None
