@@ -293,10 +293,11 @@ def _plateau(metric: str, drive: Drive, facts: Facts) -> Evidence | None:
     """Return what says that bytes or requests are cut at one value while the clients fall behind.
 
     A drive that keeps up is as steady as its load, so it must have been less steady before, and be given more
-    than it takes: acknowledgements are missing, or the queue of a client is full.
+    than it takes: acknowledgements are missing, or the queue of a client is full. One that takes far more
+    than before is not held back: it is as fast as it can, and others gave it the work.
     """
     shift = drive.shifts.get(metric)
-    if shift is None or not _falls_behind(facts):
+    if shift is None or not _falls_behind(facts) or shift.ratio >= _MORE_LOAD:
         return None
     series = facts.nearby.series.get(shift.series)
     if series is None:

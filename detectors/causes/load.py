@@ -326,6 +326,8 @@ def _quota(facts: Facts) -> Hypothesis:
 
 _MORE_WORK = 1.5
 _LEAST_BUSY_SHARE = 0.1
+_LARGER_MESSAGES = 10.0
+"""What others write more may be so many times larger than the messages before."""
 _WRITES = (drive_facts.WRITTEN, drive_facts.WRITES, drive_facts.FLUSHES)
 _READS = (drive_facts.READ, drive_facts.READS)
 _WAITS = (
@@ -345,7 +347,7 @@ def _neighbour(drive: Drive, facts: Facts) -> Hypothesis | None:
     share = max((one.share(facts.change) for one in slower), default=0.0)
     if more is None or share < _LEAST_BUSY_SHARE:
         return None
-    ours = _own_work(facts, is_reading=reads is not None)
+    ours = _own_work(facts, more, is_reading=reads is not None)
     if ours:
         return ruled_out(
             "noisy_neighbour", f"The brokers may have made the work themselves: {ours}."
@@ -359,7 +361,7 @@ def _neighbour(drive: Drive, facts: Facts) -> Hypothesis | None:
     return Hypothesis("noisy_neighbour", tuple(signs), drive.name, share)
 
 
-def _own_work(facts: Facts, *, is_reading: bool) -> str:
+def _own_work(facts: Facts, more: Shift, *, is_reading: bool) -> str:
     """Return what the brokers may have done themselves, also where that is not known; "" if nothing."""
     work = [*facts.sent, *facts.taken_in]
     is_moving = facts.has_begun("leader_change", "isr_shrink") or background.is_copying(facts)
@@ -368,7 +370,7 @@ def _own_work(facts: Facts, *, is_reading: bool) -> str:
         (not work, "neither what we send nor what they take in is known"),
         (facts.is_intake_awaited, "what they take in is not known yet"),
         (facts.has_grown([*work, *facts.given_out]), "more was sent, taken in or given out"),
-        (_more_written(facts) is not None, "others wrote more"),
+        (_may_have_written(facts, more), "others wrote more"),
         (is_unread, "neither backlogs nor what they give out is known"),
         (background.draining(facts) is not None, "a backlog began to drain"),
         (facts.has_begun(*background.DELETIONS), "deletions began"),
@@ -376,6 +378,15 @@ def _own_work(facts: Facts, *, is_reading: bool) -> str:
         (background.may_be_compacting(facts), "a compaction may be running"),
     )
     return ", ".join(text for holds, text in reasons if holds)
+
+
+def _may_have_written(facts: Facts, more: Shift) -> bool:
+    """True when what others write more may be what a drive got more to do."""
+    others = _more_written(facts)
+    if others is None:
+        return False
+    before = _sent(facts) + others.before
+    return more.ratio <= _LARGER_MESSAGES * (before + others.rise) / max(before, 1.0)
 
 
 def _backlogs(facts: Facts) -> bool:

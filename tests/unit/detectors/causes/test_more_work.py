@@ -110,6 +110,16 @@ def test_a_drive_that_takes_so_much_and_no_more_is_throttled() -> None:
     assert "drive_throttled" not in causes(*held(rough))
 
 
+def test_a_drive_that_takes_far_more_than_before_is_not_held_back() -> None:
+    """It is at its limit for what another process gives it: 1 MB a second before, 110 MB then."""
+    rng = np.random.default_rng(0)
+    noise = rng.lognormal(0.0, np.where(K < ONSET, 0.2, 0.005))
+    name = f"probe@b1|node_disk_written_bytes{VDA}"
+    full = Series(name, K, np.where(K < ONSET, 1e6, 110e6) * noise)
+
+    assert causes(SENT, RECEIVED, *held(full)) == ["noisy_neighbour"]
+
+
 def test_a_flush_that_waits_behind_half_of_a_slow_write_is_garbage_collection() -> None:
     """A busy drive: 98 ms a write, and 56 ms a flush, which waits for the write before it."""
     drive = [
@@ -242,3 +252,15 @@ def test_a_drive_that_others_fill_through_the_brokers_has_no_other_user() -> Non
 
     assert causes(SENT, RECEIVED, *drive) == ["noisy_neighbour"]
     assert causes(SENT, RECEIVED, *drive, written(20.0, 5_000.0)) == ["foreign_load"]
+
+
+def test_a_few_more_messages_of_others_are_not_a_hundred_times_the_writes() -> None:
+    """They went up by half at another time; the drive writes 1 MB a second, then 110."""
+    drive = [
+        channel(f"probe@b1|node_disk_written_bytes{VDA}", 1e6, 1.1e8),
+        channel(f"probe@b1|disk_write_await_seconds{VDA}", 1e-3, 2e-2),
+        channel(f"probe@b1|node_disk_io_time_seconds{VDA}", 0.1, 0.9),
+    ]
+    others = written(200.0, 300.0, at=ONSET - 40)
+
+    assert causes(SENT, RECEIVED, *drive, others) == ["noisy_neighbour"]
