@@ -381,7 +381,7 @@ def _raises(step: TimedEvent, here: str, senders: AbstractSet[str]) -> bool:
 
 def _forward(step: TimedEvent) -> float:
     """Return the seconds that a clock was set forward by, below 0 where it was set back."""
-    return float(step.event.fields.get("seconds", 0.0))
+    return step.event.number("seconds")
 
 
 def _size(step: TimedEvent) -> float:

@@ -85,7 +85,7 @@ def _about_first(facts: Facts) -> str:
     if first is None:
         return ""
     what = f"topic {first.fields.get('topic', '?')}, partition {first.fields.get('partition', '?')}"
-    size = float(first.fields.get("bytes", 0.0))
+    size = first.number("bytes")
     return f" ({what}, about {wording.amount(size, 'bytes')})" if size > 0.0 else f" ({what})"
 
 

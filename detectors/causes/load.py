@@ -183,7 +183,7 @@ def _written_by_others(facts: Facts) -> Hypothesis | None:
     most, suspect = "", ""
     topic = _most_grown(one, facts)
     if topic is not None:
-        before, after = _number(topic, "before"), _number(topic, "after")
+        before, after = topic.number("before"), topic.number("after")
         most = f", most of it to {topic.fields['topic']} ({before:,.0f} to {after:,.0f})"
         suspect = f"topic {topic.fields['topic']}"
     text = (
@@ -221,12 +221,7 @@ def _most_grown(one: Shift, facts: Facts) -> Event | None:
 
 
 def _rise(event: Event) -> float:
-    return _number(event, "after") - _number(event, "before")
-
-
-def _number(event: Event, key: str) -> float:
-    found = event.fields.get(key)
-    return float(found) if isinstance(found, int | float) else 0.0
+    return event.number("after") - event.number("before")
 
 
 def _without_pages(facts: Facts) -> Hypothesis:

@@ -104,7 +104,7 @@ def _pausing(facts: Facts) -> Iterator[Hypothesis]:
     pauses = [
         _Pause(
             one.k,
-            float(one.event.fields.get("pause_seconds", 0.0)),
+            one.event.number("pause_seconds"),
             (one.source, str(one.event.fields.get("log", ""))),
         )
         for one in facts.events(*_KINDS)

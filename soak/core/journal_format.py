@@ -254,9 +254,6 @@ def _parse_event(event: dict[str, object]) -> Event:
     check = _FIELDS.get(kind)
     if check is not None:
         check(fields)
-    for key in _NUMBERS & fields.keys():
-        if not isinstance(fields[key], int | float):
-            raise DamagedLineError(f"{key} of a {kind} is not a number")
     at_ns = _within("at_ns", event["at_ns"], -MAX_TIME_NS, MAX_TIME_NS)
     since_ns = _within("since_ns", event["since_ns"], -MAX_TIME_NS, MAX_TIME_NS)
     return Event(kind, at_ns, since_ns, fields)
@@ -314,12 +311,6 @@ def wrong_count(record: Record, places: Sequence[int]) -> str:
         if not (0.0 <= value <= MAX_COUNT or math.isnan(value)):
             return f"a count of {value:g} messages"
     return ""
-
-
-_NUMBERS = frozenset(
-    {"seconds", "pause_seconds", "maxerror_seconds", "bytes", "errors", "messages", "epoch"}
-)
-"""Fields that are a number in whatever event has them."""
 
 
 def _natural(fields: Mapping[str, object], key: str) -> int:

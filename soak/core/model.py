@@ -72,6 +72,11 @@ class Event:
     since_ns: int
     fields: Mapping[str, str | int | float] = field(default_factory=dict)
 
+    def number(self, key: str) -> float:
+        """Return a field as a number; 0 where it is missing or a text, which patterns of logs may take."""
+        found = self.fields.get(key)
+        return float(found) if isinstance(found, int | float) else 0.0
+
 
 Span = tuple[int, int, int, int]
 """First and last sequence number of consecutive messages, and the offsets of these two."""

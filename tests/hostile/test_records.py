@@ -41,7 +41,7 @@ from soak.core.journal_format import (
     encode,
     wrong_count,
 )
-from soak.core.model import Record
+from soak.core.model import Event, Record
 from soak.shipping.ingest import MAX_AHEAD_SECONDS, Ingest
 from soak.store.admission import read_refused
 from soak.store.audit import audit_run, pack_part
@@ -350,3 +350,9 @@ def test_an_interval_long_after_the_run_is_a_gap(tmp_path: Path) -> None:
 
     assert timeline.recorded_k == SHAPE.seconds
     assert [one[3] for one in timeline.damage] == ["interval 10000000 is long after the run"]
+
+
+@pytest.mark.parametrize(("value", "number"), [("long", 0.0), (2, 2.0), (0.5, 0.5), (True, 1.0)])
+def test_a_field_that_should_be_a_number_may_be_a_text(value: str | float, number: float) -> None:
+    """Patterns of logs are the user's: causes read what is no number as nothing."""
+    assert Event("jvm_gc_pause", 0, 0, {"pause_seconds": value}).number("pause_seconds") == number

@@ -40,7 +40,7 @@ def ship(lab_kafka: Running, tmp_path: Path, request: pytest.FixtureRequest) -> 
     return Ship(
         bootstrap_servers=lab_kafka.bootstrap_servers,
         topic=f"trust-{abs(hash(request.node.name)) % 10**6}",
-        timeout=5 * SECOND_NS,
+        timeout=12 * SECOND_NS,
         key=f"${{file:{tmp_path / 'key'}}}",
     )
 
