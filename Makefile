@@ -180,6 +180,10 @@ $(OTAVA)/.installed:
 	@$(OTAVA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps apache-otava==0.8.0 numpy==2.2.6 scipy==1.16.3
 	@touch $@
 
+.PHONY: reference
+reference: $(STAMP) ## write the generated parts of docs/reference from the code
+	@$(BIN)/python -m tests.docs.reference
+
 .PHONY: format
 format: $(STAMP) ## put the code in format
 	@$(BIN)/ruff format .

@@ -98,7 +98,7 @@ def _soak_seconds(timeline: Timeline) -> int:
 
 
 def _phases(timeline: Timeline) -> list[dict[str, object]]:
-    """Return what was done when, and what a ramp or catch-up came to; see phases-and-rates in the docs."""
+    """Return what was done when, and what a ramp or catch-up came to; see the page "Phases and rates"."""
     phases = timeline.phases
     return [
         {

@@ -16,8 +16,8 @@ from tests.support.paths import ROOT
 MAX_WORDS = 35
 OLD_WORDS = re.compile(
     r"\b(?:lanes?|incarnations?|told|said|gone|looks? back|looking back|held back|held up|missed sends?|"
-    r"combs?|swings?|hangs? together|tied|wanders?|wandering|calm|calmer|spared|excursions?|owed|owes|beside|crew|"
-    r"recollection|foreseen|foretold|turn-over|doubts|nobody|anew|untrusted|trusted)\b",
+    r"combs?|swings?|hangs? together|tied|wander(?:s|ing)?|calm|calmer|spared|excursions?|owe[ds]|beside|"
+    r"crew|recollection|foreseen|foretold|turn-over|doubts|nobody|anew|(?:un)?trusted seconds?)\b",
     re.IGNORECASE,
 )
 """Words of the glossary's left column, and idioms of the house style that are not used any more."""
@@ -62,7 +62,7 @@ def sentences(page: Path, root: Path = ROOT) -> Iterator[Sentence]:
     """Give the sentences of a page; an item of a list and a paragraph end one."""
     text = re.sub(r"`[^`\n]*(?:\n[^`\n]*)?`", "`x`", prose(page.read_text()))
     text = re.sub(r"\]\([^)\s]*\)", "]", text)
-    for paragraph in re.split(r"\n\s*\n", _ITEM.sub("\n\n", text)):
+    for paragraph in re.split(r"\n\s*\n| · ", _ITEM.sub("\n\n", text)):
         for one in _END.split(" ".join(paragraph.split())):
             if one:
                 yield Sentence(str(page.relative_to(root)), one)

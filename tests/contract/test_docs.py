@@ -1,0 +1,287 @@
+"""The documentation holds: generated parts, links, plans, causes, metrics, and sentences that can be read."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from detectors import attribution
+from soak.core.clock import SystemClock
+from soak.core.cluster.forecast import Forecast, forecast_plan
+from soak.core.plan import text as plan_text
+from soak.core.plan.plan import Alerts, Plan
+from soak.runtime.context import connect
+from tests.docs import prose, reference
+from tests.support.paths import ROOT
+
+PAGES = prose.all_pages()
+USER_PAGES = [page for page in PAGES if not prose.is_evidence(page)]
+DOCS = ROOT / "docs"
+CAUSES = (DOCS / "reference" / "causes.md").read_text()
+METRICS = (DOCS / "reference" / "metrics.md").read_text()
+PARTS = (
+    "In short",
+    "What you see",
+    "Confirm it",
+    "Next step in the mail",
+    "Do now",
+    "For good",
+    "Easily mistaken for",
+    "Not named when",
+)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_YAML = re.compile(r"^( *)```yaml\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_NO_PLAN = ("scrape_configs:", "route:", "groups:")
+"""Blocks of other programs, whose first key they begin with."""
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+# --- generated parts
+
+
+@pytest.mark.parametrize("page", [*reference.pages()], ids=name_of)
+def test_a_generated_part_is_what_the_code_gives(page: Path) -> None:
+    """`make reference` writes it anew: a key, command, unit or drill that changes is on its page."""
+    assert reference.generated(page.read_text()) == page.read_text()
+
+
+def test_every_generated_part_is_on_a_page() -> None:
+    text = "".join(page.read_text() for page in reference.pages())
+
+    assert [name for name in reference.BLOCKS if f"generated: {name} " not in text] == []
+
+
+def test_every_key_of_a_plan_says_what_it_means() -> None:
+    said = reference.key_meanings()
+
+    assert [key.path for key in reference.plan_keys() if not said.get(key.path)] == []
+
+
+def test_a_key_of_another_section_is_not_taken_for_this_one() -> None:
+    """The meaning is looked up by the whole path."""
+    said = reference.meanings(
+        "a:\n  timeout: 1s # of a\nb:\n  timeout: 2s\n# c:\n#   timeout: 3s # of c\n"
+    )
+
+    assert said == {"a.timeout": "of a", "c.timeout": "of c"}
+
+
+# --- links
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as forges make them."""
+    found: list[str] = []
+    for head in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", head).lower().replace("`", "")
+        found.append(re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-"))
+    return set(found)
+
+
+def links(page: Path) -> list[tuple[str, Path, str]]:
+    """Return the links of a page to files: as written, the file, the anchor."""
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found = []
+    for target in _LINK.findall(text):
+        if not re.match(r"[a-z]+:", target):
+            file, _, anchor = target.partition("#")
+            found.append((target, (page.parent / file).resolve() if file else page, anchor))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    dead = [
+        target
+        for target, file, anchor in links(page)
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file))
+    ]
+
+    assert dead == []
+
+
+def test_every_page_and_picture_is_reached_from_the_index() -> None:
+    """Through other pages, too; the README is one of them."""
+    seen: set[Path] = set()
+    waiting = [DOCS / "index.md"]
+    while waiting:
+        page = waiting.pop()
+        if page not in seen:
+            seen.add(page)
+            if page.suffix == ".md":
+                waiting += [file for _, file, _ in links(page) if file.is_file()]
+    files = [file for file in DOCS.rglob("*") if file.suffix in {".md", ".png", ".svg"}]
+
+    assert [name_of(file) for file in sorted(files) if file not in seen] == []
+
+
+@pytest.mark.parametrize("page", USER_PAGES, ids=name_of)
+def test_a_page_of_the_docs_is_linked_and_not_quoted(page: Path) -> None:
+    """A quoted name cannot be followed, and is not checked."""
+    assert re.findall(r"`(?:docs/)?[\w/-]+\.md`", prose.prose(page.read_text())) == []
+
+
+def test_paths_of_pages_in_the_code_exist() -> None:
+    named = set()
+    for package in ("soak", "probes", "spark", "detectors", "configs", "tests"):
+        for path in (ROOT / package).rglob("*"):
+            if path.suffix in {".py", ".yaml", ".toml"} and "data" not in path.parts:
+                named |= set(re.findall(r"\bdocs/[\w/-]+\.(?:md|jsonl)", path.read_text()))
+
+    assert sorted(one for one in named if not (ROOT / one).exists()) == []
+
+
+# --- plans
+
+
+def shown_plans() -> list[tuple[str, str]]:
+    """Return the plans and parts of plans that pages show, with their place."""
+    return [
+        (f"{name_of(page)}-{at}", re.sub(rf"^{indent}", "", body, flags=re.MULTILINE))
+        for page in USER_PAGES
+        for at, (indent, body) in enumerate(_YAML.findall(page.read_text()))
+        if not any(one in body for one in _NO_PLAN) and "kubernetes" not in page.name
+    ]
+
+
+def padded(body: str) -> str:
+    """Return a part of a plan as a plan: with a name and a broker where it has none."""
+    name = "" if re.search(r"^name:", body, re.MULTILINE) else "name: p\n"
+    broker = "" if re.search(r"^broker:", body, re.MULTILINE) else "broker: {kafka: {}}\n"
+    return f"{name}{broker}{body}"
+
+
+@pytest.mark.parametrize("body", [pytest.param(body, id=place) for place, body in shown_plans()])
+def test_a_plan_that_a_page_shows_can_be_loaded(body: str) -> None:
+    assert plan_text.load(padded(body), "page").plan.name
+
+
+def readme_forecast() -> tuple[Plan, Forecast]:
+    """Return the first plan of the README, and what it stores with Kafka's defaults."""
+    body = next(body for place, body in shown_plans() if place.startswith("README"))
+    plan = plan_text.load(body, "README.md").plan
+    guarantees = connect(plan, SystemClock()).guarantees
+    limits = guarantees.assumed_retention(plan.topic, {})
+    return plan, forecast_plan(plan, limits, guarantees.stored_size(plan.load, plan.topic, limits))
+
+
+def test_the_first_plan_of_the_readme_is_safe_and_shows_deletions() -> None:
+    """Deletions begin within the soak, and it holds what the README says."""
+    plan, found = readme_forecast()
+
+    assert found.seen == "in the soak"
+    assert found.seen_seconds >= 300.0
+    assert (
+        f"holds at most {found.most_held_bytes / 2**30:.2f} GiB" in (ROOT / "README.md").read_text()
+    )
+    assert plan.phases.warm_up + plan.phases.soak == 15 * 60 * 10**9
+
+
+# --- causes
+
+
+def sections() -> dict[str, str]:
+    """Return the text of each section of the runbook by its cause."""
+    parts = re.split(r"^## (\w+)$", CAUSES, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_the_runbook_has_every_cause_and_no_other() -> None:
+    assert sorted(sections()) == sorted(attribution.causes())
+
+
+@pytest.mark.parametrize("cause", sorted(attribution.causes()))
+def test_a_cause_has_every_part_and_the_step_of_its_mail(cause: str) -> None:
+    text = sections()[cause]
+    parts = re.findall(r"^\*\*([^*]+)\.\*\*", text, re.MULTILINE)
+
+    assert tuple(parts) == PARTS
+    assert f"**Next step in the mail.** `{attribution.causes()[cause]}`\n" in text
+
+
+def test_the_page_that_mails_link_to_has_the_heading_of_each_cause() -> None:
+    page = ROOT / Alerts().runbook_url
+
+    assert set(attribution.causes()) <= anchors(page)
+
+
+# --- metrics
+
+
+def recorded_metrics() -> set[str]:
+    """Return the metrics whose names the code gives to columns as they are."""
+    found = set()
+    for package in ("soak", "probes", "spark"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if (
+                    isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Name)
+                    and node.func.id == "Column"
+                    and node.args
+                    and isinstance(node.args[0], ast.Constant)
+                ):
+                    found.add(str(node.args[0].value))
+    return {name for name in found if not name.startswith("x_")}
+
+
+def test_every_recorded_metric_is_in_the_reference() -> None:
+    assert sorted(name for name in recorded_metrics() if f"`{name}`" not in METRICS) == []
+
+
+def test_every_metric_of_the_reference_is_in_the_code() -> None:
+    """By its whole name, or in two parts: a prefix of the probe and the rest."""
+    own = METRICS.split("## Pages of brokers")[0]
+    rows = re.findall(r"^\| (`.*?) \|", own, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    code = "".join(
+        path.read_text()
+        for package in ("soak", "probes", "spark")
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in {".py", ".toml"}
+    )
+    parts = set(re.findall(r"[a-z][a-z0-9_]+", code))
+
+    def is_known(name: str) -> bool:
+        words = name.split("_")
+        cuts = (("_".join(words[:at]), "_".join(words[at:])) for at in range(1, len(words)))
+        return name in parts or any(
+            head in parts and (tail in parts or f"_{tail}" in parts) for head, tail in cuts
+        )
+
+    assert sorted(name for name in named if not is_known(name)) == []
+
+
+# --- sentences
+
+
+@pytest.mark.parametrize("page", USER_PAGES, ids=name_of)
+def test_no_sentence_is_too_long_to_be_read_once(page: Path) -> None:
+    """At most 35 words, outside of evidence and decisions."""
+    assert [one.text for one in prose.long_sentences(page)] == []
+
+
+@pytest.mark.parametrize("page", USER_PAGES, ids=name_of)
+def test_no_word_of_the_old_dialect_is_used(page: Path) -> None:
+    assert prose.old_words(page) == []
+
+
+def test_sentences_are_counted_without_code_and_tables() -> None:
+    """And a sentence ends at its stop, also in a list."""
+    body = "One two. Three `a b c`.\n\n| x | y |\n|---|---|\n\n- four\n- five six\n\n"
+    text = f"# Head\n\n{body}```\ncode\n```\n"
+    page = ROOT / "docs" / "index.md"
+
+    class Page(type(page)):  # type: ignore[misc]
+        def read_text(self, *_: object, **__: object) -> str:
+            return text
+
+    found = [(one.text, one.words) for one in prose.sentences(Page(page))]
+
+    assert found == [("One two.", 2), ("Three `x`.", 2), ("four", 1), ("five six", 2)]
