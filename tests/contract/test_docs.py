@@ -202,7 +202,7 @@ def test_a_cause_has_every_part_and_the_step_of_its_mail(cause: str) -> None:
     parts = re.findall(r"^\*\*([^*]+)\.\*\*", text, re.MULTILINE)
 
     assert tuple(parts) == PARTS
-    assert f"**Next step in the mail.** `{attribution.causes()[cause]}`\n" in text
+    assert f"**Next step in the mail.** *{attribution.causes()[cause]}*\n" in text
 
 
 def test_the_page_that_mails_link_to_has_the_heading_of_each_cause() -> None:
