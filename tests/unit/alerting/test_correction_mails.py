@@ -127,7 +127,11 @@ def test_the_alert_gets_the_corrected_cause(tmp_path: Path) -> None:
     (again,) = sink.again
     assert second["labels"] == first["labels"]
     assert second["startsAt"] == first["startsAt"]
-    assert second["annotations"] == {"summary": SUBJECT, "description": sink.messages[1].text}
+    assert second["annotations"] == {
+        "summary": SUBJECT,
+        "description": sink.messages[1].text,
+        "runbook_url": "docs/reference/causes.md#compaction",
+    }
     assert (again.subject, again.key) == (SUBJECT, sink.messages[1].key)
 
 
