@@ -88,6 +88,11 @@ class Delivery:
         self._sinks = sinks
         self._clock = clock
         self._last_result: tuple[Notification, Outcome] | None = None  # until it is on disk
+        self._context: _RunContext | None = None
+
+    def begin_round(self) -> None:
+        """Read the other findings of the run anew for the messages that follow."""
+        self._context = None
 
     def try_once(self, row: Notification) -> Outcome | None:
         """Send a notification and return the outcome; None when it is not needed any more."""
@@ -95,10 +100,11 @@ class Delivery:
         with self._findings.open() as store:
             # Stored first: a message that kills this process must not meet the next one at once.
             content = store.begin_try(row, now_ns, now_ns + RETRY_BACKOFF.wait_ns(row.attempts + 1))
+            notice = None if content is None else store.notice(row.subject)
         if content is None:
             return None
         row = replace(row, progress=content.progress)
-        outcome = try_send(lambda: self._send(row, content))
+        outcome = try_send(lambda: self._send(row, content, notice))
         LOG.info(
             "message_tried subject=%s kind=%s occurrence=%d sink=%s result=%s detail=%r",
             row.subject,
@@ -120,16 +126,16 @@ class Delivery:
 
     def messages(self, rows: Sequence[Notification]) -> list[Message]:
         """Return messages without charts; a notification whose finding is missing is left out."""
-        context = self._run_context()
+        self.begin_round()
+        with self._findings.open() as store:  # once: a run may have thousands
+            stored = [(row, store.content(row), store.notice(row.subject)) for row in rows]
         found = []
-        for row in rows:
-            with self._findings.open() as store:
-                content = store.content(row)
+        for row, content, notice in stored:
             plainly = partial(compose, chart_png=None, now_wall_ns=row.created_wall_ns)
-            found.append(self._message(row, content, context, plainly))
+            found.append(self._message(row, content, notice, plainly))
         return [message for message in found if message is not None]
 
-    def _send(self, row: Notification, content: NotificationContent) -> Outcome:
+    def _send(self, row: Notification, content: NotificationContent, notice: str | None) -> Outcome:
         sink = self._sinks.get(row.sink)
         if sink is None:
             return Outcome("never", f"the plan has no sink {row.sink!r}")
@@ -138,41 +144,42 @@ class Delivery:
         if row.kind == "ended" and not wants_digests(sink):
             return Outcome("never", f"{row.sink!r} takes messages about single incidents only")
         draw = partial(self._with_chart, row)
-        message = self._message(row, content, self._run_context(), draw)
+        message = self._message(row, content, notice, draw)
         if message is None:
             return Outcome("never", "what it is about is not stored")
         return sink.send(replace(message, progress=row.progress))
 
     def _run_context(self) -> _RunContext:
-        """Read the changes and open findings once for several messages: a run may have many."""
-        with self._findings.open() as store:
-            open_findings = [
-                one
-                for one in store.findings(self._run.id)
-                if one.state == "confirmed" and one.is_about_cluster
-            ]
-            return _RunContext(store.changes(self._run.id), open_findings)
+        """Return the changes and open findings, read once for the messages of a round."""
+        if self._context is None:
+            with self._findings.open() as store:
+                open_findings = [
+                    one
+                    for one in store.findings(self._run.id)
+                    if one.state == "confirmed" and one.is_about_cluster
+                ]
+                self._context = _RunContext(store.changes(self._run.id), open_findings)
+        return self._context
 
     def _message(
         self,
         row: Notification,
         content: NotificationContent,
-        context: _RunContext,
+        notice: str | None,
         compose_finding: Callable[[MessageContext], Message],
     ) -> Message | None:
         if row.kind == "digest":
             return self._digest(row)
         if row.kind == "ended":
             return self._end(row)
-        with self._findings.open() as store:
-            body = store.notice(row.subject)
-        if body is not None:
-            notice = Notice.of_text(body)
+        if notice is not None:
+            read = Notice.of_text(notice)
             return heartbeat_message.compose(
-                notice, row.kind, self._run.id, self._plan.name, row.created_wall_ns
+                read, row.kind, self._run.id, self._plan.name, row.created_wall_ns
             )
         if content.finding is None:
             return None
+        context = self._run_context()
         return compose_finding(
             MessageContext(
                 finding=content.finding,

@@ -63,7 +63,9 @@ class _Server(ThreadingWSGIServer):
         limit = threading.Timer(self.client_timeout_seconds, _shut_down, (request,))
         limit.daemon = True
         try:
-            with contextlib.suppress(RuntimeError):  # no thread is left: the limit between bytes holds
+            with contextlib.suppress(
+                RuntimeError
+            ):  # no thread is left: the limit between bytes holds
                 limit.start()
             super().process_request_thread(request, client_address)
         finally:

@@ -1,7 +1,8 @@
 """Which cluster executes a job: its URL, the settings of the user, and the secret that its processes share.
 
-Without a cluster a job runs in the processes of this command. A cluster that is not on this machine is
-reached over a network, so driver and executors authenticate each other and encrypt what they send and spill.
+Without a cluster a job runs in the processes of this command. Driver and executors authenticate each other
+and encrypt what they send and spill, also on loopback: any process of a machine can reach a port there, and
+Spark's reads objects of Java from it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ AUTHENTICATE = "spark.authenticate"
 SECRET_SETTING = "spark.authenticate.secret"  # noqa: S105  # the name of a setting
 EXECUTOR_PYTHON = "spark.pyspark.python"
 
-_SECURITY = {
+SECURITY = {
     AUTHENTICATE: "true",
     "spark.network.crypto.enabled": "true",
     "spark.network.crypto.authEngineVersion": "2",
@@ -72,17 +73,14 @@ class Cluster:
 
     @property
     def authenticates(self) -> bool:
-        """Return whether driver and executors share a secret: outside loopback unless it is switched off."""
-        asked = self.settings.get(AUTHENTICATE)
-        if asked is not None:
-            return asked.lower() == "true"
-        return not self.is_loopback
+        """Return whether driver and executors share a secret: unless that is switched off."""
+        return self.settings.get(AUTHENTICATE, "true").lower() == "true"
 
     def security(self) -> dict[str, str]:
         """Return the settings that authenticate and encrypt, without the secret; the user's come first."""
         if not self.authenticates:
             return {}
-        own = dict(_SECURITY)
+        own = dict(SECURITY)
         if self.settings.get("spark.ssl.rpc.enabled", "").lower() == "true":  # TLS instead
             own = {name: text for name, text in own.items() if ".crypto." not in name}
         return own
@@ -96,8 +94,8 @@ class Cluster:
         if not self.authenticates or self.kind != "standalone":
             return ""
         hint = (
-            f"{self.master} is not on this machine, so driver and executors need the cluster's secret "
-            f"({SECRET_SETTING}): set SOAK_SPARK_SECRET, or --secret '${{file:PATH}}'"
+            f"{self.master}: driver and executors need the cluster's secret ({SECRET_SETTING}): set "
+            "SOAK_SPARK_SECRET, or --secret '${file:PATH}'"
         )
         try:
             found = resolve_secrets({"secret": self.secret})["secret"].strip()

@@ -20,7 +20,7 @@ from soak.core.errors import NotAvailableError
 from soak.service.class_archive import ClassArchive
 from soak.service.files import cached_script, user_cache
 from soak.service.java import java_home, spark_java_home
-from spark.cluster.master import EXECUTOR_PYTHON, SECRET_SETTING, Cluster
+from spark.cluster.master import EXECUTOR_PYTHON, SECRET_SETTING, SECURITY, Cluster
 from spark.cluster.package import PYTHON, archives
 
 DRIVER_MEMORY = "640m"  # Spark wants 450 MiB at least; the live heap is 60 MiB
@@ -87,7 +87,9 @@ def build_session(
     conf = SparkConf(loadDefaults=False).setAppName(name)
     conf.setMaster(cluster.master if cluster is not None else f"local[{cores or '*'}]")
     conf.setAll(list(_settings(temporary, settings, cores or os.cpu_count() or 1, classes).items()))
-    if cluster is not None:
+    if cluster is None:
+        conf.setAll(list(SECURITY.items()))  # a local session makes a secret of its own
+    else:
         conf.setAll(list(_cluster_settings(cluster, temporary, address).items()))
     # one JVM a process, which outlives sessions
     gateway = SparkContext._gateway or _jvm(conf, log.with_suffix(".out"), temporary)  # noqa: SLF001

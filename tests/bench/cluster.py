@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -73,9 +74,10 @@ def main() -> int:
         shape = LongShape(seconds=arguments.hours * 3600, series=arguments.series)
         folder = write_long_run(path / "run", shape)
         with_shards(folder, 2)
+        secret = os.environ["SOAK_SPARK_SECRET"] = secrets.token_hex(16)
         for workers in (1, 2):
             (path / f"cluster-{workers}").mkdir()
-            cluster = start_cluster(path / f"cluster-{workers}", workers)
+            cluster = start_cluster(path / f"cluster-{workers}", workers, secret)
             try:
                 for kept in ("digests", "report", "spark"):
                     shutil.rmtree(folder.path / kept, ignore_errors=True)

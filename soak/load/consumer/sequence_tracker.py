@@ -30,10 +30,9 @@ Ints = NDArray[np.int64]
 OffsetGap = tuple[int, int, int]
 """Partition, the first missing offset, and the next offset that exists."""
 
+MAX_PRODUCERS = 20_000
+"""Clients and epochs of a process: far more than a run has. Others may write any header to its topic."""
 _PARTITIONS = 2**20  # more than a plan may have
-MAX_PRODUCERS = 2**16
-"""Instances and epochs that a consumer tells apart: a plan has some thousands, a stranger any number."""
-_MOST_SEQUENCE = 2**62
 _RETRY_RATIO = 10  # a failed request is repeated after ten times as long as it took
 
 
@@ -56,14 +55,13 @@ class SequenceTracker:
     block_bits: int = 0  # of the broker; above 0 only a jump from block to block may be a gap
     streams: dict[str, IntervalSet] = field(default_factory=dict)
     _owners: dict[int, int] = field(default_factory=dict)  # running number by instance and epoch
-    _keys: list[int] = field(default_factory=list)  # instance and epoch by running number
+    _owner_keys: list[int] = field(default_factory=list)  # the same, by number
     _names: dict[int, str] = field(
         default_factory=dict
     )  # of streams, by owner number and partition
     _new: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
     _gaps: dict[OffsetGap, bool] = field(default_factory=dict)  # True where an event was recorded
     _retry_ns: int = 0
-    _is_full: bool = False
 
     def add(
         self,
@@ -72,23 +70,31 @@ class SequenceTracker:
         partition: Ints,
         offset: Ints,
     ) -> SequenceCounts:
-        """Add a batch in order of arrival; the rows of a partition are in order of offset.
-
-        Messages of producers beyond `MAX_PRODUCERS`, or numbered beyond reason, are taken out of `is_ours`:
-        somebody else made them up.
-        """
+        """Add a batch in order of arrival; the rows of a partition are in order of offset."""
         counts = SequenceCounts()
         if offset.size == 0:
             return counts
         by_partition = np.argsort(partition, kind="stable")
         before = self._advance(partition[by_partition], offset[by_partition])
-        self._leave_out_strangers(block, is_ours)
         if not is_ours.all():
             block, partition, offset = block[is_ours], partition[is_ours], offset[is_ours]
         if offset.size:
             stream = self._stream_numbers(block, partition)
             self._add_to_streams(stream, block["sequence"], offset, before, counts)
         return counts
+
+    def admitted(self, block: NDArray[np.void], is_ours: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which messages of a batch are of this run, without those of too many new producers."""
+        room = MAX_PRODUCERS - len(self._owner_keys)
+        if room >= is_ours.size or not is_ours.any():
+            return is_ours
+        owner = _owner_of(block)
+        new = [key for key in np.unique(owner[is_ours]).tolist() if key not in self._owners]
+        if len(new) <= room:
+            return is_ours
+        LOG.warning("producers_refused known=%d refused=%d", len(self._owner_keys), len(new) - room)
+        found: NDArray[np.bool_] = is_ours & ~np.isin(owner, new[max(room, 0) :])
+        return found
 
     def take_spans(self) -> dict[str, tuple[Span, ...]]:
         """Return the spans received since the last call, by producer stream."""
@@ -178,35 +184,22 @@ class SequenceTracker:
             self._gaps.setdefault(gap, False)
         return before
 
-    def _leave_out_strangers(self, block: NDArray[np.void], is_ours: NDArray[np.bool_]) -> None:
-        """Number the producers that are new, and unmark the messages of those that are too many."""
-        is_ours &= block["sequence"] < _MOST_SEQUENCE  # no record can hold a larger one
-        owners = _owners(block)
-        strangers = []
-        for key in np.unique(owners[is_ours]).tolist():
-            if key in self._owners:
-                continue
-            if len(self._keys) >= MAX_PRODUCERS:
-                strangers.append(key)
-                continue
-            self._owners[key] = len(self._keys)
-            self._keys.append(key)
-        if strangers:
-            is_ours &= ~np.isin(owners, np.array(strangers, dtype=np.uint64))
-            if not self._is_full:
-                self._is_full = True
-                LOG.error("too_many_producers limit=%d: later ones count as foreign", MAX_PRODUCERS)
-
     def _stream_numbers(self, block: NDArray[np.void], partition: Ints) -> Ints:
         """Return the running number of each message's stream; new streams get a name."""
-        owners, inverse = np.unique(_owners(block), return_inverse=True)
-        numbers = [self._owners[key] for key in owners.tolist()]
+        owners, inverse = np.unique(_owner_of(block), return_inverse=True)
+        numbers = list(map(self._number_of, owners.tolist()))
         found: Ints = np.array(numbers, dtype=np.int64)[inverse] * _PARTITIONS + partition
         for at in set(found.tolist()) - self._names.keys():
             number, its_partition = divmod(at, _PARTITIONS)
-            key = self._keys[number]
+            key = self._owner_keys[number]
             self._names[at] = stream_name(key >> 32, key & 0xFFFFFFFF, its_partition)
         return found
+
+    def _number_of(self, owner: int) -> int:
+        number = self._owners.setdefault(owner, len(self._owner_keys))
+        if number == len(self._owner_keys):
+            self._owner_keys.append(owner)
+        return number
 
     def _add_to_streams(
         self,
@@ -241,11 +234,11 @@ class SequenceTracker:
         counts.is_new[order] = is_new
 
 
-def _owners(block: NDArray[np.void]) -> NDArray[np.uint64]:
-    """Return instance and epoch of each message as one number."""
-    found: NDArray[np.uint64] = block["instance"].astype(np.uint64) << np.uint64(32)
-    found |= block["epoch"]
-    return found
+def _owner_of(block: NDArray[np.void]) -> NDArray[np.uint64]:
+    owner: NDArray[np.uint64] = (
+        block["instance"].astype(np.uint64) << np.uint64(32) | block["epoch"]
+    )
+    return owner
 
 
 def _add_each(

@@ -12,15 +12,10 @@ import pytest
 from soak.core import header
 from soak.core.audit import Audit
 from soak.core.errors import BrokerError, JournalError
-from soak.core.journal_format import columns_line, decode, encode
+from soak.core.journal_format import columns_line, encode
 from soak.core.model import Event, Record
 from soak.core.ports import EARLIEST
-from soak.load.consumer.sequence_tracker import (
-    MAX_PRODUCERS,
-    SequenceCounts,
-    SequenceTracker,
-    restore_tracker,
-)
+from soak.load.consumer.sequence_tracker import SequenceCounts, SequenceTracker, restore_tracker
 from tests.support.fakes import FakeClock, FakeConsumer
 
 STREAM = "5.1.0"
@@ -191,36 +186,3 @@ def write_journal(path: Path, raw: bytes) -> None:
     folder = path / "consume.0@h"
     folder.mkdir()
     (folder / "000000.jsonl").write_bytes(raw)
-
-
-def test_messages_that_strangers_make_up_are_bounded() -> None:
-    """A random instance each: so many are told apart, the others are foreign, and the record is readable."""
-    tracker = SequenceTracker({0: EARLIEST})
-    step, wanted = 2**13, 0
-    for first in range(0, MAX_PRODUCERS + step, step):
-        block = header.headers(step, 5, 1, 9).copy()
-        block["instance"] = np.arange(first, first + step)
-        is_ours = np.ones(step, dtype=np.bool_)
-        offset = np.arange(first, first + step)
-        counts = tracker.add(block, is_ours, np.zeros(step, dtype=np.int64), offset)
-        wanted += int(is_ours.sum())
-        assert counts.is_new.size == is_ours.sum()
-
-    spans = tracker.take_spans()
-    raw = encode(Record(0, 1, 0, 0, COLUMNS.id, (), received=spans))
-
-    assert len(spans) == wanted == MAX_PRODUCERS
-    assert decode(raw) == Record(0, 1, 0, 0, COLUMNS.id, (), received=spans)
-
-
-def test_a_message_numbered_beyond_reason_is_foreign() -> None:
-    """A record with such a number would be refused, with all that the consumer received in its second."""
-    tracker = SequenceTracker({0: EARLIEST})
-    block = header.headers(2, 5, 1, 9).copy()
-    block["sequence"] = [3, 2**63 + 5]
-    is_ours = np.ones(2, dtype=np.bool_)
-
-    tracker.add(block, is_ours, np.zeros(2, dtype=np.int64), np.arange(2))
-
-    assert is_ours.tolist() == [True, False]
-    assert tracker.take_spans() == {STREAM: ((3, 3, 0, 0),)}

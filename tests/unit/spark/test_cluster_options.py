@@ -74,15 +74,15 @@ def test_another_url_is_refused_with_those_that_are_supported(master: str) -> No
         parse_cluster(master)
 
 
-def test_a_network_is_authenticated_and_encrypted_by_default() -> None:
+def test_a_cluster_is_authenticated_and_encrypted_by_default() -> None:
     assert cluster(REMOTE).security() == ENCRYPTED
     assert cluster(KUBERNETES, IMAGE).security() == ENCRYPTED
-    assert cluster("spark://127.0.0.1:7077").security() == {}
+    assert cluster("spark://127.0.0.1:7077").security() == ENCRYPTED
 
 
 def test_security_is_switched_by_sparks_own_setting() -> None:
-    """On for loopback, off for a network that the user trusts; TLS takes the place of Spark's cipher."""
-    assert cluster("spark://127.0.0.1:7077", "spark.authenticate=true").security() == ENCRYPTED
+    """Off for a network that the user trusts; TLS takes the place of Spark's cipher."""
+    assert cluster("spark://127.0.0.1:7077", "spark.authenticate=false").security() == {}
     assert cluster(REMOTE, "spark.authenticate=false").security() == {}
     assert cluster(REMOTE, "spark.ssl.rpc.enabled=true").security() == {
         "spark.authenticate": "true",
@@ -99,7 +99,7 @@ def test_the_secret_comes_from_a_variable_or_a_file(
 
     assert cluster(REMOTE).read_secret() == SECRET
     assert cluster(REMOTE, secret=f"${{file:{file}}}").read_secret() == "from-a-file"
-    assert cluster("spark://127.0.0.1:7077").read_secret() == ""
+    assert cluster("spark://127.0.0.1:7077").read_secret() == SECRET
     assert cluster(KUBERNETES, IMAGE).read_secret() == ""  # Spark makes one for each application
 
 
