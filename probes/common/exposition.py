@@ -23,6 +23,8 @@ from soak.core.series import Labels
 MAX_SERIES = 50_000  # the default limit of a page: 100 MB, and 0.5 s of CPU a reading
 
 _MAX_LINE_BYTES = 2**16
+_MAX_LABEL_BYTES = 2048  # of the labels of a series; Kubernetes' longest are some 700
+_MAX_KNOWN_BYTES = 2**24  # of the lines whose labels are kept from reading to reading
 
 # Possessive quantifiers: no line can make them backtrack.
 _QUOTED = rb'"((?:[^"\\\n]|\\.)*+)"'
@@ -81,6 +83,7 @@ class ExpositionParser:
         self._max_series = max_series
         self._heads: dict[bytes, SeriesKey] = {}
         self._labels: dict[Labels, Labels] = {}  # many series of a page have the same
+        self._known_bytes = 0
 
     def parse(self, text: bytes) -> Page:
         """Return the wanted series.
@@ -129,16 +132,19 @@ class ExpositionParser:
             return key, float(text)
         match = _HEAD.match(line, 1)
         value = _VALUE.fullmatch(line, match.end()) if match else None
-        if match is None or value is None:
+        if match is None or value is None or len(match[2] or b"") > _MAX_LABEL_BYTES:
             return None, None
         head = b"\n" + match[0].removesuffix(b" ")
         if head not in self._heads:
             key = _key(match)
             if key is None:
                 return None, None
-            if len(self._heads) >= 2 * self._max_series:
+            is_full = len(self._heads) >= 2 * self._max_series
+            if is_full or self._known_bytes > _MAX_KNOWN_BYTES:
                 self._heads.clear()
                 self._labels.clear()
+                self._known_bytes = 0
+            self._known_bytes += len(head)
             name, labels = key
             self._heads[head] = sys.intern(name), self._labels.setdefault(labels, labels)
         return self._heads[head], float(value[1])

@@ -1,18 +1,33 @@
-"""JSON from files, brokers and servers: any text that is no JSON raises `ValueError`, however it is made."""
+"""JSON from files, brokers and servers: any text that is no JSON raises `ValueError`, however it is made.
+
+Numbers are those that a program of ours or of a cluster writes: whole ones of 64 bits and finite ones.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+_MAX_DIGITS = 20  # of 2**64, with a sign
+
 
 def loads(text: str | bytes) -> Any:  # noqa: ANN401  # whatever the text holds
     """Return what a JSON text holds.
 
     Raises:
-        ValueError: it is no JSON, or nested so deeply that the parser gives up.
+        ValueError: it is no JSON, nested so deeply that the parser gives up, or has a whole number that is
+            larger than any count or time.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=_whole)
     except RecursionError as error:
         raise ValueError("JSON is nested too deeply") from error
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a whole number of {len(digits)} digits")
+    number = int(digits)
+    if not -(2**64) < number < 2**64:  # also the unsigned ones of clusters
+        raise ValueError(f"{number} is larger than any count or time")
+    return number

@@ -1,14 +1,32 @@
-"""Merge the journals and drive checks of a run's other hosts into one run folder."""
+"""Merge the journals and drive checks of a run's other hosts into one run folder.
+
+Another host made the folder, so only regular files with the names of ours are copied, and links are never
+followed: they would lead to files of this host.
+"""
 
 from __future__ import annotations
 
-import filecmp
+import os
+import re
 import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+from soak.core import json_text
+from soak.core.cluster.drives import from_json
 from soak.core.errors import RunFolderError
 from soak.service.files import file_lock, write_atomically
-from soak.store.journal.reader import sources
 from soak.store.run_folder import RunFolder, read_run
+from soak.store.samples_topic import SOURCE_NAME
+
+MAX_SEGMENT_BYTES = 2**28  # a writer begins a new file after a quarter of it
+MAX_SMALL_BYTES = 2**22  # of run.json and of a host's drive checks
+_SEGMENT = re.compile(r"[0-9]{6,12}\.jsonl")
+_DRIVE_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}\.json")
+_CHUNK_BYTES = 2**20
+_PLAIN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # the last: a pipe would hang
 
 
 def merge_run_folder(into: RunFolder, part: RunFolder) -> list[str]:
@@ -17,9 +35,12 @@ def merge_run_folder(into: RunFolder, part: RunFolder) -> list[str]:
     Merging the same folder again changes nothing. Phases are not copied: the first host decides them.
 
     Raises:
-        RunFolderError: the folders are of different runs, the part is not over, a source differs, or cannot
-            be copied.
+        RunFolderError: the folders are of different runs, the part is not over, a source differs, cannot be
+            copied, or is made of something else than files of ours.
     """
+    with _reporting(part.path), _folder(part.path.resolve()) as folder:
+        if "run.json" in _names(folder):
+            _read(folder, "run.json")  # no link, pipe or device
     ours, theirs = read_run(into), read_run(part)
     if ours.id != theirs.id or ours.start_wall_ns != theirs.start_wall_ns:
         raise RunFolderError(
@@ -35,51 +56,70 @@ def merge_run_folder(into: RunFolder, part: RunFolder) -> list[str]:
     copied = []
     with file_lock(into.path / "collect.lock", "the collecting of this run"):
         into.journal.mkdir(exist_ok=True)  # the first host may have no source of its own
-        for source in sources(part.journal):
-            if _is_there(into, part, source):
-                continue
-            _copy(into, part, source)
-            copied.append(source)
-        copied += _copy_drives(into, part)
+        if os.path.lexists(part.journal):
+            copied += _copy_sources(into, part)
+        if os.path.lexists(part.drives):
+            copied += _copy_drives(into, part)
+    return copied
+
+
+def _copy_sources(into: RunFolder, part: RunFolder) -> list[str]:
+    copied = []
+    with _reporting(part.journal), _folder(part.journal) as journal:
+        for source in sorted(filter(SOURCE_NAME.fullmatch, _names(journal))):
+            with _reporting(part.journal / source), _folder(source, journal) as folder:
+                if not _is_there(into, source, folder):
+                    _copy(into, source, folder)
+                    copied.append(source)
     return copied
 
 
 def _copy_drives(into: RunFolder, part: RunFolder) -> list[str]:
     """Copy the drive checks of the other host; it may have added some since the last time."""
     copied = []
-    for path in sorted(part.drives.glob("*.json")):
-        text, target = path.read_text(), into.drives / path.name
-        if not target.exists() or target.read_text() != text:
-            write_atomically(target, text)
-            copied.append(f"drives/{path.name}")
+    with _reporting(part.drives), _folder(part.drives) as folder:
+        for name in sorted(filter(_DRIVE_FILE.fullmatch, _names(folder))):
+            text, target = _read(folder, name).decode(), into.drives / name
+            try:
+                for one in json_text.loads(text)["drives"]:
+                    from_json(one)
+            except (ValueError, TypeError, KeyError) as error:
+                raise RunFolderError(f"{part.drives / name} is damaged: {error}") from error
+            if not target.exists() or target.read_text() != text:
+                write_atomically(target, text)
+                copied.append(f"drives/{name}")
     return copied
 
 
-def _copy(into: RunFolder, part: RunFolder, source: str) -> None:
+def _copy(into: RunFolder, source: str, folder: int) -> None:
     """Copy a source completely or not at all."""
     draft = into.path / f".{source}.part"
     shutil.rmtree(draft, ignore_errors=True)  # of an interrupted copy
     try:
-        shutil.copytree(part.journal / source, draft)
+        draft.mkdir(mode=0o750)
+        for name in _segments(folder):
+            with _regular(folder, name, MAX_SEGMENT_BYTES) as theirs:
+                target = os.open(draft / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+                with os.fdopen(target, "wb") as ours:
+                    for chunk in _chunks(theirs):
+                        ours.write(chunk)
         draft.rename(into.journal / source)
-    except OSError as error:  # the disk is full, or a file cannot be read
-        raise RunFolderError(f"cannot copy {source} of {part.path}: {error}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _is_there(into: RunFolder, part: RunFolder, source: str) -> bool:
+def _is_there(into: RunFolder, source: str, folder: int) -> bool:
     """Return True if the source is there already.
 
     Raises:
         RunFolderError: there is another source of that name: two hosts have the same name.
     """
-    if not (into.journal / source).exists():
+    here = into.journal / source
+    if not here.exists():
         return False
-    here, there = (folder.journal / source for folder in (into, part))
-    names = sorted(path.name for path in there.glob("*.jsonl"))
+    names = _segments(folder)
     is_same = names == sorted(path.name for path in here.glob("*.jsonl")) and all(
-        filecmp.cmp(here / name, there / name, shallow=False) for name in names
+        _is_same(here / name, folder, name) for name in names
     )
     if not is_same:
         raise RunFolderError(
@@ -87,3 +127,62 @@ def _is_there(into: RunFolder, part: RunFolder, source: str) -> bool:
             "have the same name"
         )
     return True
+
+
+def _names(folder: int) -> list[str]:
+    return os.listdir(folder)  # of an open folder, which nobody can exchange
+
+
+def _segments(folder: int) -> list[str]:
+    return sorted(filter(_SEGMENT.fullmatch, _names(folder)))
+
+
+def _is_same(here: Path, folder: int, name: str) -> bool:
+    with _regular(folder, name, MAX_SEGMENT_BYTES) as theirs, here.open("rb") as ours:
+        chunks = _chunks(theirs)
+        return all(ours.read(len(chunk)) == chunk for chunk in chunks) and not ours.read(1)
+
+
+def _read(folder: int, name: str) -> bytes:
+    with _regular(folder, name, MAX_SMALL_BYTES) as descriptor:
+        return b"".join(_chunks(descriptor))
+
+
+def _chunks(descriptor: int) -> Iterator[bytes]:
+    while chunk := os.read(descriptor, _CHUNK_BYTES):
+        yield chunk
+
+
+@contextmanager
+def _regular(folder: int, name: str, max_bytes: int) -> Iterator[int]:
+    """Open a regular file of a folder; raises `RunFolderError` for anything else, and for a huge one."""
+    descriptor = os.open(name, _PLAIN, dir_fd=folder)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise RunFolderError(f"{name} is not a regular file")
+        if found.st_size > max_bytes:
+            raise RunFolderError(f"{name} has {found.st_size} bytes, more than any of ours")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _folder(path: Path | str, within: int | None = None) -> Iterator[int]:
+    descriptor = os.open(path, _PLAIN | os.O_DIRECTORY, dir_fd=within)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _reporting(path: Path) -> Iterator[None]:
+    """Turn what goes wrong with a part within the block into an error that names it."""
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFolderError(
+            f"cannot copy {path}: {error}; links are not followed: copy the files themselves"
+        ) from error

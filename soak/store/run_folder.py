@@ -164,14 +164,28 @@ def read_run(folder: RunFolder) -> Run:
                 f"{folder.run_json} has unknown keys: {', '.join(newer)}. It is damaged, or a "
                 "newer version of soakd wrote it: use that version"
             )
-        run = Run(**body)
-        return replace(run, only=tuple(map(str, run.only)))
+        return _checked(Run(**body))
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder.path} is not a run folder: it has no run.json") from error
     except OSError as error:
         raise RunFolderError(f"cannot read {folder.run_json}: {error.strerror}") from error
     except (ValueError, TypeError) as error:
         raise RunFolderError(f"{folder.run_json} is damaged: {error}") from error
+
+
+def _checked(run: Run) -> Run:
+    """Return what was read, if each value is what a run has; raises `ValueError` for one that is not."""
+    texts = {name: getattr(run, name) for name in ("id", "host", "state", "name")}
+    if not isinstance(run.versions, dict) or not isinstance(run.only, list | tuple):
+        raise ValueError("versions are no table, or only is no list")  # noqa: TRY004  # of a file, not a caller
+    texts |= {f"versions.{key}": value for key, value in run.versions.items()}
+    texts |= {f"only.{at}": value for at, value in enumerate(run.only)}
+    for name, text in texts.items():
+        if not isinstance(text, str) or len(text) > _MAX_TEXT:
+            raise ValueError(f"{name} is no text of at most {_MAX_TEXT} characters")
+    if type(run.start_wall_ns) is not int or not 0 <= run.start_wall_ns < _MAX_WALL_NS:
+        raise ValueError("start_wall_ns is no time of this century or the last")
+    return replace(run, only=tuple(run.only))
 
 
 def read_plan(folder: RunFolder) -> Plan:
@@ -223,6 +237,8 @@ def _plan_text(folder: RunFolder) -> str:
         raise RunFolderError(f"cannot read {folder.plan}: {error}") from error
 
 
+_MAX_TEXT = 1000
+_MAX_WALL_NS = 4_102_444_800 * 10**9  # the year 2100
 _PARSE_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
@@ -343,13 +359,15 @@ def read_created_topics(folder: RunFolder) -> CreatedTopics:
     """
     try:
         body = json_text.loads(folder.topics.read_text())
-        return CreatedTopics(**{**body, "asked": tuple(body["asked"]), "made": dict(body["made"])})
+        found = CreatedTopics(**{**body, "asked": tuple(body["asked"]), "made": dict(body["made"])})
+        "".join((found.mark, *found.asked, *found.made, *found.made.values()))  # all are texts
     except FileNotFoundError:
         return CreatedTopics()
     except OSError as error:
         raise RunFolderError(f"cannot read {folder.topics}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError) as error:
         raise RunFolderError(f"{folder.topics} is damaged: {error}") from error
+    return found
 
 
 def write_created_topics(folder: RunFolder, made: CreatedTopics) -> None:

@@ -50,5 +50,5 @@ def read_start_offsets(folder: RunFolder, plan: Plan, partitions: Iterable[int])
         raise RunFolderError(
             f"{folder.begin} is missing: the start offsets of its topics were not stored; start a new run"
         ) from error
-    except (ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, LookupError, OverflowError) as error:
         raise RunFolderError(f"{folder.begin} is damaged: {error}") from error

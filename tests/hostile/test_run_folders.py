@@ -1,0 +1,210 @@
+"""Run folders of another host, or that hold garbage: clear errors, and no file of this host leaves it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from soak.core import json_text
+from soak.core.errors import SoakError
+from soak.store.findings.store import FindingsStore
+from soak.store.merge import merge_run_folder
+from soak.store.run_folder import (
+    RunFolder,
+    read_any_plan,
+    read_created_topics,
+    read_drive_checks,
+    read_phases,
+    read_run,
+)
+from tests.support.hostile_servers import rounds
+
+RUN = {
+    "id": "r1",
+    "start_wall_ns": 10**18,
+    "host": "b",
+    "versions": {},
+    "state": "ended",
+    "name": "x",
+}
+SECRET = "swordfish"
+SEGMENT = "000000.jsonl"
+
+
+def folder_of(path: Path, host: str) -> RunFolder:
+    folder = RunFolder(path)
+    (folder.journal / f"probe@{host}").mkdir(parents=True)
+    (folder.journal / f"probe@{host}" / SEGMENT).write_text("line\n")
+    folder.run_json.write_text(json.dumps({**RUN, "host": host}))
+    folder.drives.mkdir()
+    return folder
+
+
+def linked(target: Path, secret: Path) -> None:
+    target.unlink(missing_ok=True)
+    target.symlink_to(secret)
+
+
+def piped(target: Path, _: Path) -> None:
+    target.unlink(missing_ok=True)
+    os.mkfifo(target)
+
+
+def zeros(target: Path, _: Path) -> None:
+    target.unlink(missing_ok=True)
+    target.symlink_to("/dev/zero")
+
+
+def huge(target: Path, _: Path) -> None:
+    with target.open("wb") as file:
+        file.truncate(2**40)
+
+
+@pytest.mark.parametrize("made", [linked, piped, zeros, huge])
+@pytest.mark.parametrize("name", [f"journal/probe@b/{SEGMENT}", "drives/b.json", "run.json"])
+def test_only_plain_files_of_another_host_are_read(
+    tmp_path: Path, name: str, made: Callable[[Path, Path], None]
+) -> None:
+    """A link, a pipe, a device or a huge file in place of ours is an error that names it, at once."""
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    into, part = folder_of(tmp_path / "a", "a"), folder_of(tmp_path / "b", "b")
+    made(part.path / name, secret)
+
+    with pytest.raises(SoakError, match=name.rpartition("/")[2]):
+        merge_run_folder(into, part)
+
+    texts = [path.read_text() for path in into.path.rglob("*") if path.is_file()]
+    assert not any(SECRET in text for text in texts)
+    assert name.startswith("drives") or not list(into.journal.glob("probe@b"))
+
+
+@pytest.mark.parametrize("name", ["journal", "journal/probe@b", "drives"])
+def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path, name: str) -> None:
+    into, part = folder_of(tmp_path / "a", "a"), folder_of(tmp_path / "b", "b")
+    elsewhere = tmp_path / "elsewhere"
+    (part.path / name).rename(elsewhere)
+    (part.path / name).symlink_to(elsewhere)
+
+    with pytest.raises(SoakError, match="links are not followed"):
+        merge_run_folder(into, part)
+
+    assert name == "drives" or not list(into.journal.glob("probe@b"))
+
+
+def test_files_of_other_names_stay_where_they_are(tmp_path: Path) -> None:
+    into, part = folder_of(tmp_path / "a", "a"), folder_of(tmp_path / "b", "b")
+    for name in ("journal/probe@b/x.jsonl", "journal/probe@b/.000001.jsonl", "drives/.x.json"):
+        (part.path / name).write_text(SECRET)
+    (part.journal / "..@b").mkdir()
+    (part.journal / "probe@b\x1b[2J").mkdir()
+
+    assert merge_run_folder(into, part) == ["probe@b"]
+    assert [path.name for path in (into.journal / "probe@b").iterdir()] == [SEGMENT]
+
+
+READERS: dict[str, Callable[[RunFolder], object]] = {
+    "run.json": read_run,
+    "topics.json": read_created_topics,
+    "phases.jsonl": lambda folder: read_phases(folder.phases),
+    "drives/b.json": read_drive_checks,
+    "plan.yaml": read_any_plan,
+}
+DEEP = "[" * 100_000
+GARBAGE: list[Any] = [
+    *(
+        b"",
+        b"\x00" * 100,
+        b"\xff\xfe",
+        DEEP.encode(),
+        b'{"a":' * 50_000,
+        b"null",
+        b"[]",
+        b"7",
+        b'"x"',
+    ),
+    *(b"{}", b'{"drives": 7}', b'{"drives": [7]}', b'{"drives": [{"state": 7}]}', b"1" * 5000),
+    *(b'{"id": {"a": 1}}', b'{"asked": 7, "made": 7}', b'{"t": "end", "k": 1e400}', b"NaN"),
+]
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
+def test_garbage_in_a_file_of_a_run_is_an_error_that_names_it(
+    tmp_path: Path, name: str, garbage: bytes
+) -> None:
+    folder = folder_of(tmp_path / "b", "b")
+    (folder.path / name).write_bytes(garbage)
+
+    with contextlib.suppress(SoakError):
+        READERS[name](folder)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_folder_in_place_of_a_file_is_an_error(tmp_path: Path, name: str) -> None:
+    folder = folder_of(tmp_path / "b", "b")
+    (folder.path / name).unlink(missing_ok=True)
+    (folder.path / name).mkdir()
+
+    with contextlib.suppress(SoakError):
+        READERS[name](folder)
+
+
+def test_any_value_in_run_json_is_a_run_or_an_error(tmp_path: Path) -> None:
+    """Keys with values of other kinds and sizes: what is read has the types that the program relies on."""
+    folder = folder_of(tmp_path / "b", "b")
+    for source in rounds(300):
+        body = {**RUN, source.choice([*RUN, "only", "new"]): _value(source)}
+        folder.run_json.write_text(json.dumps(body))
+        try:
+            run = read_run(folder)
+        except SoakError:
+            continue
+        assert isinstance(run.id, str)
+        assert type(run.start_wall_ns) is int
+        assert all(isinstance(one, str) for one in (*run.only, *run.versions.values(), run.state))
+
+
+def _value(source: random.Random) -> object:
+    return source.choice(
+        [
+            *(None, True, 0, -1, 2**63, 10**400, 1.5, float("nan"), float("inf"), "", "\x1b[2J"),
+            *("x" * 10_000, [], [1], ["a"], {}, {"a": 1}, {"a": "b"}, [[]], "\u202e", "\ud800"),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"garbage" * 1000, b"SQLite format 3\x00" + b"\xff" * 4096]
+)
+def test_garbage_in_findings_is_an_error_or_a_new_store(tmp_path: Path, garbage: bytes) -> None:
+    path = tmp_path / "findings.db"
+    path.write_bytes(garbage)
+
+    with contextlib.suppress(SoakError), FindingsStore(path) as store:
+        assert store.findings("r1") == []
+
+
+@pytest.mark.parametrize(
+    "text", [DEEP, '{"a":' * 50_000, "1" * 5000, "-" + "9" * 400, b"\xff\xfe[", "{"]
+)
+def test_json_of_others_is_a_value_or_a_value_error(text: str | bytes) -> None:
+    """Depth and size of numbers included: `RecursionError` and `OverflowError` end a daemon."""
+    with pytest.raises(ValueError, match=r"."):
+        json_text.loads(text)
+
+
+def test_numbers_of_clusters_are_read() -> None:
+    """Unsigned and signed ones of 64 bits."""
+    assert json_text.loads("[18446744073709551615, -9223372036854775808, 1.5e300]") == [
+        2**64 - 1,
+        -(2**63),
+        1.5e300,
+    ]
