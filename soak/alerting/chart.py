@@ -1,4 +1,4 @@
-"""The chart in a mail: latency quantiles and retention deletions around the onset, read from the journals."""
+"""The charts in mails: latency quantiles and deletions around an onset, or the p99 of a whole run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from soak.store.journal.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DELETION_EVENT = "retention_deletion"
 _QUANTILES = ("0.5", "0.99", "0.999")
@@ -30,7 +31,13 @@ _SLOW_KINDS = frozenset({"drift", "spikes"})
 _STYLE = {"0.5": ("p50", "#56b4e9"), "0.99": ("p99", "#0072b2"), "0.999": ("p99.9", "#d55e00")}
 _PLAIN = ("", "#0072b2")
 _DELETION_COLOUR, _INTERVAL_COLOUR = "#7a7a7a", "#e69f00"
-_TICKS = (10, 30, 60, 120, 300)  # seconds between two labels
+_LINES = {"publish": ("publish", "#0072b2"), "end_to_end": ("end to end", "#d55e00")}
+_HOUR, _DAY = 3600, 86_400
+_TICKS = (
+    *(10, 30, 60, 120, 300, 600, 1800),
+    *(_HOUR * hours for hours in (1, 2, 4, 8, 12, 24, 48, 168)),
+)
+"""Seconds between two labels."""
 _MAX_TICKS = 6
 _MAX_TITLE_LENGTH = 66
 _MIN_LOG_DECADES = 0.3  # below it a log scale may have no label
@@ -148,10 +155,15 @@ def draw_chart(finding: Finding, window: Window, start_wall_ns: int) -> bytes:
             transform=axes.get_xaxis_transform(),
             label="deletions",
         )
-    _label_amounts(axes, finding, window)
-    _label_moments(axes, window, start_wall_ns)
+    unit = parse_series(finding.series).unit
+    _set_amounts(axes, np.concatenate(list(window.values.values())), unit)
+    _set_moments(axes, int(window.k[0]), int(window.k[-1]) + 1, start_wall_ns)
     title = wording.shortened(wording.printable(wording.title(finding.series)), _MAX_TITLE_LENGTH)
     axes.set_title(title, fontsize=9, loc="left", parse_math=False)
+    return _finished(figure, axes)
+
+
+def _finished(figure: Figure, axes: Axes) -> bytes:
     axes.grid(visible=True, alpha=0.25)
     axes.tick_params(labelsize=8)
     if axes.get_legend_handles_labels()[1]:
@@ -169,6 +181,44 @@ def draw_chart(finding: Finding, window: Window, start_wall_ns: int) -> bytes:
     return file.getvalue()
 
 
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The highest p99 of all clients over a whole run, as the report left it; values may be None."""
+
+    start_wall_ns: int
+    step_seconds: int
+    k: list[int]
+    p99_seconds: dict[str, list[float | None]]  # by "publish" and "end_to_end"
+    incidents: list[tuple[int, int]]  # first second of each, and first after it
+
+
+def draw_overview(overview: Overview) -> bytes | None:
+    """Return a PNG of 960 x 540 pixels with the incidents shaded; None when nothing was measured."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  # as above
+    from matplotlib.figure import Figure  # noqa: PLC0415  # as above
+
+    k = np.array(overview.k, dtype=np.int64)
+    lines = {
+        name: np.array([math.nan if one is None else one for one in values])
+        for name, values in overview.p99_seconds.items()
+    }
+    lines = {name: values for name, values in lines.items() if np.isfinite(values).any()}
+    if not lines:
+        return None
+    figure = Figure(figsize=(4.8, 2.7), dpi=200, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for first, end in overview.incidents:
+        axes.axvspan(first, end, color=_INTERVAL_COLOUR, alpha=0.35, linewidth=0)
+    for name, values in lines.items():
+        label, colour = _LINES[name]
+        axes.plot(k, values, ".-", color=colour, linewidth=1.0, markersize=2, label=label)
+    _set_amounts(axes, np.concatenate(list(lines.values())), "seconds")
+    _set_moments(axes, int(k[0]), int(k[-1]) + overview.step_seconds, overview.start_wall_ns)
+    axes.set_title("p99 latency over the whole run", fontsize=9, loc="left")
+    return _finished(figure, axes)
+
+
 def _draw_finding(axes: Axes, finding: Finding, window: Window) -> None:
     """Draw the onset with its interval, the levels before and after it, and the end."""
     low, high = finding.interval
@@ -182,11 +232,9 @@ def _draw_finding(axes: Axes, finding: Finding, window: Window) -> None:
         axes.hlines(level, first, last, color="black", linewidth=0.9, linestyle=":")
 
 
-def _label_amounts(axes: Axes, finding: Finding, window: Window) -> None:
+def _set_amounts(axes: Axes, shown: NDArray[np.float64], unit: str) -> None:
     from matplotlib.ticker import LogLocator  # noqa: PLC0415  # as above
 
-    unit = parse_series(finding.series).unit
-    shown = np.concatenate(list(window.values.values()))
     shown = shown[np.isfinite(shown)]
     decades = math.log10(shown.max() / shown.min()) if shown.size and shown.min() > 0 else 0.0
     if decades > _MIN_LOG_DECADES:
@@ -197,13 +245,18 @@ def _label_amounts(axes: Axes, finding: Finding, window: Window) -> None:
     axes.yaxis.set_minor_formatter("")
 
 
-def _label_moments(axes: Axes, window: Window, start_wall_ns: int) -> None:
-    first, last = int(window.k[0]), int(window.k[-1]) + 1
+def _set_moments(axes: Axes, first: int, last: int, start_wall_ns: int) -> None:
     start = start_wall_ns // SECOND_NS
     step = next((one for one in _TICKS if last - first <= one * _MAX_TICKS), _TICKS[-1])
     ticks = range(first + -(start + first) % step, last + 1, step)
     length = len("03:12") if step >= _TICKS[2] else len("03:12:41")
-    labels = [wording.moment(start_wall_ns + k * SECOND_NS)[:length] for k in ticks]
+    moments = [start_wall_ns + k * SECOND_NS for k in ticks]
+    labels = [
+        wording.day(one)[len("2026-") :]
+        if last - first > _DAY and one // SECOND_NS % _DAY == 0
+        else wording.moment(one)[:length]
+        for one in moments
+    ]
     axes.set_xticks(list(ticks), labels)
     axes.set_xlim(first, last)
     day = wording.day(start_wall_ns + first * SECOND_NS)

@@ -8,10 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from detectors import attribution, level_shift
 from soak.alerting import heartbeat_message
-from soak.alerting.chart import draw_chart, drawn, read_window, window_bounds
+from soak.alerting.chart import (
+    Overview,
+    draw_chart,
+    draw_overview,
+    drawn,
+    read_window,
+    window_bounds,
+)
 from soak.alerting.digest import compose_digest, compose_end, wants_digests
 from soak.alerting.heartbeat import Notice, read_notices
 from soak.alerting.message import MessageContext, compose
@@ -59,6 +67,16 @@ def report_command(folder: RunFolder, host: str, plan: str) -> str:
     if is_service_run(folder):
         return f"on {host}: systemctl start soak-report@{plan}, then see {folder.report}"
     return f"on {host}: soak report {folder.path.resolve()}"
+
+
+def _overview_chart(found: Mapping[str, Any] | None) -> bytes | None:
+    if found is None:
+        return None
+    try:
+        return draw_overview(Overview(**found))
+    except Exception as error:  # noqa: BLE001  # a mail without a chart is better than none
+        LOG.warning("chart_failed finding=end error=%r", error)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +205,7 @@ class Delivery:
                 occurrence=row.occurrence,
                 previous_cause=content.previous_cause,
                 plan=self._plan.name,
-                report=report_command(self._folder, self._run.host, self._plan.name),
+                report=self._report(),
                 start_wall_ns=self._run.start_wall_ns,
                 changes=context.changes,
                 other_findings=[one for one in context.open_findings if one.key != row.subject],
@@ -231,8 +249,15 @@ class Delivery:
         except (OSError, ValueError) as error:
             LOG.warning("summary_unreadable file=%s error=%s", self._folder.summary, error)
             return None
-        report = report_command(self._folder, self._run.host, self._plan.name)
-        return compose_end(self._run, summary, report, row.created_wall_ns)
+        chart = _overview_chart(summary.get("overview"))
+        return compose_end(self._run, summary, self._report(), chart, row.created_wall_ns)
+
+    def _report(self) -> str:
+        """Return where the report is: an address if the plan has one, else how to make it."""
+        url = self._plan.alerts.report_url
+        if url:
+            return url.replace("{run}", self._run.id)
+        return report_command(self._folder, self._run.host, self._plan.name)
 
     def _with_chart(self, row: Notification, context: MessageContext) -> Message:
         """Return the message with its chart, or without one when there is nothing to draw."""

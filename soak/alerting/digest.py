@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from soak.alerting.calendar import Calendar
-from soak.alerting.document import Document, Facts, Paragraphs, Points, Tone, as_html, as_text
+from soak.alerting.document import (
+    Chart,
+    Document,
+    Facts,
+    Numbers,
+    Paragraphs,
+    Points,
+    Tone,
+    as_html,
+    as_text,
+)
 from soak.alerting.heartbeat import Notice
 from soak.alerting.heartbeat_message import daemon_names
 from soak.core import wording
@@ -104,8 +114,17 @@ def compose_digest(
     )
 
 
-def compose_end(run: Run, summary: Mapping[str, Any], report: str, queued_wall_ns: int) -> Message:
-    """Return the message about the end of a run; `summary` is the needed part of its `summary.json`."""
+def compose_end(
+    run: Run,
+    summary: Mapping[str, Any],
+    report: str,
+    chart_png: bytes | None,
+    queued_wall_ns: int,
+) -> Message:
+    """Return the message about the end of a run: the head of its report.
+
+    `summary` is the needed part of its `summary.json`.
+    """
     shown = [one for one in summary["findings"] if one["is_about_cluster"]]
     later = sum(one["found"] == "offline" for one in shown)
     verdict, audit = summary["verdict"], summary["audit"]
@@ -117,6 +136,7 @@ def compose_end(run: Run, summary: Mapping[str, Any], report: str, queued_wall_n
         ("run", f"{run.id} of plan {run.name}"),
         ("verdict", verdict),
         ("incidents", f"{len(shown)}{note}"),
+        *_rates(summary.get("soak", {})),
         ("lost", "not known" if lost is None else wording.counted(lost, "message")),
         *(("objective", _objective_text(one)) for one in summary.get("objectives", ())),
         (
@@ -131,7 +151,9 @@ def compose_end(run: Run, summary: Mapping[str, Any], report: str, queued_wall_n
         f"Run ended, {found}",
         [
             Paragraphs([f"The run has ended. {summary['headline']}"]),
+            _numbers(summary.get("soak", {})),
             Facts(facts, copied=("report",)),
+            Chart((), chart_png is not None, "p99 latency over the whole run, incidents shaded"),
             _listed([_summary_line(one) for one in shown]),
         ],
     )
@@ -140,11 +162,46 @@ def compose_end(run: Run, summary: Mapping[str, Any], report: str, queued_wall_n
         subject=wording.printable(f"[soakd] run ended: {verdict}, {found} - {run.name}"),
         text=as_text(document),
         html=as_html(document),
+        chart_png=chart_png,
         at_wall_ns=queued_wall_ns,
         labels={"finding": "end", "plan": run.name, "run": run.id, "severity": "none"},
         begin_wall_ns=queued_wall_ns,
         end_wall_ns=queued_wall_ns + RESOLVE_AFTER_NS,
     )
+
+
+_FAMILIES = {"publish": "publish", "end_to_end": "end to end"}
+_QUANTILES = ("p50", "p99", "p99.9", "max")
+
+
+def _numbers(soak: Mapping[str, Any]) -> Numbers:
+    """Return the latencies of the soak as a table."""
+    latencies = soak.get("latency_seconds", {})
+    rows = [
+        (name, *(_amount(latencies[family].get(quantile)) for quantile in _QUANTILES))
+        for family, name in _FAMILIES.items()
+        if family in latencies
+    ]
+    note = f"Latency of the soak, {wording.span(soak['seconds'])}." if rows else ""
+    return Numbers(_QUANTILES, rows, note)
+
+
+def _amount(seconds: float | None) -> str:
+    return "-" if seconds is None else wording.amount(seconds, "seconds")
+
+
+def _rates(soak: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what was sent and received a second, and how much of it was acknowledged."""
+    rates = [
+        f"{soak[key]:,.0f}/s {verb}"
+        for key, verb in (("sent_per_second", "sent"), ("received_per_second", "received"))
+        if soak.get(key) is not None
+    ]
+    available = soak.get("availability")
+    if available is not None:
+        share = "100%" if available == 1.0 else wording.share_down(available, 3)
+        rates.append(f"{share} acknowledged")
+    return [("rate", ", ".join(rates))] if rates else []
 
 
 def _listed(lines: Sequence[str]) -> Points:

@@ -5,6 +5,7 @@ Mail programs drop style sheets, so every element of the HTML carries its own st
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ _FONT = (
 _MUTED = "color:#5f6b7a"
 _CELL = "padding:3px 14px 3px 0;vertical-align:top;text-align:left;overflow-wrap:anywhere"
 _NUMBER = "padding:3px 0 3px 14px;text-align:right;white-space:nowrap"
+_ADDRESS = re.compile(r"https?://[^\s<>\"']+")
 _FIXED = "font-family:ui-monospace,Menlo,Consolas,monospace;font-size:12px"
 
 
@@ -85,6 +87,7 @@ class Chart:
 
     lines: Sequence[str]
     is_drawn: bool
+    alternative: str = "latency chart"  # where images are not shown
 
 
 Block: TypeAlias = Paragraphs | Facts | Numbers | Points | Pairs | Chart
@@ -137,7 +140,8 @@ def _text_lines(block: Block, max_lines: int) -> list[str]:
                 for line in ([_key(key) + text] if key in copied else _fact(key, text))
             ]
         case Numbers(columns, rows, note):
-            table = [_row(["", *columns]), *map(_row, rows)] if rows else []
+            width = max([_KEY_COLUMNS - 2, *(len(name) for name, *_ in rows)])
+            table = [_row(one, width) for one in (["", *columns], *rows)] if rows else []
             return table + textwrap.wrap(note, COLUMNS)
         case Points():
             return _point_lines(block, max_lines)
@@ -158,9 +162,9 @@ def _fact(key: str, text: str) -> list[str]:
     )
 
 
-def _row(cells: Sequence[str]) -> str:
+def _row(cells: Sequence[str], width: int) -> str:
     name, *others = cells
-    return f"{name:<{_KEY_COLUMNS - 2}}" + "".join(f"{one:>{_CELL_COLUMNS}}" for one in others)
+    return f"{name:<{width}}" + "".join(f"{one:>{_CELL_COLUMNS}}" for one in others)
 
 
 def _point_lines(block: Points, max_lines: int) -> list[str]:
@@ -197,7 +201,7 @@ def _html_block(block: Block) -> str:
         case Facts(rows, copied):
             return _html_table(
                 f'<tr><th style="{_CELL};{_MUTED};font-weight:normal;white-space:nowrap">{_shown(key)}</th>'
-                f'<td style="{_CELL}{";" + _FIXED if key in copied else ""}">{_shown(text)}</td></tr>'
+                f'<td style="{_CELL}{";" + _FIXED if key in copied else ""}">{_linked(text)}</td></tr>'
                 for key, text in rows
             )
         case Numbers():
@@ -254,7 +258,7 @@ def _html_pairs(block: Pairs) -> str:
 def _html_chart(block: Chart) -> str:
     if block.is_drawn:
         return (
-            f'<p style="margin:12px 0"><img src="{CHART_URL}" alt="latency chart"'
+            f'<p style="margin:12px 0"><img src="{CHART_URL}" alt="{_shown(block.alternative)}"'
             f' width="{CHART_PIXELS}" style="max-width:100%;height:auto"></p>'
         )
     text = "\n".join(map(_shown, block.lines))
@@ -265,6 +269,14 @@ def _html_list(heading: str, items: str, left_out: int) -> str:
     items += "".join(f'<li style="{_MUTED}">{line.strip()}</li>' for line in _more(left_out))
     points = f'<ul style="margin:4px 0 12px;padding-left:20px">{items}</ul>' if items else ""
     return f'<p style="margin:12px 0 0;font-weight:bold">{heading}</p>\n{points}'
+
+
+def _linked(text: str) -> str:
+    """Return a text, as a link if it is a web address."""
+    shown = _shown(text)
+    if not _ADDRESS.fullmatch(text):
+        return shown
+    return f'<a href="{escape(text)}" style="color:#0b57d0">{shown}</a>'
 
 
 def _shown(text: str) -> str:

@@ -15,6 +15,7 @@ from soak.app.check import run_check, without_client_logs
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, PlanError, SoakError
 from soak.core.plan import text
+from soak.core.wording import amount
 from soak.runtime.context import connect
 
 KINDS = ("kafka", "redpanda", "pulsar")
@@ -23,6 +24,13 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 PASSWORD = "SOAK_KAFKA_PASSWORD"  # noqa: S105  # the name of a variable
 _COPIES = 3  # of each partition, where the cluster has so many brokers
 _PARTITIONS_A_BROKER = 4
+_BYTES_A_SECOND = 1000 * 1024  # of the load below
+_RUN_SECONDS, _LIMIT_SECONDS = (
+    20 * 60,
+    9 * 60,
+)  # with the warm-up; until the topic is as large as it may be
+_CHECK_SECONDS = 5 * 60  # Kafka's default: so long may segments beyond the limit stay
+_SEGMENTS = 4  # of each partition at its limit
 _DEFAULT_BROKERS = 3
 _SASL = "SASL_"
 
@@ -39,9 +47,9 @@ ${settings}load:
   message_size: 1KiB
 phases:
   warm_up: 5min # recorded and not judged
-  soak: 36h # try it first with: soak run --duration 10min $file
+  soak: 15min # a first look; wear of drives and their garbage collection take 24h to 36h
 objectives: # each breach is reported; adapt them to what your users need
-  - p99 publish <= 100ms for 99% of minutes
+  - p99 publish <= 100ms for 90% of minutes
   - 99.9% of messages acknowledged within 1s
 probes: # what else is sampled each second, to name a cause
   host: {}
@@ -52,10 +60,11 @@ detection:
     level_shift: {}
 $sinks""")
 
-_SETTINGS = """\
-  settings: # by their real names
-    retention.bytes: 1000000000 # of each partition: is reached in the run, so deletions are judged, too
-"""
+_SETTINGS = Template("""\
+  settings: # by their real names; for a long soak those of your own topics
+    retention.bytes: $retention # of each partition: reached after 9 minutes, so deletions are judged, too
+    segment.bytes: $segment # what is deleted at once
+""")
 _PROBES = """\
   round_trip: {}
   retention_kafka: {directory: null}
@@ -117,11 +126,12 @@ def init(path: Path, answers: Answers) -> None:
     except OSError as error:
         raise SoakError(f"cannot write {path}: {error.strerror}") from error
     print(f"{path} is written for {brokers} brokers{', as none answered' if is_guess else ''}.")
+    print(_size_text(answers, brokers))
     if answers.security.startswith(_SASL):
         print(f"The password is read from the environment variable {PASSWORD}.")
     print()
     run_check(path, False, "", "", False, None)
-    print(f"\nTry it: soak run --duration 10min {path}\nAnd then: soak run {path}")
+    print(f"\nNext: soak run {path}")
 
 
 def ask(given: Answers) -> Answers:
@@ -163,7 +173,7 @@ def _with_mail(answers: Answers) -> Answers:
 
 def plan_text(path: Path, answers: Answers, brokers: int) -> str:
     """Return the plan for a cluster of so many brokers."""
-    copies = min(_COPIES, brokers)
+    copies, partitions = min(_COPIES, brokers), _PARTITIONS_A_BROKER * brokers
     sinks = (
         _MAIL.substitute(
             to=_quoted(answers.mail_to), host=_quoted(answers.mail_host or "localhost")
@@ -176,13 +186,34 @@ def plan_text(path: Path, answers: Answers, brokers: int) -> str:
         name=_quoted(_name(path)),
         file=path,
         broker="\n".join(f"  {line}" for line in _broker(answers)),
-        partitions=_PARTITIONS_A_BROKER * brokers,
+        partitions=partitions,
         partitions_why=f"{_PARTITIONS_A_BROKER} a broker",
         replication=copies,
         replication_why="the brokers that answered" if copies < _COPIES else "as in production",
-        settings="" if is_pulsar else _SETTINGS,
+        settings="" if is_pulsar else _SETTINGS.substitute(_retention(partitions)),
         probes="" if is_pulsar else _PROBES,
         sinks=sinks,
+    )
+
+
+def _retention(partitions: int) -> dict[str, int]:
+    """Return the limits of a partition, whole MiB, as segments below one are refused by some brokers."""
+    segment = -(-_BYTES_A_SECOND * _LIMIT_SECONDS // (partitions * _SEGMENTS * 2**20)) * 2**20
+    return {"retention": segment * _SEGMENTS, "segment": segment}
+
+
+def _size_text(answers: Answers, brokers: int) -> str:
+    """Return what the first run writes, and what the cluster holds of it at most."""
+    copies, partitions = min(_COPIES, brokers), _PARTITIONS_A_BROKER * brokers
+    written = _BYTES_A_SECOND * _RUN_SECONDS
+    held = written
+    if answers.kind != "pulsar":
+        limits = _retention(partitions)
+        within = partitions * (limits["retention"] + limits["segment"])
+        held = min(written, within + _BYTES_A_SECOND * _CHECK_SECONDS)
+    return (
+        f"A run takes {_RUN_SECONDS // 60} minutes and writes {amount(written, 'bytes')} a copy; all brokers"
+        f" together hold at most {amount(held * copies, 'bytes')} of it, until `soak clean`."
     )
 
 

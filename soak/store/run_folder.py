@@ -112,6 +112,11 @@ class RunFolder:
         return self.path / "report" / "summary.json"
 
     @property
+    def overview(self) -> Path:
+        """Return what the chart of the mail about the run's end shows."""
+        return self.path / "report" / "overview.json"
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 

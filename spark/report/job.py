@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import logging
@@ -39,7 +40,7 @@ from spark.cluster.master import Cluster
 from spark.cluster.session import build_session
 from spark.report.interactive import page_data
 from spark.report.page import Page, broker_names, headline, shown_name
-from spark.report.summary import EXIT_CODE, summary, verdict
+from spark.report.summary import EXIT_CODE, overview, summary, verdict
 from spark.streaming.attribution import step_config
 
 ASSETS = Path(__file__).parent / "assets"
@@ -48,7 +49,7 @@ _QUEUE_BACKOFF = Backoff()  # 15 s in all
 NEWS_NS = 86_400 * SECOND_NS
 """The end of a run that lies further back is not news."""
 
-_OF_END = ("verdict", "headline", "objectives", "audit", "coverage")
+_OF_END = ("verdict", "headline", "objectives", "audit", "coverage", "soak")
 _OF_FINDING = ("is_about_cluster", "found", "state", "at", "cause", "suspect", "what")
 _LOG = logging.getLogger(__name__)
 
@@ -114,6 +115,10 @@ def _end_summary(folder: RunFolder) -> str:
     kept = {name: summary[name] for name in _OF_END if name in summary}
     findings = [one for one in summary["findings"] if one["is_about_cluster"]]
     kept["findings"] = [{name: one.get(name) for name in _OF_FINDING} for one in findings]
+    with contextlib.suppress(
+        OSError, ValueError
+    ):  # of a report by a program of before there is none
+        kept["overview"] = json_text.loads(folder.overview.read_text(encoding="utf-8"))
     return json.dumps(kept)
 
 
@@ -125,7 +130,7 @@ def write(
     unread: Sequence[Gap] = (),
     each: Each = each_here,
 ) -> int:
-    """Judge a timeline and write both files; return the exit code. What takes long is done by `each`.
+    """Judge a timeline and write its files; return the exit code. What takes long is done by `each`.
 
     What was `declared` to have been injected is asked for when all is judged, and goes on the page alone.
 
@@ -158,6 +163,7 @@ def write(
         page = replace(page, drill=declared(timeline.folder))
     try:
         write_atomically(timeline.folder.report, html(page))
+        write_atomically(timeline.folder.overview, json.dumps(overview(timeline, judged)) + "\n")
         write_atomically(timeline.folder.summary, text)
     except OSError as error:
         raise RunFolderError(f"cannot write {error.filename}: {error.strerror}") from error

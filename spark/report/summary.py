@@ -249,3 +249,38 @@ def _numbers(numbers: Mapping[str, float | int | str]) -> dict[str, object]:
 def _finite(value: float) -> float | None:
     """Return the value, or None where it is no number: JSON knows neither NaN nor infinity."""
     return value if math.isfinite(value) else None
+
+
+MOST_POINTS = 240
+"""A chart in a mail is a few hundred pixels wide."""
+
+
+def overview(timeline: Timeline, judged: Sequence[Judged]) -> dict[str, object]:
+    """Return the highest p99 of all clients over the whole run, and its incidents, for the chart of a mail.
+
+    `k` is the first second of each stretch of `step_seconds`; a value is None where nothing was measured.
+    """
+    length = max(1, -(-timeline.end_k // MOST_POINTS))
+    edges = np.arange(0, timeline.end_k, length)
+    lines: dict[str, list[float | None]] = {}
+    for family in ("publish", "end_to_end"):
+        column = f'{family}_latency_seconds{{quantile="0.99"}}'
+        highest = np.full(edges.size, -np.inf)
+        for source in timeline.seconds:
+            k, values = timeline.series.get(series_name(source, column), (_NO_SECONDS, _NO_VALUES))
+            is_within = (k >= 0) & (k < timeline.end_k)
+            np.maximum.at(highest, k[is_within] // length, values[is_within])
+        lines[family] = [_finite(float(value)) for value in highest]
+    shown = [
+        one for one in judged if one.finding.is_about_cluster and one.finding.state != "warning"
+    ]
+    return {
+        "start_wall_ns": timeline.run.start_wall_ns,
+        "step_seconds": length,
+        "k": edges.tolist(),
+        "p99_seconds": lines,
+        "incidents": [list(span_of(timeline, one)) for one in shown],
+    }
+
+
+_NO_SECONDS, _NO_VALUES = np.empty(0, np.int64), np.empty(0)

@@ -169,11 +169,14 @@ class Alerts:
     digest: str = ""  # when, as cron in UTC; empty: none
     maintenance: tuple[Maintenance, ...] = ()
     runbook_url: str = "docs/reference/causes.md"  # a page with a heading for each cause
+    report_url: str = ""  # where people find reports; empty: messages name the command
 
     def __post_init__(self) -> None:
         check_between(self, "max_per_hour", 1, 10_000)
         if not self.runbook_url.isprintable() or {" ", "#"} & set(self.runbook_url):
             raise ValueError("runbook_url must have no blanks and no '#': the cause follows it")
+        if self.report_url and not _WEB_ADDRESS.fullmatch(self.report_url):
+            raise ValueError("report_url must be an address such as http://host:8000/{run}/")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -185,6 +188,7 @@ class AlertingPlan:
     alerts: Alerts = field(default_factory=Alerts)
 
 
+_WEB_ADDRESS = re.compile(r"https?://[^\s<>\"']+")
 MAX_PARTITIONS = 100_000
 MIN_DIRTY_BYTES = 2**20  # one or two writes of a broker
 MIN_WRITE_RATE = 2**20  # bytes a second; pending writes on a slower drive would block its removal

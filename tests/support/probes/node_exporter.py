@@ -41,10 +41,17 @@ def node_exporter(folder: Path, options: Sequence[str] = ()) -> Iterator[tuple[s
 @contextmanager
 def prometheus_server(folder: Path, scraped_url: str) -> Iterator[str]:
     """Yield the address of a server that scrapes a page once a second."""
-    address = f"127.0.0.1:{free_ports(1)[0]}"
     target = scraped_url.removeprefix("http://").removesuffix("/metrics")
+    with prometheus_with(folder, _SCRAPED.format(target=target)) as url:
+        yield url
+
+
+@contextmanager
+def prometheus_with(folder: Path, config_text: str) -> Iterator[str]:
+    """Yield the address of a server with this configuration."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     config = folder / "prometheus.yml"
-    config.write_text(_SCRAPED.format(target=target))
+    config.write_text(config_text)
     argv = [
         str(PROMETHEUS),
         f"--config.file={config}",

@@ -56,6 +56,16 @@ def ended_world(path: Path) -> AlertWorld:
             }
         ],
         "audit": {"lost": 0},
+        "soak": {
+            "seconds": 129_000,
+            "sent_per_second": 50_000.0,
+            "received_per_second": None,
+            "availability": 0.99999,
+            "latency_seconds": {
+                "publish": {"p50": 0.0023, "p99": 0.6, "p99.9": 3.5, "max": 26.0},
+                "end_to_end": {"p50": None, "p99": None, "p99.9": None, "max": None},
+            },
+        },
         "coverage": {"seconds": 129_600, "ratio": 0.9999},
     }
     world.folder.summary.write_text(json.dumps(body))
@@ -80,6 +90,33 @@ def test_it_lists_what_only_the_offline_analysis_found_and_is_sent_once(tmp_path
     assert "covered   99.99% of 36 h" in message.text
     lines = [one for one in message.text.splitlines() if not one.startswith("report")]
     assert max(map(len, lines)) <= COLUMNS
+
+
+def test_it_is_the_head_of_the_report_with_numbers_a_chart_and_a_link(tmp_path: Path) -> None:
+    """The mail is complete where images are not shown: the chart repeats what the text says."""
+    world = ended_world(tmp_path)
+    world.change_plan(
+        f"{SINKS}\nalerts: {{report_url: 'https://soak.example.org/{{run}}/?a=1&b=2'}}"
+    )
+    overview = {
+        "start_wall_ns": world.clock.wall_ns(),
+        "step_seconds": 600,
+        "k": [0, 600, 1200],
+        "p99_seconds": {"publish": [0.004, 0.06, None], "end_to_end": [None, None, None]},
+        "incidents": [[600, 1200]],
+    }
+    world.folder.overview.write_text(json.dumps(overview))
+    queue_end(world.folder, world.clock)
+    world.daemon().deliver()
+
+    (message,) = world.sink.messages
+    assert (message.chart_png or b"").startswith(b"\x89PNG")
+    assert "publish        2.3 ms     600 ms      3.5 s       26 s\n" in message.text
+    assert "end to end          -          -          -          -\n" in message.text
+    assert "rate      50,000/s sent, 99.999% acknowledged" in message.text
+    link = f"https://soak.example.org/{RUN}/?a=1&amp;b=2"
+    assert f'<a href="{link}"' in (message.html or "")
+    assert 'alt="p99 latency over the whole run, incidents shaded"' in (message.html or "")
 
 
 def test_it_is_queued_again_while_another_process_has_the_findings(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from soak.app.first_plan import PASSWORD, Answers, ask, init, plan_text
-from soak.core.errors import PlanError
+from soak.core.errors import PlanError, SoakError
 from soak.core.plan import text
 from soak.core.plan.plan import Plan
 
@@ -28,11 +28,11 @@ def plan(answers: Answers, brokers: int = 3, path: Path = Path("my-soak.yaml")) 
     "answers",
     [KAFKA, replace(KAFKA, kind="redpanda"), SASL, PULSAR, replace(KAFKA, mail_to="a@b.c")],
 )
-def test_what_it_writes_is_a_plan_of_36_hours(answers: Answers) -> None:
+def test_what_it_writes_is_a_plan_of_15_minutes(answers: Answers) -> None:
     found = plan(answers)
 
     assert (found.broker_kind, found.name) == (answers.kind, "my-soak")
-    assert found.phases.soak == 36 * 3600 * 10**9
+    assert found.phases.soak == 15 * 60 * 10**9
     assert list(found.sinks) == (["mail"] if answers.mail_to else [])
 
 
@@ -43,6 +43,31 @@ def test_partitions_and_copies_follow_the_number_of_brokers(
     topic = plan(KAFKA, brokers).topic
 
     assert (topic.partitions, topic.replication) == (partitions, copies)
+
+
+@pytest.mark.parametrize(("brokers", "segment"), [(1, 33), (3, 11), (9, 4), (200, 1)])
+def test_retention_is_set_and_reached_within_the_run(brokers: int, segment: int) -> None:
+    """In whole MiB: some brokers refuse segments below one."""
+    settings = plan(KAFKA, brokers).topic.settings
+
+    assert settings == {
+        "retention.bytes": str(4 * segment * 2**20),
+        "segment.bytes": str(segment * 2**20),
+    }
+
+
+def test_what_the_brokers_will_hold_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No broker answers here, so the check fails after it."""
+    path = tmp_path / "my-soak.yaml"
+    with pytest.raises(SoakError):
+        init(path, replace(KAFKA, servers="127.0.0.1:1"))
+
+    assert path.exists()
+    assert "is written for 3 brokers, as none answered.\nA run takes 20 minutes and writes" in (
+        capsys.readouterr().out
+    )
 
 
 def test_a_password_is_a_reference_and_never_asked_for() -> None:
