@@ -65,10 +65,8 @@ _SETTINGS = Template("""\
     retention.bytes: $retention # of each partition: reached after 9 minutes, so deletions are judged, too
     segment.bytes: $segment # what is deleted at once
 """)
-_PROBES = """\
-  round_trip: {}
-  retention_kafka: {directory: null}
-"""
+_ROUND_TRIP = "  round_trip: {}\n"  # asks brokers before a login, in plain text
+_RETENTION = "  retention_kafka: {directory: null}\n"
 _MAIL = Template("""\
 sinks:
   mail:
@@ -191,9 +189,16 @@ def plan_text(path: Path, answers: Answers, brokers: int) -> str:
         replication=copies,
         replication_why="the brokers that answered" if copies < _COPIES else "as in production",
         settings="" if is_pulsar else _SETTINGS.substitute(_retention(partitions)),
-        probes="" if is_pulsar else _PROBES,
+        probes=_probes(answers),
         sinks=sinks,
     )
+
+
+def _probes(answers: Answers) -> str:
+    """Return the lines of the probes that ask the brokers."""
+    if answers.kind == "pulsar":
+        return ""
+    return _RETENTION if answers.security != SECURITY[0] else _ROUND_TRIP + _RETENTION
 
 
 def _retention(partitions: int) -> dict[str, int]:

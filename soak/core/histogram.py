@@ -16,7 +16,7 @@ import numpy as np
 from hdrh.histogram import HdrHistogram
 from numpy.typing import NDArray
 
-from soak.core.model import THRESHOLDS_SECONDS
+from soak.core.model import THRESHOLDS_SECONDS, Distribution
 
 LOWEST_US = 1
 HIGHEST_US = 3_600_000_000
@@ -99,18 +99,15 @@ class Histogram:
         cells = np.searchsorted(_CELL_LOW, thresholds_us.round(3), side="left")
         return [int(count) + self.overflow for count in tail[cells]]
 
-    def counts_by_threshold(self) -> list[int]:
-        """Return how many values lie below the first fixed threshold, between two, and at or above the last.
+    def distribution(self) -> Distribution:
+        """Return the counts by the fixed thresholds, and the sum to 0.1 %.
 
-        These are one more than there are thresholds; negative values are left out.
+        Negative values are left out of both; an overflow counts as the maximum.
         """
         counts: list[int] = np.add.reduceat(self._counts, _FIRST_CELLS).tolist()
         counts[-1] += self.overflow
-        return counts
-
-    def sum_seconds(self) -> float:
-        """Return the sum of the values to 0.1 %, without negative ones; an overflow counts as the maximum."""
-        return float(self._counts @ _CELL_MIDDLE) + self.overflow * self.max_ns / 1e9
+        seconds = float(self._counts @ _CELL_MIDDLE) + self.overflow * self.max_ns / 1e9
+        return Distribution(counts, seconds)
 
     def encode(self) -> str:
         """Return HdrHistogram V2 in base64, values in us, without the overflow, which is a separate count."""

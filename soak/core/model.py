@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -22,6 +22,13 @@ THRESHOLDS_SECONDS: tuple[float, ...] = tuple(
 )
 """Fixed thresholds of latency from 100 us to 100 s, eight per decade: counts above them are columns of their
 own, and the ends of the buckets of all histograms on metrics pages."""
+
+
+class Distribution(NamedTuple):
+    """How many latencies lie below the first threshold, between two, and at or above the last; their sum."""
+
+    counts: Sequence[int]  # one more than `THRESHOLDS_SECONDS`
+    seconds: float
 
 
 class Column(NamedTuple):

@@ -11,7 +11,7 @@ from soak.core.journal_format import columns_line
 from soak.core.model import Column, Event, Record, Span
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.service.metrics import Histograms, Samples
+from soak.service.metrics import Distributions, Samples
 
 LOG = logging.getLogger("soak.runtime.recorder")
 
@@ -41,7 +41,7 @@ class Recorder:
         writer: Journal,
         grid: Grid,
         clock: Clock,
-        show: Callable[[Samples, Histograms], None] = lambda _, __: None,
+        show: Callable[[Samples, Distributions], None] = lambda _, __: None,
     ) -> None:
         self._writer = writer
         self._show = show
@@ -67,7 +67,7 @@ class Recorder:
         samples: Samples,
         *,
         histograms: Mapping[str, str] | None = None,
-        distributions: Histograms | None = None,
+        distributions: Distributions | None = None,
         acknowledged: Mapping[str, tuple[Span, ...]] | None = None,
         received: Mapping[str, tuple[Span, ...]] | None = None,
         sent_next: Mapping[str, int] | None = None,
@@ -76,7 +76,7 @@ class Recorder:
     ) -> None:
         """Write the measurements of interval k; the columns may change from call to call.
 
-        `distributions` are the `histograms` before they were encoded, for the metrics page.
+        `distributions` are those of the `histograms`, for the metrics page.
         """
         now_ns = self._clock.mono_ns()
         columns = tuple(column for column, _ in samples)

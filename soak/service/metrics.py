@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from soak.core.model import THRESHOLDS_SECONDS, Column
+from soak.core.model import THRESHOLDS_SECONDS, Column, Distribution
 from soak.core.plan.plan import Metrics
 from soak.core.ports import Clock
 from soak.core.series import Labels, parse_series
@@ -36,27 +36,8 @@ MAX_SERIES = 10_000
 Samples = Sequence[tuple[Column, float]]
 
 
-class Distribution(Protocol):
-    """A histogram of one second, see `soak.core.histogram`, which needs numpy: the probe daemon has none."""
-
-    def counts_by_threshold(self) -> list[int]: ...
-    def sum_seconds(self) -> float: ...
-
-
-Histograms = Mapping[str, Distribution]
-"""Histograms of one second by the names of their columns, without the label of the quantile."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Total:
-    """A histogram since the daemon's start: counts between the fixed thresholds, and the sum of values."""
-
-    counts: tuple[int, ...] = (0,) * (len(THRESHOLDS_SECONDS) + 1)
-    seconds: float = 0.0
-
-    def with_second(self, histogram: Distribution) -> _Total:
-        counts = map(sum, zip(self.counts, histogram.counts_by_threshold(), strict=True))
-        return _Total(tuple(counts), self.seconds + histogram.sum_seconds())
+Distributions = Mapping[str, Distribution]
+"""Latencies of one second by the names of their columns, without the label of the quantile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +46,7 @@ class _State:
 
     samples: Samples = ()
     sums: Mapping[Column, float] = field(default_factory=dict)
-    totals: Mapping[str, _Total] = field(default_factory=dict)
+    totals: Mapping[str, Distribution] = field(default_factory=dict)
     at_ns: int = 0
 
 
@@ -77,7 +58,7 @@ class MetricsPage:
         self.labels = dict(labels)
         self._state = _State()
 
-    def show(self, samples: Samples, histograms: Histograms | None = None) -> None:
+    def show(self, samples: Samples, distributions: Distributions | None = None) -> None:
         """Take in what was measured in one second."""
         last = self._state
         sums = dict(last.sums) if len(last.sums) <= MAX_SERIES else {}
@@ -86,8 +67,8 @@ class MetricsPage:
             if shown is not None and shown.kind == "sum" and not math.isnan(value):
                 sums[column] = sums.get(column, 0.0) + value
         found = dict(last.totals) if len(last.totals) <= MAX_SERIES else {}
-        for name, histogram in (histograms or {}).items():
-            found[name] = found.get(name, _NOTHING).with_second(histogram)
+        for name, second in (distributions or {}).items():
+            found[name] = _added(found.get(name, _NOTHING), second)
         self._state = _State(samples, sums, found, self._clock.wall_ns())
 
     def collect(self) -> Iterator[Metric]:
@@ -129,12 +110,17 @@ class MetricsPage:
         yield from families.values()
 
 
-_NOTHING = _Total()
+_NOTHING = Distribution((0,) * (len(THRESHOLDS_SECONDS) + 1), 0.0)
 _BUCKETS = (*(f"{threshold:g}" for threshold in THRESHOLDS_SECONDS), "+Inf")
 """The upper ends of all buckets of all daemons and runs, so that their histograms can be added."""
 
 
-def _add_histogram(family: Metric, labels: dict[str, str], total: _Total) -> None:
+def _added(one: Distribution, other: Distribution) -> Distribution:
+    counts = tuple(map(sum, zip(one.counts, other.counts, strict=True)))
+    return Distribution(counts, one.seconds + other.seconds)
+
+
+def _add_histogram(family: Metric, labels: dict[str, str], total: Distribution) -> None:
     counts = list(accumulate(total.counts))
     for upper, count in zip(_BUCKETS, counts, strict=True):
         family.add_sample(f"{family.name}_bucket", {**labels, "le": upper}, float(count))

@@ -209,15 +209,15 @@ class ConsumerLoop:
             *self._throttling.columns(k),
         ]
         yield
-        encoded, histograms = {}, interval.histograms()
-        for name, histogram in histograms.items():
-            encoded[name] = histogram.encode()
+        encoded, distributions = {}, {}
+        for name, histogram in interval.histograms().items():
+            encoded[name], distributions[name] = histogram.encode(), histogram.distribution()
             yield
         self._context.recorder.append(
             k,
             samples,
             histograms=encoded,
-            distributions=histograms,
+            distributions=distributions,
             received=spans,
             events=events,
             validity={"reason": interval.reason()},

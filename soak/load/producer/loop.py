@@ -362,9 +362,9 @@ class ProducerLoop:
         """Write a record in pieces: at once it would delay sends and acknowledgements by milliseconds."""
         samples = [*interval.samples(*state), *self._throttling.columns(k)]
         yield
-        encoded, histograms = {}, interval.histograms()
-        for name, histogram in histograms.items():
-            encoded[name] = histogram.encode()
+        encoded, distributions = {}, {}
+        for name, histogram in interval.histograms().items():
+            encoded[name], distributions[name] = histogram.encode(), histogram.distribution()
             yield
         acknowledged = interval.acknowledged()
         yield
@@ -373,7 +373,7 @@ class ProducerLoop:
             k,
             samples,
             histograms=encoded,
-            distributions=histograms,
+            distributions=distributions,
             acknowledged=acknowledged,
             sent_next=interval.sent_next(changed),
             events=interval.failures(at_ns, since_ns),

@@ -70,6 +70,15 @@ def test_what_the_brokers_will_hold_is_said(
     )
 
 
+@pytest.mark.parametrize(
+    ("answers", "probes"),
+    [(KAFKA, {"round_trip", "retention_kafka"}), (SASL, {"retention_kafka"}), (PULSAR, set())],
+)
+def test_brokers_are_asked_by_the_probes_that_can(answers: Answers, probes: set[str]) -> None:
+    """Round trips are measured before a login, so a cluster with security has none."""
+    assert set(plan(answers).probes) == {"host", "pressure"} | probes
+
+
 def test_a_password_is_a_reference_and_never_asked_for() -> None:
     assert plan(SASL).broker_config.common == {
         "security.protocol": "SASL_SSL",

@@ -17,7 +17,7 @@ from soak.core.units import SECOND_NS
 from soak.load.producer.loop import is_first_start
 from soak.runtime.context import Context
 from soak.runtime.recorder import Recorder
-from soak.service.metrics import Histograms, Samples
+from soak.service.metrics import Distributions, Samples
 from soak.store.run_folder import copy_profile
 from tests.support.fakes import FakeClock, FakeProducer
 from tests.support.load.load_loops import context_of, producer_loop, records_of
@@ -82,7 +82,7 @@ def test_a_record_is_written_between_sends_and_counts_only_its_own_second(tmp_pa
     clock, written = FakeClock(), list[tuple[float, int]]()
     context, producer = context_at(tmp_path, clock), FakeProducer(clock)
 
-    def show(samples: Samples, _: Histograms) -> None:
+    def show(samples: Samples, _: Distributions) -> None:
         values = {column.name: value for column, value in samples}
         written.append((values["sent_messages"], len(producer.payloads)))
 

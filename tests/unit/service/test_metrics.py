@@ -15,7 +15,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from soak.core.histogram import Histogram
-from soak.core.model import Column
+from soak.core.model import Column, Distribution
 from soak.core.plan.plan import Metrics
 from soak.core.series import column_name
 from soak.service.metrics import MAX_SERIES, MetricsPage, publish
@@ -37,10 +37,10 @@ def page_of(*samples: tuple[Column, float]) -> MetricsPage:
     return page
 
 
-def histogram_of(*seconds: float) -> Histogram:
+def distribution_of(*seconds: float) -> Distribution:
     found = Histogram()
     found.record_ns(np.array([round(one * 1e9) for one in seconds], dtype=np.int64))
-    return found
+    return found.distribution()
 
 
 def values_of(page: MetricsPage) -> dict[str, float]:
@@ -179,7 +179,7 @@ def test_latencies_are_a_histogram_of_all_seconds() -> None:
     page = page_of()
     p99 = Column("publish_latency_seconds", (("quantile", "0.99"),), "seconds")
     for latencies in ((0.002, 0.5), (0.0005, 4000.0, -1.0)):
-        page.show([(p99, 1.0)], {"publish_latency_seconds": histogram_of(*latencies)})
+        page.show([(p99, 1.0)], {"publish_latency_seconds": distribution_of(*latencies)})
 
     values = values_of(page)
     assert values['soak_publish_latency_seconds_bucket{le="0.001"}'] == 1
@@ -195,7 +195,7 @@ def test_a_leaders_latencies_have_a_name_of_their_own() -> None:
     """A sum over one name would count each message twice."""
     page = page_of()
     name = Column("publish_latency_seconds", (("leader", "2"),)).name
-    page.show([], {name: histogram_of(0.01)})
+    page.show([], {name: distribution_of(0.01)})
 
     values = values_of(page)
     assert values['soak_publish_latency_by_leader_seconds_count{leader="2"}'] == 1

@@ -21,6 +21,7 @@ from spark.batch.coverage import coverage, judged_seconds
 from spark.batch.digest import digest
 from spark.batch.timeline import assemble
 from spark.report import job as report
+from spark.report.summary import MOST_POINTS
 from spark.sources.offsets import newest
 from tests.support.spark.report_run import as_planned, read, summary, timeline
 from tests.support.spark.synthetic_run import PRODUCER, START_WALL_NS, Shape, write_synthetic_run
@@ -35,6 +36,23 @@ def test_gaps_are_named_with_their_source_and_too_many_make_it_inconclusive(tmp_
     (gap,) = coverage(few).gaps
     assert (gap.source, gap.from_k, gap.to_k) == (PRODUCER, 50, 53)
     assert (report.write(few, [], None), report.write(many, [], None)) == (0, 4)
+
+
+def test_the_chart_of_the_last_mail_has_gaps_and_incidents(tmp_path: Path) -> None:
+    """At most 240 points, each the highest p99 of all clients in its seconds."""
+    found = timeline(tmp_path, Shape(gaps=((PRODUCER, range(50, 53)),)))
+
+    report.write(found, [], None)
+
+    body = json.loads(found.folder.overview.read_text())
+    (incident,) = summary(found.folder)["findings"]
+    ((first, end),) = body["incidents"]
+    publish = body["p99_seconds"]["publish"]
+    assert len(body["k"]) == len(publish) <= MOST_POINTS
+    nothing = [k for k, value in zip(body["k"], publish, strict=True) if value is None]
+    assert [k for k in nothing if k < found.soak[1]] == [50, 51, 52]
+    assert (end - first, body["start_wall_ns"]) == (incident["seconds"], START_WALL_NS)
+    assert publish[first + 1] > 5 * publish[first - 2]
 
 
 def test_a_share_of_almost_all_is_not_all(tmp_path: Path) -> None:
