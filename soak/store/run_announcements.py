@@ -102,8 +102,8 @@ def parse_announcement(text: bytes) -> Announcement:
     """
     if len(text) > MAX_ANNOUNCEMENT_BYTES:
         raise ValueError(f"an announcement of {len(text):,} bytes")
-    body = json_text.loads(text)
     try:
+        body = json_text.loads(text)
         fields = {
             key: body[_KEY_ON_TOPIC.get(key, key)]
             for key in Announcement.__slots__

@@ -50,7 +50,7 @@ def test_idle_connections_cost_few_descriptors_and_no_scrape(port: int) -> None:
         descriptors = descriptors_open() - before - IDLE
         threads = sum(one.name.startswith("Thread-") for one in threading.enumerate())
 
-    assert "sent_messages 23.0" in text
+    assert "soak_sent_messages_total 23.0" in text
     assert descriptors <= 2 * MAX_CONNECTIONS
     assert threads <= 4 * MAX_CONNECTIONS + 2  # each has one that watches the time
 
@@ -83,7 +83,7 @@ def test_a_request_without_an_end_is_closed(port: int, data: bytes) -> None:
         for _ in range(1000):
             client.sendall(data)
 
-    assert "sent_messages 23.0" in scraped(port)
+    assert "soak_sent_messages_total 23.0" in scraped(port)
 
 
 def test_any_request_leaves_the_page_as_it_is(port: int, capfd: pytest.CaptureFixture[str]) -> None:
@@ -114,5 +114,5 @@ def test_any_request_leaves_the_page_as_it_is(port: int, capfd: pytest.CaptureFi
             while client.recv(65536):
                 pass
 
-    assert "sent_messages 23.0" in scraped(port)
+    assert "soak_sent_messages_total 23.0" in scraped(port)
     assert capfd.readouterr().err == ""

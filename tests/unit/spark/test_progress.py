@@ -74,6 +74,8 @@ def test_the_page_says_how_fast_the_query_is_how_far_behind_and_how_large(
         "detect_state_bytes": 700,
         "detect_state_written_bytes": 80,
         "detect_attribution_failures_total": 2,
+        "detect_damaged_lines_total": 1,
+        "detect_set_aside_records_total": 0,
     }
 
 
