@@ -482,16 +482,19 @@ def _part(text: str, title: str) -> str:
 
 def drill_page() -> str:
     """Return a row for each drill that ships."""
+    folder = ROOT / "configs" / "drills"
     rows = []
-    for path in sorted((ROOT / "configs" / "drills").glob("*.yaml")):
+    for path in sorted(folder.glob("*.yaml")):
         one = yaml.safe_load(path.read_text())
-        given = one.get("fault")
-        kind = given if isinstance(given, str) else (given or {}).get("kind", "-")
+        lab = yaml.safe_load((folder / one["plan"]).read_text()).get("lab") or {}
+        fault = one.get("fault") or {}
         cause = one.get("expect", {}).get("cause", "")
+        needs = "root, FUSE" if lab.get("drive") else "-"
+        about = one["description"].removesuffix(".")
         rows.append(
-            (code(path.stem), one["description"].removesuffix("."), code(kind), code(cause))
+            (code(path.stem), about, code(fault.get("kind", "")) or "-", code(cause), needs)
         )
-    return table(("drill", "what happens", "fault", "expected cause"), rows)
+    return table(("drill", "what happens", "fault", "expected cause", "needs"), rows)
 
 
 def shipped_page() -> str:
