@@ -67,6 +67,30 @@ def test_a_page_calls_soak_as_it_can_be_called(page: Path, soak: Any) -> None:
     assert {call: word for call, word in found.items() if word} == {}
 
 
+def quoted_in_code() -> dict[str, str]:
+    """Return what the code and the comments of plans quote as a command, with its file."""
+    found = {}
+    for package in ("soak", "probes", "spark", "detectors", "configs", "systemd"):
+        for path in sorted((ROOT / package).rglob("*")):
+            if path.suffix in {".py", ".yaml", ".service", ".toml"}:
+                for line in _INLINE.findall(path.read_text()):
+                    found[" ".join(line.split())] = str(path.relative_to(ROOT))
+    return found
+
+
+def test_messages_comments_and_docstrings_name_commands_that_exist(soak: Any) -> None:
+    """People read them in a mail, a log, or a plan; `{...}` stands for a value."""
+    wrong = {}
+    for line, place in quoted_in_code().items():
+        words = re.sub(r"\{[^}]*\}?", "X", line).replace('"', "").replace("'", "").split()
+        if words[0] != "X" and words[0].isalpha() and line not in main.renamed():
+            refused = refusal(soak, words)
+            if refused:
+                wrong[f"{place}: soak {line}"] = refused
+
+    assert wrong == {}
+
+
 def makes(text: str) -> set[str]:
     """Return the targets that a page calls: in its blocks at the start of a line, elsewhere quoted."""
     return {*_MAKE_LINE.findall(blocks(text)), *_MAKE_INLINE.findall(_BLOCK.sub("", text))}
