@@ -258,6 +258,27 @@ def test_every_metric_of_the_reference_is_in_the_code() -> None:
     assert sorted(name for name in named if not is_known(name)) == []
 
 
+# --- summary.json
+
+
+def summary_keys() -> set[str]:
+    """Return the keys that the modules of the summary write out."""
+    found = set()
+    for name in ("summary.py", "job.py"):
+        for node in ast.walk(ast.parse((ROOT / "spark" / "report" / name).read_text())):
+            if isinstance(node, ast.Dict):
+                keys = {key.value for key in node.keys if isinstance(key, ast.Constant)}
+                if name == "summary.py" or "headline" in keys:
+                    found |= keys
+    return {str(key) for key in found if isinstance(key, str)}
+
+
+def test_every_key_of_the_summary_is_described() -> None:
+    text = (DOCS / "reference" / "summary-json.md").read_text()
+
+    assert sorted(key for key in summary_keys() if f"`{key}`" not in text) == []
+
+
 # --- sentences
 
 
