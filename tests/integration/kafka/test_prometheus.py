@@ -62,8 +62,8 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             time.sleep(0.2)
         yield folder / "run"
     finally:
-        process.terminate()
-        process.wait(120)
+        process.kill()  # nothing outlives it, and nobody reads its report
+        process.wait(30)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,8 @@ def test_latencies_of_producers_are_merged(server: str) -> None:
     query = f"histogram_quantile(0.99, sum by (le) ({rates}))"
     (both,) = asked(server, "query", query=query, time=at)["result"]
 
-    assert min(each) <= float(both["value"][1]) <= max(each)
+    slack = 1e-9 * max(each)
+    assert min(each) - slack <= float(both["value"][1]) <= max(each) + slack
 
 
 def test_counters_have_every_message(server: str) -> None:
