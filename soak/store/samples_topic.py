@@ -64,6 +64,8 @@ PACKED = (
     "set its compression.type to uncompressed"
 )
 EVERYBODY = "everybody who reaches the cluster may write to it"
+_AUTHORIZER = "authorizer.class.name"
+_ALLOWS = "allow.everyone.if.no.acl.found"
 _WRITES = (AclOperation.WRITE, AclOperation.ALL)
 _SKEW_MS = 60_000  # the clocks of hosts may differ by this much
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
@@ -196,7 +198,24 @@ class SamplesClients:
         for one in bindings:
             if one.principal == "User:*" and one.operation in _WRITES:
                 return [f"topic {topic}: {EVERYBODY}, by the ACL for User:* on {one.name}"]
-        return []
+        why = "" if bindings else self._allows_what_no_acl_names(admin, timeout)
+        return [f"topic {topic}: {EVERYBODY}, for {why}"] if why else []
+
+    def _allows_what_no_acl_names(self, admin: Any, timeout: float) -> str:  # noqa: ANN401  # a client
+        """Return why a topic without an ACL is open to all, or nothing."""
+        servers = self._ship.bootstrap_servers
+        nodes = self.cause.metadata(admin, servers, timeout).brokers
+        node = ConfigResource(ConfigResource.Type.BROKER, str(min(nodes)))
+        with contextlib.suppress(KafkaException, TimeoutError):
+            found = admin.describe_configs([node], request_timeout=timeout)[node].result(timeout)
+            given = {
+                name: str(found[name].value) for name in (_AUTHORIZER, _ALLOWS) if name in found
+            }
+            if given.get(_AUTHORIZER) == "":  # such a cluster says that there are no ACLs
+                return "the cluster has no authorizer"
+            if given.get(_ALLOWS) == "true":
+                return f"it has no ACL and {_ALLOWS}=true"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

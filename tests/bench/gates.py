@@ -58,7 +58,7 @@ def flood(count: int, *, is_one: bool) -> list[Change]:
     found = []
     for at in range(count):
         k = 1000 if is_one else 1000 + 200 * at
-        series = f"probe@b|metric_{at % 5000}_seconds"
+        series = f'produce.{at % 100}@h{at // 100}|publish_latency_seconds{{quantile="0.99"}}'
         found.append(
             Change(series, k, k, (k, k), 1.0, 2.0, "gone", 0.99, "step", resolved_k=k + 30)
         )

@@ -70,7 +70,11 @@ def test_forged_records_of_every_kind_change_nothing(ship: Ship, tmp_path: Path)
     for signature in ({}, {SIGNATURE_HEADER: b"x" * 32}):
         host.write(10)
         shipper.send_batch()
-        headers = {**headers_of("r1", START_NS), "sender": b"sender", **signature}
+        headers: dict[str, str | bytes | None] = {
+            **headers_of("r1", START_NS),
+            "sender": b"sender",
+            **signature,
+        }
         for line in forged:
             stranger.produce(ship.topic, line, SOURCE, headers=headers)
         stranger.flush(30)
