@@ -9,11 +9,11 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from detectors.comparison import Verdict
-from soak.core import json_text, wording
+from soak.app.live.folder import list_run
+from soak.core import wording
 from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.service.files import write_atomically
-from soak.store.run_folder import RunFolder, read_run
-from spark.batch.compared_run import acknowledge, read_acknowledged, read_compared, started
+from spark.batch.compared_run import acknowledge, read_compared, started
 from spark.batch.comparison import (
     MIN_TREND_RUNS,
     MOST_DETECTABLE,
@@ -32,8 +32,10 @@ EXIT_CODE: Mapping[Verdict, int] = {"same": 0, "better": 0, "worse": 3, "cannot 
 _LEAST_SIDES = 2
 
 
-def compare_runs(paths: Sequence[Path], settings: Settings) -> list[Comparison]:
-    """Return the comparison of each further side with the first.
+def compare_runs(
+    paths: Sequence[Path], settings: Settings, *, is_cached: bool = True
+) -> list[Comparison]:
+    """Return the comparison of each further side with the first; see `read_compared`.
 
     Raises:
         PlanError: fewer than two sides are named.
@@ -41,7 +43,7 @@ def compare_runs(paths: Sequence[Path], settings: Settings) -> list[Comparison]:
     """
     if len(paths) < _LEAST_SIDES:
         raise PlanError("name at least two runs to compare, or a folder of runs with --trend")
-    before, *others = [read_side(path) for path in paths]
+    before, *others = [read_side(path, is_cached=is_cached) for path in paths]
     return [compare(before, after, settings) for after in others]
 
 
@@ -255,42 +257,14 @@ def list_lines(folder: Path) -> Iterator[str]:
     Raises:
         RunFolderError: there is no such folder.
     """
-    rows = [_listed(path) for path in runs_in(folder)]
+    rows = [
+        (one.name, one.plan, one.start, one.state, one.verdict, one.p99, one.incidents)
+        for one in map(list_run, runs_in(folder))
+    ]
     if not rows:
         yield f"{folder} has no runs"
         return
     yield from _table(("run", "name", "start, UTC", "state", "verdict", "p99", "incidents"), rows)
-
-
-def _listed(path: Path) -> tuple[str, ...]:
-    folder = RunFolder(path)
-    try:
-        run = read_run(folder)
-    except SoakError:
-        return path.name, "-", "-", "run.json is damaged", "-", "-", "-"
-    start = wording.iso(run.start_wall_ns)[:16].replace("T", " ")
-    try:
-        body = json_text.loads(folder.summary.read_text(encoding="utf-8"))
-        known = read_acknowledged(folder)
-        counting = [
-            one
-            for one in body["findings"]
-            if one.get("is_about_cluster") and one["key"] not in known
-        ]
-        latencies = body.get("soak", {}).get("latency_seconds", {})
-        p99 = latencies.get("publish", {}).get("p99")
-        shown = "-" if p99 is None else wording.amount(float(p99), "seconds")
-        return (
-            path.name,
-            run.name,
-            start,
-            run.state,
-            str(body["verdict"]),
-            shown,
-            str(len(counting)),
-        )
-    except (OSError, SoakError, ValueError, TypeError, KeyError, AttributeError):
-        return path.name, run.name, start, run.state, "no report", "-", "-"
 
 
 def acknowledge_line(run: Path, incident: str, note: str) -> str:

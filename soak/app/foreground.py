@@ -58,6 +58,8 @@ LEAD_NS = 7 * SECOND_NS
 """The first message is due this long after the daemons start: by then all of them are ready, and most of
 Spark's start, which takes a whole core, is over."""
 POLL_NS = SECOND_NS
+OLDER_BYTES = 2**20
+"""So much of the older journals of a resumed run is read a second: the load needs the processor."""
 REPORT_TIMEOUT_NS = 900 * SECOND_NS
 VERDICT_CODES = (0, 3, 4)
 UNFINISHED_STATES = ("beginning", "running")
@@ -335,7 +337,7 @@ def watch_load(
             return False
         if side_task is not None:
             side_task.poll()
-        seen = live.look()
+        seen = live.look(OLDER_BYTES)
         view.show(seen)
         if seen.end_k is not None and seen.now_k > seen.end_k + DAEMON_END_TIMEOUT_SECONDS:
             view.note("a daemon does not end; stopping it")

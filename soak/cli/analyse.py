@@ -181,6 +181,9 @@ def compare(
     json_file: Annotated[Path | None, typer.Option("--json", help="JSON file to write.")] = None,
     junit: Annotated[Path | None, typer.Option(help="JUnit file to write.")] = None,
     output: Annotated[Output, typer.Option("--format", help="How to print.")] = Output.text,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Keep nothing in the folders of the runs.")
+    ] = False,
 ) -> None:
     """Compare runs: better, same, worse or cannot tell, for each latency quantile and service objective.
 
@@ -208,7 +211,7 @@ def compare(
         if junit is not None:
             app.write_trend_junit(junit, over_runs)
     else:
-        found = app.compare_runs(runs or [], settings)
+        found = app.compare_runs(runs or [], settings, is_cached=not no_cache)
         body = {"verdict": app.worst(found), "comparisons": [one.to_json() for one in found]}
         lines = [line for one in found for line in app.comparison_lines(one)]
         code = app.EXIT_CODE[app.worst(found)]

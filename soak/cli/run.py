@@ -170,6 +170,48 @@ def watch(
     terminal.watch(RunFolder(run_dir), Console(), SystemClock(), stop_event(), is_once=once)
 
 
+def serve(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a run, or a folder with runs in it.")
+    ] = Path("runs"),
+    listen: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS:PORT", help="Other addresses than loopback need a token."),
+    ] = "127.0.0.1:8042",
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token. Default: a new one, which is printed.")
+    ] = None,
+    renew: Annotated[
+        str,
+        typer.Option(
+            help="Renew the report of a run that goes on this often, while its page is open; 0s: never."
+        ),
+    ] = "10min",
+) -> None:
+    """Show runs in a browser: a list, each run as it is now, its report, and comparisons.
+
+    It is read-only but for reports, which it renews at the lowest priority. What it shows beyond loopback is
+    not encrypted: put a proxy with TLS before it.
+    """
+    from functools import partial
+
+    from soak.app.live import server
+    from soak.core.clock import SystemClock
+    from soak.core.errors import PlanError
+    from soak.core.units import duration_ns
+    from soak.service.signals import stop_event
+
+    try:
+        renew_ns = duration_ns(renew)
+    except ValueError as error:
+        raise PlanError(f"--renew: {error}") from error
+    token = "" if token_file is None else server.read_token(token_file)
+    tell = partial(print, flush=True)
+    server.run(
+        folder, SystemClock(), stop_event(), tell, listen=listen, token=token, renew_ns=renew_ns
+    )
+
+
 def stop(
     run_dir: Annotated[Path, typer.Argument(help="Folder of the run.", resolve_path=True)],
 ) -> None:
@@ -280,6 +322,7 @@ COMMANDS = {
     "check": check,
     "run": run,
     "watch": watch,
+    "serve": serve,
     "stop": stop,
     "report": report,
     "audit": audit,

@@ -1,7 +1,7 @@
 """A run folder: the paths in it, and its small files.
 
-The small files are run.json, plan.yaml, phases.jsonl, the load profile, the created topics, the sender id and
-the drive checks. Journals, findings and reports have modules of their own.
+The small files are run.json, plan.yaml, phases.jsonl, the load profile, the created topics, the sender id,
+drive checks and acknowledged incidents. Journals, findings and reports have modules of their own.
 """
 
 from __future__ import annotations
@@ -70,6 +70,11 @@ class RunFolder:
     def topics(self) -> Path:
         """Return the list of the topics that the run created."""
         return self.path / "topics.json"
+
+    @property
+    def acknowledged(self) -> Path:
+        """Return the notes of incidents that are known changes."""
+        return self.path / "acknowledged.json"
 
     @property
     def stop_request(self) -> Path:
@@ -377,6 +382,22 @@ def read_created_topics(folder: RunFolder) -> CreatedTopics:
 
 def write_created_topics(folder: RunFolder, made: CreatedTopics) -> None:
     write_atomically(folder.topics, json.dumps(asdict(made), indent=2) + "\n")
+
+
+def read_acknowledged(folder: RunFolder) -> dict[str, str]:
+    """Return the notes of acknowledged incidents by key.
+
+    Raises:
+        RunFolderError: the file is damaged.
+    """
+    path = folder.acknowledged
+    try:
+        body = json_text.loads(path.read_text(encoding="utf-8"))
+        return {str(one["incident"]): str(one["note"]) for one in body}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunFolderError(f"{path} is damaged: {error}") from error
 
 
 def append_drive_checks(folder: RunFolder, several: list[Measured]) -> None:

@@ -37,13 +37,19 @@ from soak.service.files import write_atomically
 from soak.store.findings.topic import findings_place
 from soak.store.journal.merged import read_segment
 from soak.store.journal.reader import SourceReader, segments, sources
-from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
+from soak.store.run_folder import (
+    Run,
+    RunFolder,
+    read_acknowledged,
+    read_phases,
+    read_plan,
+    read_run,
+)
 from spark.batch.soak_totals import ClientSecond, client_seconds
 
 Ints = NDArray[np.int64]
 LATENCIES = {"publish": "publish", "end_to_end": "end to end"}
 SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
-ACKNOWLEDGED = "acknowledged.json"
 _COUNTED = {"acked_messages", "received_messages", "failed_messages", "missed_messages"}
 _CPU = "host_cpu_ratio"
 _FEW_FILES = 4
@@ -179,8 +185,8 @@ class ComparedRun:
         return "clean" if found == "regressed" and is_all_known and not has_lost else found
 
 
-def read_compared(path: Path) -> ComparedRun:
-    """Read a run folder or a benchmark result.
+def read_compared(path: Path, *, is_cached: bool = True) -> ComparedRun:
+    """Read a run folder or a benchmark result; without `is_cached` nothing is kept in the run folder.
 
     Raises:
         RunFolderError: it is neither, or a file of it is damaged or of an older version; says what to do.
@@ -199,7 +205,7 @@ def read_compared(path: Path) -> ComparedRun:
         id=run.id,
         name=plan.name,
         start_wall_ns=run.start_wall_ns,
-        recorded=read_recorded(folder, phases),
+        recorded=read_recorded(folder, phases, is_cached=is_cached),
         summary=summary,
         incidents=incidents,
         plan=plan,
@@ -241,22 +247,6 @@ def read_summary(folder: RunFolder) -> Mapping[str, Any]:
 # --- Acknowledged incidents.
 
 
-def read_acknowledged(folder: RunFolder) -> dict[str, str]:
-    """Return the notes of acknowledged incidents by key.
-
-    Raises:
-        RunFolderError: the file is damaged.
-    """
-    path = folder.path / ACKNOWLEDGED
-    try:
-        body = json_text.loads(path.read_text(encoding="utf-8"))
-        return {str(one["incident"]): str(one["note"]) for one in body}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RunFolderError(f"{path} is damaged: {error}") from error
-
-
 def acknowledge(path: Path, incident: str, note: str) -> Incident:
     """Note an incident of a run as a known change; a second note replaces the first.
 
@@ -277,7 +267,7 @@ def acknowledge(path: Path, incident: str, note: str) -> Incident:
         raise RunFolderError("--note must say why the incident is known")
     notes = read_acknowledged(folder) | {found[0]: note.strip()}
     body = [{"incident": key, "note": text} for key, text in sorted(notes.items())]
-    target = folder.path / ACKNOWLEDGED
+    target = folder.acknowledged
     try:
         write_atomically(target, json.dumps(body, indent=2) + "\n")
     except OSError as error:
@@ -323,7 +313,7 @@ class _Counts:
     cpu: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
-def read_recorded(folder: RunFolder, phases: Phases) -> Recorded:
+def read_recorded(folder: RunFolder, phases: Phases, *, is_cached: bool = True) -> Recorded:
     """Return what the journals have about the soak, from the run folder if it is kept there.
 
     Raises:
@@ -338,7 +328,8 @@ def read_recorded(folder: RunFolder, phases: Phases) -> Recorded:
     found = _kept(kept, key)
     if found is None:
         found = _read(paths, phases)
-        _keep(kept, key, found)
+        if is_cached:
+            _keep(kept, key, found)
     return found
 
 

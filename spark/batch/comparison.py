@@ -118,7 +118,7 @@ class Comparison:
         }
 
 
-def read_side(path: Path) -> Side:
+def read_side(path: Path, *, is_cached: bool = True) -> Side:
     """Read a run, a benchmark result, or a folder of runs, which are taken for equal.
 
     Raises:
@@ -128,10 +128,10 @@ def read_side(path: Path) -> Side:
         found = runs_in(path)
         if not found:
             raise RunFolderError(f"{path} is neither a run nor a folder of runs: no run.json in it")
-        return Side(str(path), tuple(read_compared(one) for one in found))
+        return Side(str(path), tuple(read_compared(one, is_cached=is_cached) for one in found))
     if not path.exists():
         raise RunFolderError(f"{path} does not exist")
-    return Side(str(path), (read_compared(path),))
+    return Side(str(path), (read_compared(path, is_cached=is_cached),))
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -19,7 +19,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 _FLAGS = (
     "--headless=new --no-sandbox --no-first-run --disable-gpu --disable-dev-shm-usage --hide-scrollbars "
     "--force-color-profile=srgb --disable-background-networking --disable-component-update --disable-sync "
-    "--host-resolver-rules='MAP * ~NOTFOUND' --remote-debugging-pipe"
+    "--host-resolver-rules='MAP * ~NOTFOUND, EXCLUDE 127.0.0.1' --remote-debugging-pipe"
 )
 _LIMIT_SECONDS = 60.0
 
@@ -30,22 +30,27 @@ class Browser:
     def __init__(self, send: int, receive: int) -> None:
         self.problems: list[str] = []
         self._send, self._receive, self._rest = send, receive, b""
-        self._number, self._session = 0, ""
+        self._number, self._session, self._own = 0, "", "file:"
 
     def open(
         self,
-        path: Path,
+        target: Path | str,
         *,
         width: int = 1440,
         height: int = 900,
         scheme: str = "light",
         has_script: bool = True,
     ) -> None:
-        """Show a file in a new page, and wait until it is loaded."""
+        """Show a file, or the page of a server, in a new page, and wait until it is loaded.
+
+        Requests to that server are no problem.
+        """
         self.problems = []
         self._session = ""
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        found = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        url = target if isinstance(target, str) else target.resolve().as_uri()
+        self._own = "/".join(url.split("/")[:3]) if isinstance(target, str) else "file:"
+        page = self.call("Target.createTarget", url="about:blank")["targetId"]
+        found = self.call("Target.attachToTarget", targetId=page, flatten=True)
         self._session = found["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
@@ -55,7 +60,7 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[feature])
         if not has_script:
             self.call("Emulation.setScriptExecutionDisabled", value=True)
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=url)
         self._wait_for("Page.loadEventFired")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
@@ -150,7 +155,7 @@ class Browser:
             self.problems.append("dialog")
         if method == "Network.requestWillBeSent":
             url = params["request"]["url"]
-            if not url.startswith(("file:", "data:", "blob:", "about:")):
+            if not url.startswith((self._own, "file:", "data:", "blob:", "about:")):
                 self.problems.append(f"request to {url[:200]}")
 
 

@@ -165,7 +165,9 @@ class LiveRun:
             self._run = read_run(self.folder)
         now_k = self._now_k()
         phases = self._phases.poll()
-        self._read(now_k, portion_bytes)
+        # Of a run that is over the clock of this host, which may be another one, says nothing.
+        is_over = self._run.state in OVER_STATES
+        self._read(self._total(phases) if is_over else now_k, portion_bytes)
         return self._snapshot(now_k, phases)
 
     def look_at_all(self) -> Snapshot:
@@ -192,7 +194,7 @@ class LiveRun:
             self._seconds = found
         return self._seconds.interval_index()
 
-    def _read(self, now_k: int, portion_bytes: int) -> None:
+    def _read(self, until_k: int, portion_bytes: int) -> None:
         journal = self.folder.journal
         for name in sources(journal):
             if name not in self._sources and is_followed(name):
@@ -200,16 +202,16 @@ class LiveRun:
         added = [one for one in self._sources.values() if one.place is None]
         if added:
             recorded = [found[0].k for one in added if (found := last_record(journal, one.name))]
-            from_k = min(now_k, max([*recorded, self._newest_k])) - HISTORY_SECONDS
+            from_k = min(until_k, max([*recorded, self._newest_k])) - HISTORY_SECONDS
             for source in added:
                 source.start(max(0, from_k))
         for source in self._sources.values():
-            self._take(source, source.new_parts(), now_k)
+            self._take(source, source.new_parts(), until_k)
         behind = [one for one in self._sources.values() if one.older]
         for source in behind:
-            self._take(source, source.older_parts(portion_bytes // len(behind)), now_k)
+            self._take(source, source.older_parts(portion_bytes // len(behind)), until_k)
 
-    def _take(self, source: Source, parts: Iterator[tuple[Path, int, int]], now_k: int) -> None:
+    def _take(self, source: Source, parts: Iterator[tuple[Path, int, int]], until_k: int) -> None:
         is_probe = source.name.startswith("probe")
         for path, begin, end in parts:
             if is_probe:
@@ -218,7 +220,7 @@ class LiveRun:
                         self._note_deletion(raw)
                 continue
             for second in source.seconds(path, begin, end):
-                if 0 <= second.k <= now_k + SILENT_SECONDS:
+                if 0 <= second.k <= until_k + SILENT_SECONDS:
                     self._add(source, second)
 
     def _note_deletion(self, raw: bytes) -> None:
@@ -285,9 +287,7 @@ class LiveRun:
 
     def _snapshot(self, now_k: int, phases: Phases) -> Snapshot:
         plan, run = self._plan, self._run
-        total = phases.end_k
-        if total is None:
-            total = drain_k(phases, plan.phases) + plan.phases.drain // SECOND_NS
+        total = self._total(phases)
         state = self._state(now_k, phases)
         is_over = state in OVER_STATES or state == "silent"
         k = max(0, min(self._newest_k + 1 if is_over else now_k, total))
@@ -332,6 +332,11 @@ class LiveRun:
             report=self._read_report(),
             read_ratio=1.0 - sum(waiting) / whole if whole else 1.0,
         )
+
+    def _total(self, phases: Phases) -> int:
+        """Return the length of the run in seconds, as far as it is decided or planned."""
+        lengths = self._plan.phases
+        return phases.end_k or drain_k(phases, lengths) + lengths.drain // SECOND_NS
 
     def _state(self, now_k: int, phases: Phases) -> str:
         is_ending = phases.end_k is not None and now_k >= phases.end_k

@@ -35,11 +35,11 @@ _HEAT_HEIGHT = 20  # a lower terminal has no room for the heat strip
 _MAX_SUBSCRIPTIONS = 4
 _SPARKLINE = 60  # columns at most
 # of `BAND_EDGES`
-_BANDS = ("< 1 ms", "1-10 ms", "10-100 ms", "0.1-1 s", "1-10 s", "> 10 s")
+BANDS = ("< 1 ms", "1-10 ms", "10-100 ms", "0.1-1 s", "1-10 s", "> 10 s")
 _BAND_STYLES = ("green", "green", "yellow", "red", "bold red", "bold red")
 _SHADES = ((0.5, "█"), (0.1, "▓"), (0.01, "▒"), (0.0, "░"))
 _NO_ANSWER = "no answer"
-_LABEL = max(map(len, (*_BANDS, _NO_ANSWER))) + 1
+_LABEL = max(map(len, (*BANDS, _NO_ANSWER))) + 1
 
 Part = Text | Table
 
@@ -87,10 +87,10 @@ def time_text(snapshot: Snapshot) -> str:
     """Return where a run is: `soak 2:10 of 3:45, 1:22 of this phase left`."""
     clock = f"{clock_text(snapshot.k)} of {clock_text(snapshot.total_seconds)}"
     phase = f"{shown(snapshot.phase, MAX_NAME)} {clock}"
-    if snapshot.now_k < 0:
-        return f"{phase}, the load begins in {clock_text(-snapshot.now_k)}"
     if snapshot.is_over or snapshot.state == "silent":
         return phase
+    if snapshot.now_k < 0:
+        return f"{phase}, the load begins in {clock_text(-snapshot.now_k)}"
     current = next((one for one in snapshot.phases if one.from_k <= snapshot.k < one.to_k), None)
     late = snapshot.now_k - snapshot.total_seconds
     if current is None or late > 0:
@@ -161,9 +161,8 @@ def _is_bad(found: Finding) -> bool:
 
 def report_text(snapshot: Snapshot) -> str:
     """Return what the report of a run says first; "" where there is none."""
-    if snapshot.report is None:
-        return ""
-    return shown(f"verdict {snapshot.report.verdict}: {snapshot.report.headline}")
+    report = snapshot.report
+    return "" if report is None else shown(report.headline or f"verdict {report.verdict}")
 
 
 # --- Watching from another terminal.
@@ -404,11 +403,11 @@ def heat_lines(snapshot: Snapshot, width: int) -> list[Part]:
     if room < 8 or not any(sum(one.bands) for one in snapshot.bins):  # noqa: PLR2004  # columns
         return []
     columns, each = columns_of(snapshot.bins, room)
-    used = [at for at in range(len(_BANDS)) if any(one.bands[at] for one in columns)]
+    used = [at for at in range(len(BANDS)) if any(one.bands[at] for one in columns)]
     lines: list[Part] = []
     for at in range(max(used), min(used) - 1, -1):
         cells = "".join(_cell(one, at) for one in columns)
-        lines.append(Text(f"{_BANDS[at]:>{_LABEL - 1}} ") + Text(cells, style=_BAND_STYLES[at]))
+        lines.append(Text(f"{BANDS[at]:>{_LABEL - 1}} ") + Text(cells, style=_BAND_STYLES[at]))
     if any(one.silent_seconds for one in columns):
         marks = "".join("x" if one.silent_seconds else " " for one in columns)
         lines.insert(0, Text(f"{_NO_ANSWER:>{_LABEL - 1}} ") + Text(marks, style="bold red"))

@@ -95,7 +95,7 @@ def test_a_fault_is_undone_before_the_daemons_of_a_stopped_run_end(how: str) -> 
         stop.set()
     supervisor = SimpleNamespace(poll=lambda: False, stop=lambda: did.append("stopped"))
     task = SimpleNamespace(poll=lambda: None, undo=lambda: did.append("undone"))
-    live = SimpleNamespace(look=lambda: SimpleNamespace(now_k=1000, end_k=23))
+    live = SimpleNamespace(look=lambda _: SimpleNamespace(now_k=1000, end_k=23))
     view = SimpleNamespace(note=lambda _: None, show=lambda _: None)
 
     is_interrupted = foreground.watch_load(

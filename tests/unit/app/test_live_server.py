@@ -1,0 +1,786 @@
+"""`soak serve`: what it shows, and what it does not let happen."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from soak.app.live.folder import ServedFolder
+from soak.app.live.jobs import Jobs
+from soak.app.live.pages import ListedRun, Pages
+from soak.app.live.server import (
+    MAX_CONNECTIONS,
+    MAX_REQUEST_BYTES,
+    REQUEST_SECONDS,
+    Access,
+    Site,
+    is_loopback,
+    parse_listen,
+    read_token,
+)
+from soak.core.errors import RunFolderError
+from soak.core.units import SECOND_NS
+from soak.store.findings.store import FindingsStore
+from soak.store.run_folder import RunFolder
+from tests.support.compared import ComparedShape, write_compared_run
+from tests.support.fakes import FakeClock
+from tests.support.live import FOUND, NASTY_TEXTS, WrittenRun, written_run
+from tests.support.served import Elements, Served, contents, new_folder, served
+from tests.unit.app.test_live_terminal import OUTAGE, is_harmless, snapshot
+
+GOOD = {"sent": 1000.0, "acked": 1000.0, "failed": 0.0, "publish_p99": 0.02, "slow": 30.0}
+SECRET = "what nobody may read"
+PAGE_TAGS = {
+    *(
+        "html",
+        "head",
+        "meta",
+        "title",
+        "link",
+        "script",
+        "body",
+        "nav",
+        "main",
+        "header",
+        "h1",
+        "h2",
+        "p",
+    ),
+    *(
+        "span",
+        "a",
+        "bdi",
+        "b",
+        "progress",
+        "ol",
+        "ul",
+        "li",
+        "dl",
+        "div",
+        "dt",
+        "dd",
+        "table",
+        "thead",
+    ),
+    *("tbody", "tr", "th", "td", "svg", "polyline", "rect", "path", "text", "figure", "figcaption"),
+    *("noscript",),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs that are over, with reports, and one that goes on; beside the folder lies a secret."""
+    place = tmp_path_factory.mktemp("served")
+    (place / "secret").write_text(SECRET)
+    root = place / "runs"
+    root.mkdir()
+    for day, name in enumerate(("before", "after")):
+        shape = ComparedShape(seconds=20, day=day)
+        folder = RunFolder(write_compared_run(root / name, shape))
+        policy = "default-src &#39;none&#39;; script-src &#39;sha256-AAAA=&#39;"
+        folder.report.write_text(
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}"><title>{name}</title>'
+        )
+    run = written_run(root / "going on")
+    for k in range(100):
+        run.write("produce.0@h", k, **GOOD)
+        run.write("consume.0@h", k, received=1000.0, lag=7.0, end_to_end_p99=0.03)
+    with FindingsStore(run.folder.findings) as store:
+        store.save_finding(FOUND, (), 1)
+    return root
+
+
+@pytest.fixture(scope="module")
+def site(runs: Path) -> Iterator[Served]:
+    clock = FakeClock()
+    clock.advance(100.5)
+    with served(runs, clock) as found:
+        yield found
+
+
+# --- What is shown.
+
+
+def test_the_list_has_every_run_newest_first_with_its_verdict(site: Served) -> None:
+    text = site.get("/").text
+
+    assert text.index("after</bdi>") < text.index("before</bdi>")
+    assert Elements(text).links[0] == "/run/after/"
+    assert text.count('<span class="badge clean">clean</span>') == 2
+    assert "running" in text
+
+
+def test_two_clicks_lead_from_the_list_to_a_comparison(site: Served) -> None:
+    """The first chooses the baseline, the second the other run."""
+    first = next(
+        link for link in Elements(site.get("/").text).links if link.endswith("with=before")
+    )
+    second = [link for link in Elements(site.get(first).text).links if link.startswith("/compare")]
+
+    assert second == ["/compare?a=before&b=after"]
+
+
+def test_the_page_of_a_run_that_goes_on_says_how_it_is(site: Served) -> None:
+    text = site.get("/run/going%20on/").text
+
+    assert 'data-poll="2"' in text
+    assert "soak 1:40 of 6:20, 4:20 of this phase left" in text
+    assert ">1,000/s<" in text
+    assert "confirmed: p99 end-to-end latency 4 ms -&gt; 61 ms (x15)" in text
+
+
+def test_the_main_part_is_that_of_the_page(site: Served) -> None:
+    """A browser replaces the one by the other."""
+    whole, part = (site.get(f"/run/going%20on/{name}").text for name in ("", "now"))
+
+    assert part in whole
+
+
+def test_the_state_of_a_run_is_there_for_programs(site: Served) -> None:
+    body = json.loads(site.get("/run/going%20on/now.json").body)
+
+    assert (body["sent"], body["acknowledged"], body["failed"]) == (1000.0, 1000.0, 0.0)
+    assert body["subscriptions"][0]["received"] == 1000.0
+    assert body["publish"]["p50"] is None
+    assert body["incidents"] == [
+        {"key": "r-100", "kind": "step", "state": "confirmed", "cause": "unknown"}
+    ]
+
+
+def test_a_run_that_is_over_is_not_asked_for_again(site: Served) -> None:
+    text = site.get("/run/after/").text
+
+    assert "data-poll" not in text
+    assert "ended 0:25 of 0:25" in text
+
+
+def test_a_folder_of_one_run_leads_to_it(runs: Path) -> None:
+    with served(runs / "after") as found:
+        assert found.get("/").headers["location"] == "/run/after/"
+        assert 'id="home"' not in found.get("/run/after/").text
+
+
+def test_an_outage_is_the_first_that_is_read() -> None:
+    page = Pages().run(snapshot(troubles=(OUTAGE,)), 0, "", has_home=True)
+
+    assert f'<p class="trouble" role="alert">{OUTAGE}</p>' in page
+
+
+def test_a_look_costs_no_more_when_many_look(runs: Path) -> None:
+    """Within a second all of them see the same."""
+    copy = new_folder() / "runs"
+    shutil.copytree(runs, copy)
+    clock = FakeClock()
+    clock.advance(100.5)
+    with served(copy, clock) as found:
+        before = found.get("/run/going%20on/now").body
+        WrittenRun(RunFolder(copy / "going on")).write("produce.0@h", 100, **{**GOOD, "sent": 5.0})
+
+        assert found.get("/run/going%20on/now").body == before
+        clock.advance(1.0)
+        assert found.get("/run/going%20on/now").body != before
+
+
+def test_a_report_keeps_its_policy_and_gets_an_origin_of_its_own(site: Served) -> None:
+    """Its program must not read other runs with the cookie of the reader."""
+    found = site.get("/run/after/report")
+
+    stated, added = found.headers["content-security-policy"].split(", ")
+    assert stated == "default-src 'none'; script-src 'sha256-AAAA='"
+    assert added.startswith("sandbox allow-scripts allow-downloads; connect-src 'none'")
+    assert "allow-same-origin" not in added
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "",
+        '<meta http-equiv="Content-Security-Policy" content="x\r\nSet-Cookie: a=b">',
+        '<meta http-equiv="Content-Security-Policy" content="script-src *, x">',
+    ],
+)
+def test_a_report_without_a_plain_policy_runs_no_program(runs: Path, head: str) -> None:
+    copy = new_folder()
+    shutil.copytree(runs / "after", copy / "after")
+    RunFolder(copy / "after").report.write_text(f"{head}<script>alert(1)</script>")
+    with served(copy) as found:
+        headers = found.get("/run/after/report").headers
+
+    assert headers["content-security-policy"].startswith(
+        "default-src 'none'; style-src 'unsafe-inline'"
+    )
+    assert "set-cookie" not in headers
+
+
+# --- Nothing is changed, nothing else is read.
+
+
+@pytest.mark.parametrize(
+    "method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"]
+)
+def test_only_reading_is_possible(site: Served, method: str) -> None:
+    assert site.get("/run/after/", method).status == 405
+
+
+def test_head_sends_the_headers_alone(site: Served) -> None:
+    found = site.get("/", "HEAD")
+
+    assert (found.status, found.body) == (200, b"")
+    assert int(found.headers["content-length"]) > 500
+
+
+def test_reading_everything_leaves_the_folder_as_it_is(runs: Path, site: Served) -> None:
+    before = contents(runs)
+    for name in ("before", "after", "going%20on"):
+        for page in ("", "now", "now.json", "report", "summary.json"):
+            site.get(f"/run/{name}/{page}")
+    site.get("/compare?a=before&b=after")
+
+    assert contents(runs) == before
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/../secret",
+        "/run/%2e%2e/",
+        "/run/..%2fsecret/report",
+        "/run/after/../../secret",
+        "/run/after/%2e%2e%2f%2e%2e%2fsecret",
+        "/run/after/report/../../../secret",
+        "/run//",
+        "/run/%00/",
+        "/run/after%00/",
+        "/run/after/report%00",
+        "//secret",
+        "/secret",
+        "/run/./report",
+        "/run/.%5c..%5csecret",
+        "http://localhost/run/after/",
+        "*",
+        "/soak.css/../server.py",
+        "/compare?a=..%2fsecret&b=after",
+        "/compare?a=after",
+        "/?with=../secret",
+    ],
+)
+def test_no_path_leads_out_of_the_folder(site: Served, path: str) -> None:
+    found = site.get(path)
+
+    assert found.status == (200 if path.startswith("/?") else 404)
+    assert SECRET not in found.text
+
+
+@settings(max_examples=40)
+@given(
+    parts=st.lists(
+        st.sampled_from(
+            ["..", ".", "", "run", "secret", "after", "report", "%2e%2e", "%2f", "..%2f", "%00"]
+        ),
+        max_size=7,
+    )
+)
+def test_no_path_of_any_parts_leads_out_of_the_folder(site: Served, parts: list[str]) -> None:
+    assert SECRET not in site.get("/" + "/".join(parts)).text
+
+
+def _linked(root: Path, what: str) -> None:
+    """Make a folder whose run has something that leads to the secret."""
+    run = written_run(root / "runs" / "bad").folder
+    secret = root / "secret"
+    secret.write_text(SECRET)
+    run.report.parent.mkdir()
+    (run.journal / "produce.0@h").mkdir(parents=True)
+    match what:
+        case "run.json" | "plan.yaml" | "findings.db" | "acknowledged.json" | "phases.jsonl":
+            (run.path / what).unlink(missing_ok=True)
+            (run.path / what).symlink_to(secret)
+        case "report" | "journal":
+            shutil.rmtree(run.path / what)
+            (root / "elsewhere").mkdir()
+            (run.path / what).symlink_to(root / "elsewhere")
+        case "report/index.html" | "journal/produce.0@h/000000.jsonl":
+            (run.path / what).symlink_to(secret)
+        case "journal/produce.0@h":
+            shutil.rmtree(run.path / what)
+            (run.path / what).symlink_to(root)
+        case "loop":
+            (run.path / "loop").symlink_to(run.path / "loop")
+        case "dangling":
+            (run.path / "acknowledged.json").symlink_to(root / "none")
+        case "fifo":
+            os.mkfifo(run.report)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *(
+            "run.json",
+            "plan.yaml",
+            "findings.db",
+            "acknowledged.json",
+            "phases.jsonl",
+            "report",
+            "journal",
+        ),
+        *("report/index.html", "journal/produce.0@h/000000.jsonl", "journal/produce.0@h"),
+        *("loop", "dangling", "fifo"),
+    ],
+)
+def test_no_link_is_followed_out_of_the_folder(tmp_path: Path, what: str) -> None:
+    """Nor does a named pipe hold up a thread; the list says that the run is not shown."""
+    _linked(tmp_path, what)
+    with served(tmp_path / "runs") as found:
+        answers = [
+            found.get(path) for path in ("/run/bad/", "/run/bad/report", "/run/bad/now.json")
+        ]
+
+        assert [one.status for one in answers] == [404, 404, 404]
+        assert "has links out of this folder" in found.get("/").text
+        assert not [one for one in answers if SECRET in one.text]
+
+
+def test_a_folder_that_is_a_link_is_no_run(runs: Path, tmp_path: Path) -> None:
+    """`current` leads to one of the others, or out."""
+    (tmp_path / "current").symlink_to(runs / "after")
+    with served(tmp_path) as found:
+        assert found.get("/run/current/").status == 404
+        assert "There are no runs" in found.get("/").text
+
+
+def test_a_link_within_the_folder_is_followed(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "after", tmp_path / "after")
+    (tmp_path / "shared.html").write_text("shared")
+    report = RunFolder(tmp_path / "after").report.parent
+    (report / "old.html").symlink_to(tmp_path / "shared.html")
+    with served(tmp_path) as found:
+        assert found.get("/run/after/").status == 200
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{}", "[]", "\x00\xff", '{"id": 1, "start_wall_ns": 1e300}']
+)
+@pytest.mark.parametrize(
+    "name", ["run.json", "plan.yaml", "phases.jsonl", "forecast.json", "report/summary.json"]
+)
+def test_a_damaged_run_is_a_page_and_harms_no_other(
+    runs: Path, tmp_path: Path, name: str, damage: str
+) -> None:
+    for run in ("after", "before"):
+        shutil.copytree(runs / run, tmp_path / run)
+    (tmp_path / "after" / name).write_text(damage)
+    jobs, _ = _jobs(tmp_path, FakeClock())
+    site = Site(ServedFolder(tmp_path), jobs, FakeClock())
+
+    assert site.answer("/run/after/", "").status in {200, 404, 500}
+    assert site.answer("/run/after/now.json", "").status in {200, 404, 500}
+    assert site.answer("/", "").status == 200
+    assert site.answer("/run/before/", "").status == 200
+
+
+# --- Headers and limits.
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/run/after/",
+        "/run/going%20on/now",
+        "/soak.js",
+        "/soak.css",
+        "/none",
+        "/run/after",
+        "/compare?a=before&b=after",
+    ],
+)
+def test_every_answer_has_the_headers_of_a_careful_server(site: Served, path: str) -> None:
+    headers = site.get(path).headers
+
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert headers["cache-control"] == "no-store"
+    assert headers["server"].strip() == "soak"
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[", "localhost@evil"]
+)
+def test_a_name_of_another_site_that_leads_here_is_refused(site: Served, host: str) -> None:
+    assert site.get("/", Host=host).status == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8042", "127.0.0.1:1", "[::1]:8042"])
+def test_this_machine_is_answered_by_any_of_its_names(site: Served, host: str) -> None:
+    assert site.get("/", Host=host).status == 200
+
+
+TOKEN = "abcdefghijklmnop0123"
+
+
+def test_beyond_loopback_a_token_is_made_and_needed(runs: Path) -> None:
+    with served(runs, address="0.0.0.0") as found:
+        token = found.serving.token
+
+        assert len(token) >= 40
+        assert found.serving.url.endswith(f"/?token={token}")
+        assert {found.get(path).status for path in ("/", "/run/after/", "/none", "/soak.js")} == {
+            401
+        }
+        assert found.get("/", Authorization=f"Bearer {token}", Host="any.example").status == 200
+
+
+def test_a_token_becomes_a_cookie_and_leaves_the_address(runs: Path) -> None:
+    with served(runs, token=TOKEN) as found:
+        first = found.get(f"/run/after/?token={TOKEN}")
+        cookie = first.headers["set-cookie"]
+
+        assert (first.status, first.headers["location"]) == (303, "/run/after/")
+        assert cookie == f"soak_token={TOKEN}; Path=/; HttpOnly; SameSite=Strict"
+        assert found.get("/", Cookie=cookie.partition(";")[0]).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": f"Bearer {TOKEN[:-1]}"},
+        {"Cookie": "soak_token="},
+        {"Cookie": "soak_token=\xff"},
+        {"Cookie": ";;=;"},
+    ],
+)
+def test_what_is_not_the_token_is_refused(headers: dict[str, str]) -> None:
+    access = Access("0.0.0.0", TOKEN)
+
+    for query in ("", "token=", "token=wrong", "token", f"tokens={TOKEN}"):
+        refused = access.refusal("/", query, headers)
+        assert refused is not None
+        assert refused.status == 401
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:8042", ("127.0.0.1", 8042)),
+        ("[::1]:0", ("::1", 0)),
+        ("8042", ("127.0.0.1", 8042)),
+        ("0.0.0.0:80", ("0.0.0.0", 80)),
+    ],
+)
+def test_where_to_listen(text: str, expected: tuple[str, int]) -> None:
+    assert parse_listen(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", ":80", "a:b", "1:2:x", "127.0.0.1:65536", "127.0.0.1:-1", "h:²"]
+)
+def test_where_nobody_can_listen(text: str) -> None:
+    with pytest.raises(RunFolderError, match="must be ADDRESS:PORT"):
+        parse_listen(text)
+
+
+def test_what_only_this_machine_reaches() -> None:
+    assert [
+        one for one in ("127.0.0.1", "::1", "localhost", "127.9.9.9") if not is_loopback(one)
+    ] == []
+    assert [
+        one for one in ("0.0.0.0", "::", "10.0.0.1", "example.org", "") if is_loopback(one)
+    ] == []
+
+
+@pytest.mark.parametrize("text", ["", "short", "with a blank in it", "a;b" * 10, "ü" * 20])
+def test_a_token_that_can_be_guessed_or_not_sent_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "token").write_text(text)
+
+    with pytest.raises(RunFolderError, match="token"):
+        read_token(tmp_path / "token")
+
+
+def _is_ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_a_client_that_does_not_ask_in_time_is_ended(runs: Path) -> None:
+    """Nor one that sends a byte now and then."""
+    clock = FakeClock()
+    with served(runs, clock) as found, found.connect() as slow:
+        slow.sendall(b"GET / HT")
+        found.get("/")  # connections are accepted in their order
+        clock.advance(REQUEST_SECONDS + 1)
+
+        assert _is_ended(slow)
+        assert found.get("/").status == 200
+
+
+def test_more_clients_than_there_is_room_for_are_told_so(runs: Path) -> None:
+    """Those that came first are served when they ask."""
+    with served(runs, FakeClock()) as found:
+        waiting = [found.connect() for _ in range(MAX_CONNECTIONS)]
+        answer = found.get("/")
+        waiting[0].sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+
+        assert answer.status == 503
+        assert waiting[0].recv(12) == b"HTTP/1.0 200"
+        for one in waiting:
+            one.close()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /" + b"a" * 20_000 + b" HTTP/1.0\r\n\r\n",
+        b"GET / HTTP/1.0\r\nX: " + b"a" * (MAX_REQUEST_BYTES + 1),
+        b"GET / HTTP/1.0\r\n" + b"X: y\r\n" * 101 + b"\r\n",
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET\r\n\r\n",
+    ],
+)
+def test_a_request_that_is_none_gets_an_error_or_an_end(site: Served, request_: bytes) -> None:
+    with site.connect() as connection:
+        connection.sendall(request_)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        while part := connection.recv(65_536):
+            answer += part
+
+    assert b" 200 " not in answer[:20]
+    assert b"Traceback" not in answer
+    assert site.get("/").status == 200
+
+
+# --- Names as nobody should choose them.
+
+
+def _folder_names(text: str) -> str:
+    name = text.replace("/", "_").replace("\0", "_").encode("utf-8", "replace")[:200]
+    return name.decode("utf-8", "ignore") or "x"
+
+
+@settings(max_examples=25)
+@given(text=NASTY_TEXTS)
+@example(text="a&with=b#c?d%2fe+f")
+def test_a_folder_of_any_name_is_listed_and_shown(text: str) -> None:
+    """Each link leads to its run; the name is text and nothing else."""
+    root = new_folder()
+    name = _folder_names(text)
+    if name in {".", ".."}:
+        return
+    run = written_run(root / name)
+    run.becomes("ended")
+    run.folder.summary.parent.mkdir()
+    run.folder.summary.write_text(json.dumps({"verdict": text, "findings": [], "headline": text}))
+    jobs, _ = _jobs(root, FakeClock())
+    site = Site(ServedFolder(root), jobs, FakeClock())
+    page = Elements(site.answer("/", "").body.decode())
+    shown = site.answer(page.links[0], "")
+    shutil.rmtree(root)
+
+    assert page.tags <= PAGE_TAGS
+    assert is_harmless(page.text)
+    assert (shown.status, b'class="where"' in shown.body) == (200, True)
+
+
+@settings(max_examples=30)
+@given(text=NASTY_TEXTS)
+def test_no_name_is_markup_on_any_page(text: str) -> None:
+    """Plan, run, phase, trouble, series, verdict and reasons; attributes are those of the templates."""
+    found = dataclasses.replace(FOUND, series=f'consume.0@{text}|x_seconds{{a="{text}"}}')
+    seen = dataclasses.replace(
+        snapshot(100, (found,), name=text, phase=text, troubles=(text,)), run_id=text, invalid=text
+    )
+    listed = ListedRun(text, text, text, text, text, text, text, text.encode("utf-8", "replace"))
+    pages = Pages()
+    several = [
+        pages.run(seen, 0, text, has_home=True),
+        pages.now(seen, 0, text),
+        pages.runs(text, [listed], listed, 3),
+        pages.message("title", [text], 2),
+    ]
+
+    for page in several:
+        elements = Elements(page)
+        assert elements.tags <= PAGE_TAGS
+        assert not [one for _, found in elements.found for one in found if one.startswith("on")]
+        assert [found for tag, found in elements.found if tag == "script"] in (
+            [{"src": "/soak.js", "defer": ""}],
+            [],
+        )
+        assert is_harmless(elements.text)
+        assert len(page) < 60_000
+
+
+# --- Comparisons and reports.
+
+
+class _Process:
+    """A process that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        return self.code
+
+
+class _Spawned:
+    """Notes what would be started."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.process = _Process()
+
+    def __call__(self, arguments: list[str], log: Path, _folder: Path) -> Popen[bytes]:
+        self.asked.append(arguments)
+        self.process = _Process()
+        log.write_text("soak: b has no report yet\n")
+        return self.process  # type: ignore[return-value]  # as far as it is used
+
+    def ends(self, code: int, page: str = "") -> None:
+        """End the newest process, which has written a page."""
+        if page:
+            asked = self.asked[-1]
+            Path(asked[asked.index("--page") + 1]).write_text(page)
+        self.process.code = code
+
+
+def _jobs(root: Path, clock: FakeClock, renew_seconds: int = 0) -> tuple[Jobs, _Spawned]:
+    spawned = _Spawned()
+    return Jobs(root, clock, renew_seconds * SECOND_NS, spawned), spawned
+
+
+def test_a_comparison_is_made_once_and_kept(runs: Path) -> None:
+    """It keeps nothing in the folders; a name with a dash is no option."""
+    jobs, spawned = _jobs(runs, FakeClock())
+    before, after = RunFolder(runs / "before"), RunFolder(runs / "after")
+
+    assert jobs.comparison(before, after) is None
+    jobs.step()
+    assert jobs.comparison(before, after) is None
+    jobs.step()
+    spawned.ends(3, "<p>worse")
+    jobs.step()
+    found = jobs.comparison(before, after)
+
+    assert found is not None
+    assert found.page == b"<p>worse"
+    (asked,) = spawned.asked
+    assert asked[:2] == ["compare", "--no-cache"]
+    assert asked[-3:] == ["--", "./runs/before", "./runs/after"]
+
+
+def test_a_comparison_that_fails_says_why(runs: Path) -> None:
+    jobs, spawned = _jobs(runs, FakeClock())
+    before, after = RunFolder(runs / "before"), RunFolder(runs / "going on")
+    jobs.comparison(before, after)
+    jobs.step()
+    spawned.ends(1)
+    jobs.step()
+
+    found = jobs.comparison(before, after)
+
+    assert found is not None
+    assert found.why == "b has no report yet"
+
+
+def test_a_report_that_is_made_anew_is_compared_anew(tmp_path: Path, runs: Path) -> None:
+    shutil.copytree(runs, tmp_path / "runs")
+    jobs, spawned = _jobs(tmp_path / "runs", FakeClock())
+    before, after = (RunFolder(tmp_path / "runs" / name) for name in ("before", "after"))
+    jobs.comparison(before, after)
+    jobs.step()
+    spawned.ends(0, "<p>same")
+    jobs.step()
+    after.summary.write_text(after.summary.read_text() + " ")
+
+    assert jobs.comparison(before, after) is None
+
+
+def test_comparisons_that_wait_are_bounded(runs: Path) -> None:
+    jobs, _ = _jobs(runs, FakeClock())
+    before = RunFolder(runs / "before")
+
+    found = [jobs.comparison(before, RunFolder(runs / str(at))) for at in range(6)]
+
+    assert [one is None for one in found] == [True] * 4 + [False] * 2
+    assert found[5] is not None
+    assert "Try again" in found[5].why
+
+
+def test_a_report_is_renewed_while_somebody_looks_and_not_more_often(runs: Path) -> None:
+    clock = FakeClock()
+    jobs, spawned = _jobs(runs, clock, 600)
+    run = RunFolder(runs / "going on")
+    jobs.step()
+    assert spawned.asked == []
+
+    jobs.watch(run)
+    jobs.step()
+    assert spawned.asked == [["report", "--", str(run.path)]]
+    assert jobs.renewal_text(run) == "The report is being renewed."
+
+    spawned.ends(1)
+    for _ in range(599):
+        clock.advance(1)
+        jobs.watch(run)
+        jobs.step()
+    assert len(spawned.asked) == 1
+    assert jobs.renewal_text(run).endswith("The last time that failed: b has no report yet")
+
+    clock.advance(2)
+    jobs.watch(run)
+    jobs.step()
+    assert len(spawned.asked) == 2
+
+
+def test_no_report_is_made_of_a_run_that_is_over_or_that_nobody_looks_at(runs: Path) -> None:
+    clock = FakeClock()
+    jobs, spawned = _jobs(runs, clock, 600)
+    jobs.watch(RunFolder(runs / "after"))
+    jobs.step()
+    jobs.watch(RunFolder(runs / "going on"))
+    clock.advance(61)
+    jobs.step()
+
+    assert spawned.asked == []
+
+
+def test_without_renewal_none_is_made_and_the_page_says_how(runs: Path) -> None:
+    jobs, spawned = _jobs(runs, FakeClock())
+    run = RunFolder(runs / "going on")
+    jobs.watch(run)
+    jobs.step()
+
+    assert spawned.asked == []
+    assert "`soak report` with the folder of the run renews it" in jobs.renewal_text(run)
+
+
+def test_the_names_of_the_runs_are_compared_and_never_joined(runs: Path) -> None:
+    folder = ServedFolder(runs)
+
+    assert sorted(folder.keys()) == [b"after", b"before", b"going on"]
+    assert [folder.find(key) for key in (b"..", b".", b"", b"../runs/after", b"after/")] == [
+        None
+    ] * 5
