@@ -214,7 +214,9 @@ def test_a_journal_that_cannot_be_copied_is_an_error_and_leaves_nothing(tmp_path
     first, second = _host(tmp_path / "a", "a"), _host(tmp_path / "b", "b")
     (second.journal / "produce.0@b" / "000001.jsonl").symlink_to(tmp_path / "nowhere")
 
-    with pytest.raises(RunFolderError, match=r"cannot copy .*/produce\.0@b: .*links are not followed"):
+    with pytest.raises(
+        RunFolderError, match=r"cannot copy .*/produce\.0@b: .*links are not followed"
+    ):
         merge_run_folder(first, second)
     assert sources(first.journal) == ["produce.0@a"]
     assert not list(first.path.glob(".*"))
