@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import orjson
 
@@ -39,7 +40,6 @@ MAX_FIELDS = 64  # of an event, a label set, or the validity of a record
 MAX_NAME_CHARACTERS = 300  # of metrics, units, kinds and keys
 MAX_TEXT_CHARACTERS = 8192  # of labels and fields
 MAX_PARTITION = 2**20 - 1
-MAX_STREAM_CHARACTERS = 40
 MAX_COUNT = 10**10  # of messages of a client in an interval
 
 RENAMED_EVENTS = {
@@ -206,7 +206,7 @@ def _parse_column(found: dict[str, object]) -> Column:
 
 
 def _parse_record(raw: dict[str, object]) -> Record:
-    body: dict[str, dict[str, object]] = raw  # type: ignore[assignment]  # shapes raise below
+    body: dict[str, Any] = raw  # shapes raise below
     found = raw["v"]
     if not isinstance(found, list):
         raise DamagedLineError("values are not a list")
@@ -242,8 +242,15 @@ def _parse_histograms(found: dict[str, object]) -> dict[str, str]:
     return found  # type: ignore[return-value]  # checked above
 
 
-def _parse_next(found: dict[str, object]) -> dict[str, int]:
-    return {_stream(name): _within("next message", at, 0, _LARGEST) for name, at in found.items()}
+def _parse_next(found: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the next sequence number by producer stream; there may be thousands, so C loops over them."""
+    all(map(_stream, found))
+    numbers = found.values()
+    if numbers and not (
+        set(map(type, numbers)) == {int} and min(numbers) >= 0 and max(numbers) <= _LARGEST
+    ):
+        raise DamagedLineError("a next message is not a whole number of 63 bits")
+    return found
 
 
 def _parse_event(event: dict[str, object]) -> Event:
@@ -273,7 +280,7 @@ def _check_position(fields: Mapping[str, object]) -> None:
 
 
 def _check_failed(fields: Mapping[str, object]) -> None:
-    _stream(fields["lane"])
+    _stream(str(fields["lane"]))
     first, last = _natural(fields, "first"), _natural(fields, "last")
     if last < first:
         raise DamagedLineError(f"messages {first} to {last}")
@@ -354,30 +361,29 @@ def _within(what: str, value: object, low: int, high: int) -> int:
 
 
 @lru_cache(maxsize=100_000)
-def _is_stream(name: str) -> bool:
-    """Return whether a name is that of a producer stream: instance, epoch and partition."""
+def _stream(name: str) -> str:
+    """Return the name of a producer stream: instance, epoch and partition.
+
+    Raises:
+        DamagedLineError: it is something else.
+    """
     match = _STREAM.fullmatch(name)
-    if match is None:
-        return False
-    instance, epoch, partition = map(int, match.groups())
-    return max(instance, epoch) < 2**32 and partition <= MAX_PARTITION
+    if match is not None:
+        instance, epoch, partition = map(int, match.groups())
+        if max(instance, epoch) < 2**32 and partition <= MAX_PARTITION:
+            return name
+    raise DamagedLineError(f"{name!r:.100} is not the name of a producer stream")
 
 
-def _stream(name: object) -> str:
-    if not isinstance(name, str) or len(name) > MAX_STREAM_CHARACTERS or not _is_stream(name):
-        raise DamagedLineError(f"{name!r:.100} is not the name of a producer stream")
-    return name
-
-
-def _parse_spans(streams: dict[str, object]) -> dict[str, tuple[Span, ...]]:
-    return {_stream(name): _spans(spans) for name, spans in streams.items()}  # type: ignore[arg-type]  # TypeError
-
-
-def _spans(found: Sequence[Sequence[object]]) -> tuple[Span, ...]:
-    spans = tuple(map(_parse_span, found))
-    if len(spans) > 1 and any(after[0] < before[0] for before, after in pairwise(spans)):
-        raise DamagedLineError("spans are not in order")
-    return spans
+def _parse_spans(
+    streams: Mapping[str, Sequence[Sequence[object]]],
+) -> dict[str, tuple[Span, ...]]:
+    all(map(_stream, streams))
+    found = {name: tuple(map(_parse_span, spans)) for name, spans in streams.items()}
+    for spans in found.values():
+        if len(spans) > 1 and any(after[0] < before[0] for before, after in pairwise(spans)):
+            raise DamagedLineError("spans are not in order")
+    return found
 
 
 def _parse_span(found: Sequence[object]) -> Span:
@@ -387,11 +393,11 @@ def _parse_span(found: Sequence[object]) -> Span:
         ValueError: it is something else.
     """
     a, b, c, d = found
-    if not (
+    if (
         type(a) is type(b) is type(c) is type(d) is int
         and 0 <= a <= b <= _LARGEST
-        and c <= d <= _LARGEST
-        and (d - c >= b - a if c >= 0 else c >= -_LARGEST)
+        and (d - c >= b - a if c >= 0 else -_LARGEST <= c <= d)
+        and d <= _LARGEST
     ):
-        raise ValueError(f"{found!r:.100} is not a span of messages and their offsets")
-    return a, b, c, d
+        return a, b, c, d
+    raise ValueError(f"{found!r:.100} is not a span of messages and their offsets")
