@@ -21,8 +21,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 14) else "soakd needs Python 3.11, 3.12 or 3.13; name one with PYTHON=...")'
 	@echo "setup: installing pinned packages into $(VENV) (about a minute, once)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@awk '/^setuptools==/ {on = 1} on {print} on && !/\\$$/ {on = 0}' requirements.lock > $(VENV)/build.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/build.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-build.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@echo "setup: keeping Spark's classes as Java maps them (about half a minute, once)"
@@ -192,6 +191,13 @@ format: $(STAMP) ## put the code in format
 .PHONY: lock
 lock: ## resolve the pinned packages anew (needs uv)
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra dev pyproject.toml -o requirements.lock
+	@$(BIN)/python -m tests.support.locks runtime
+
+.PHONY: audit
+audit: $(STAMP) ## is what is installed what the locks say, file by file; writes build/sbom.json for a scanner of vulnerabilities
+	@mkdir -p build
+	@$(BIN)/python -m tests.support.locks sbom > build/sbom.json
+	@$(BIN)/python -m tests.support.locks audit
 
 .PHONY: clean
 clean: ## remove what was built; runs stay

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from soak.app import foreground, preflight
 from soak.app.foreground import EXIT_INTERRUPTED, FinishedRun, SideTaskFactory, StartedRun
+from soak.app.host import SafeConsole
 from soak.core import wording
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError, PlanError
@@ -103,7 +104,7 @@ def _run_drill(found: Drill, plan_file: PlanFile, run_dir: Path | None, seed: in
     """Run a drill and print the outcome; return None if it was interrupted."""
     fingerprint = drill_files.fingerprint(found)
     found, plan_file = shifted(found, plan_file, seed)
-    console = Console()
+    console = SafeConsole()
     console.print(
         f"DRILL {found.name}: {found.description} The fault `{found.fault_kind}` is injected into this "
         "run, and the detector does not know of it.",
@@ -247,7 +248,7 @@ def _environment(found: Drill, stack: ExitStack) -> dict[str, str]:
 
 def print_drills() -> None:
     """Print every drill that ships."""
-    Console().print(drill_table())
+    SafeConsole().print(drill_table())
 
 
 def drill_table() -> Table:
@@ -317,7 +318,7 @@ def run_all_drills(run_dir: Path | None, run: RunDrill | None = None) -> int:
     if root.exists() and any(root.iterdir()):
         raise LabError(f"{root} is not empty: name a new folder for the drills")
     exit_on_sigterm()
-    console = Console()
+    console = SafeConsole()
     rows: list[Sequence[str]] = []
     codes: list[int] = []
     try:

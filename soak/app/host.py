@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.text import Text
 
 from probes import clock
@@ -34,7 +35,7 @@ from soak.core.plan import plugins
 from soak.core.plan.plan import AnyPlan, Plan
 from soak.core.ports import Clock, Probe
 from soak.core.units import SECOND_NS, duration_ns, format_duration, format_size
-from soak.core.wording import amount
+from soak.core.wording import amount, escaped
 from soak.runtime.grid import host_name
 from soak.sampling.drive_check import (
     DEFAULT_LIMITS,
@@ -351,10 +352,20 @@ def print_probes(readings: Mapping[str, ProbeReadings], console: Console) -> Non
         console.print(Text(f"{status}: {', '.join(names) or 'none'}"))
 
 
+class SafeConsole(Console):
+    """A console of Rich whose texts command no terminal: Rich leaves what is within them."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for one in super().render(renderable, options):
+            yield one if one.control else Segment(escaped(one.text), one.style)
+
+
 def plain_console() -> Console:
     """Return a console as wide as the terminal, or wide enough for a file."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+    console = SafeConsole(highlight=False)
+    return console if console.is_terminal else SafeConsole(highlight=False, width=PLAIN_WIDTH)
 
 
 def _about(name: str) -> str:

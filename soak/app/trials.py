@@ -15,6 +15,7 @@ from rich.console import Console
 
 from soak.app import foreground, preflight
 from soak.app.foreground import EXIT_INTERRUPTED, SideTaskFactory, StartedRun
+from soak.app.host import SafeConsole
 from soak.core import json_text
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError, PlanError
@@ -57,7 +58,7 @@ def run_trial(seed: int, hours: float, run_dir: Path | None, only: Sequence[str]
     kinds = possible_kinds(plan_file.plan.lab, only)
     first = phases.warm_up // SECOND_NS
     troubles = draw(seed, first, first + soak_seconds, kinds)
-    console = Console()
+    console = SafeConsole()
     console.print(
         f"TRIAL: {len(troubles)} troubles of {len(kinds)} kinds, seed {seed}. When and which is written "
         "into the run folder when the detector has ended.",
@@ -105,7 +106,7 @@ def replay_trial(trial_dir: Path, run_dir: Path) -> int:
         raise LabError(f"the detector failed: {children.log_tail(target.path / 'replay.log')}")
     target.lab.mkdir(exist_ok=True)  # only now: no detector can have read it
     shutil.copyfile(source.faults, target.faults)
-    show(Console(), judged(target))
+    show(SafeConsole(), judged(target))
     return 0
 
 

@@ -21,7 +21,13 @@ from soak.core.plan.config import FormerNameWarning
 from soak.service import systemd
 from soak.service.restart_backoff import delay_start
 from soak.service.scheduling import limit_numpy_threads
-from soak.service.systemd import is_journal_stream, print_error, print_warning, set_up_logging
+from soak.service.systemd import (
+    escape_output,
+    is_journal_stream,
+    print_error,
+    print_warning,
+    set_up_logging,
+)
 
 LOG = logging.getLogger("soak.cli.main")
 EXIT_FAILED = 1
@@ -122,6 +128,7 @@ def keep_private() -> None:
 def run() -> None:
     """Run the command line; the one place where errors become exit codes."""
     keep_private()
+    escape_output()
     limit_numpy_threads()
     set_up_logging()
     warnings.showwarning = _with_former_names(warnings.showwarning)

@@ -50,10 +50,13 @@ _OUTAGES = {
 }
 _NUMBER = re.compile(r"[\d.]+")  # a label value that needs its key
 _CUT = "..."
-# controls for terminals, line breaks and text direction, half surrogate pairs
-_UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+"
+# controls for terminals, line breaks and text direction, invisible characters, half surrogate pairs
+_CONTROLS = (
+    "\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f"
 )
+_UNPRINTABLE = re.compile(f"(?P<blank>[\t\n\r\v\f\x85\u2028\u2029]+)|[{_CONTROLS}]")
+_NOT_FOR_A_TERMINAL = re.compile(f"(?![\t\n]|\r\n)[{_CONTROLS}]")
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _LEAST_SPAN = math.log(10)  # of a sparkline: noise of a few percent stays flat
 _ROUNDED_UP = 0.9995  # of a scale: with three digits 999.6 us is 1 ms
@@ -133,8 +136,22 @@ def amount_of(series: str, value: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a line with blanks for unprintable characters, which names and log lines may contain."""
-    return _UNPRINTABLE.sub(" ", text)
+    """Return a line with escapes for unprintable characters, which names and log lines may contain.
+
+    Line breaks and tabs become blanks.
+    """
+    return _UNPRINTABLE.sub(_printed, text)
+
+
+def escaped(text: str) -> str:
+    """Return a text of several lines that no terminal obeys and every reader sees in its order."""
+    return _NOT_FOR_A_TERMINAL.sub(_printed, text)
+
+
+def _printed(match: re.Match[str]) -> str:
+    if match.groupdict().get("blank"):
+        return " "
+    return match[0].encode("unicode_escape").decode("ascii")
 
 
 def shortened(text: str, width: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import resource
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import soak
 from soak.core.errors import NotAvailableError, RunFolderError
+
+_MANY_DESCRIPTORS = 2**20
 
 
 def user_cache() -> Path:
@@ -73,6 +76,19 @@ def cached_script(folder: Path, name: str, script: str, inside: str = "") -> Pat
     if not program.is_file():
         write_atomically(program, script, mode=0o755)
     return program
+
+
+def descriptor_limit() -> int:
+    """Return how many files and connections this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MANY_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_descriptor_limit() -> None:
+    """Allow this process as many open files as the system lets it: a terminal gives 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # a container that forbids it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @contextmanager

@@ -8,13 +8,14 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TextIO, cast
 
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
+from soak.core.wording import escaped
 
 LOG = logging.getLogger(__name__)
 SEND_TIMEOUT_SECONDS = 10.0
@@ -176,7 +177,36 @@ def watchdog_limit_ns(usual_ns: int) -> int:
     return int(limit_us) * 1000 if limit_us.isdecimal() else usual_ns
 
 
-class JournalFormatter(logging.Formatter):
+class EscapedStream:
+    """Standard output or error for what this program prints: no text from outside commands a terminal.
+
+    Keys of plans, replies of servers and names on pages may hold commands of terminals, or marks that turn
+    the direction of what follows. Rich, whose colours are such commands too, writes past it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream  # the name by which Rich finds it
+
+    def write(self, text: str) -> int:
+        self.rich_proxied_file.write(escaped(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever a stream has
+        return getattr(self.rich_proxied_file, name)
+
+
+class LineFormatter(logging.Formatter):
+    """Formats a record as one line, whatever its fields hold, and a traceback below it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the library's
+        return escaped(super().formatMessage(record)).replace("\n", "\\n")
+
+
+class JournalFormatter(LineFormatter):
     """Formats log lines for the journal of systemd: with a priority (sd-daemon(3)) and without a time.
 
     Without priorities `journalctl -p warning` would show nothing. The journal takes each line of a record as
@@ -224,13 +254,19 @@ def _print(level: int, text: str) -> None:
     sys.stderr.write(f"{with_priority(level, text) if is_journal_stream() else text}\n")
 
 
+def escape_output() -> None:
+    """Let nothing that this process prints command a terminal; see `EscapedStream`."""
+    sys.stdout = cast("TextIO", EscapedStream(sys.stdout))
+    sys.stderr = cast("TextIO", EscapedStream(sys.stderr))
+
+
 def set_up_logging() -> None:
     """Send the log to standard error, formatted for people or for the journal of systemd."""
     handler = logging.StreamHandler()
     if is_journal_stream():
         handler.setFormatter(JournalFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+        handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
 
 

@@ -24,6 +24,7 @@ from soak.core.ports import Clock
 from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
+from soak.service.files import descriptor_limit
 from soak.store.admission import RefusedLines
 from soak.store.journal.reader import columns_after_last_record, last_record, segments
 from soak.store.journal.writer import LASTING_ERRORS, JournalWriter
@@ -36,6 +37,8 @@ MAX_AHEAD_SECONDS = 60  # of this host's clock: by so much those of the hosts ma
 MAX_EPOCHS_AHEAD = 1000  # of the last one: a daemon has a new epoch with each start
 MAX_COLUMNS_LINES = 8  # of a source, the newest
 MAX_HOUR_BYTES = 256 * 2**20  # of a source, in an hour of the run: 500 series take 15 MiB
+WRITER_DESCRIPTORS = 4  # its file, its lock, and what is being flushed
+OTHER_DESCRIPTORS = 100  # of this process: clients, logs, the metrics page
 IDLE_NS = 60 * SECOND_NS  # then the files of a source are closed
 _SAME_HOST_NAME = "two hosts have the same name"
 
@@ -77,6 +80,9 @@ class Ingest:
         self._newest_k = 0
         self._phase_file = PhaseFile(folder.phases)
         self._sources: dict[str, _Source] = {}
+        self._open: dict[str, _Source] = {}  # those with a writer, the least used first
+        free = descriptor_limit() - OTHER_DESCRIPTORS
+        self._max_open = max(1, free // WRITER_DESCRIPTORS)
         self._pending: deque[ShippedLine] = deque()
         self._failures = Once()
         self._has_lost = False  # a writer was closed before the drive took all of its lines
@@ -260,10 +266,20 @@ class Ingest:
     def _writer(self, name: str, source: _Source) -> JournalWriter:
         """Return the writer of a source, which is opened, and takes the lock, with the first line."""
         if source.writer is None:
+            self._make_room()
             source.writer = JournalWriter(self._folder.journal / name, self._clock).open()
             source.written_id = ""
+        self._open.pop(name, None)
+        self._open[name] = source  # the one that was used last
         source.written_ns = self._clock.mono_ns()
         return source.writer
+
+    def _make_room(self) -> None:
+        """Close the files of those sources that were written longest ago, if no more can be open."""
+        self._open = {name: one for name, one in self._open.items() if one.writer is not None}
+        surplus = len(self._open) + 1 - self._max_open
+        for source in list(self._open.values())[: max(0, surplus)]:
+            self._close(source)
 
     def _retry_or_close_writers(self) -> None:
         """Retry lines that the drive did not take; close idle writers, which hold descriptors."""

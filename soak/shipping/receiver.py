@@ -22,7 +22,7 @@ from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile, open_page
 from soak.runtime.grid import grid_of, host_name
-from soak.service.files import file_lock, write_atomically
+from soak.service.files import file_lock, raise_descriptor_limit, write_atomically
 from soak.service.systemd import Notifier, notifier
 from soak.shipping.announcements import RunAnnouncer
 from soak.shipping.ingest import Ingest
@@ -70,6 +70,7 @@ def run(
         return 1
     page = open_page(folder, plan, known, "receive", clock)
     manager = notifier()
+    raise_descriptor_limit()
     with file_lock(folder.path / "receive.lock", "the receiving of this run"):
         ingest = Ingest(folder, clock, host_name(), plan)
         stored = OffsetFile(folder.path / "receive.json", plan.ship.topic, clock)

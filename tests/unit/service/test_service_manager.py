@@ -284,10 +284,11 @@ def test_levels_become_priorities_of_syslog(level: int, priority: int) -> None:
 
 
 def test_each_line_of_a_record_has_a_priority() -> None:
-    """Such as a traceback."""
-    record = logging.LogRecord("soak.x", logging.ERROR, "", 0, "two\nlines", None, None)
+    """Those of a traceback; a field with line breaks stays in its line."""
+    failure = (ValueError, ValueError("no"), None)
+    record = logging.LogRecord("soak.x", logging.ERROR, "", 0, "two\nlines", None, failure)
 
-    assert JournalFormatter().format(record) == "<3>ERROR soak.x two\n<3>lines"
+    assert JournalFormatter().format(record) == "<3>ERROR soak.x two\\nlines\n<3>ValueError: no"
 
 
 def test_a_closed_stream_is_not_the_journal() -> None:

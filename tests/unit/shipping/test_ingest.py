@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from soak.core.errors import JournalError
 from soak.core.journal_format import columns_line, encode
 from soak.core.model import Record
 from soak.core.plan.phases import decision_line
-from soak.shipping.ingest import IDLE_NS, Ingest
+from soak.shipping.ingest import IDLE_NS, OTHER_DESCRIPTORS, WRITER_DESCRIPTORS, Ingest
 from soak.store.journal.reader import (
     SourceReader,
     complete_size,
@@ -285,3 +286,33 @@ def test_an_idle_source_holds_no_descriptor(tmp_path: Path) -> None:
 
     assert idle == before
     assert records(here, SOURCE) == records(there, SOURCE)
+
+
+def test_more_sources_than_files_may_be_open_are_all_written(tmp_path: Path) -> None:
+    """A terminal allows 1,024 files: those of the source that was written longest ago are closed."""
+    lines = []
+    for number in range(24):
+        name = f"probe@b{number}"
+        host = Host(folder_of(tmp_path / name), name)
+        host.write(3)
+        host.close(is_end=False)
+        (path,) = segments(tmp_path / name / "journal" / name)
+        lines.append([ShippedLine(name, raw, "") for raw in path.read_bytes().split(b"\n")[:-1]])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
+    folder = folder_of(tmp_path / "here")
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(in_use, OTHER_DESCRIPTORS) + 5 * WRITER_DESCRIPTORS, hard)
+    )
+    try:
+        ingest = Ingest(folder, FakeClock(), "a")
+        for batch in zip(*lines, strict=True):  # in turn, as they come over a topic
+            ingest.write(batch)
+            assert not ingest.is_behind
+        ingest.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert len(sources(folder.journal)) == 24
+    for name in sources(folder.journal):
+        assert len(list(read_source(folder.journal, name))) == 3
