@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
 
+from soak.core import wording
 from soak.core.errors import SoakError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -105,10 +106,8 @@ class Jobs:
             why = self._tried.get(run.path, (0, ""))[1]
         if is_made:
             return "The report is being renewed."
-        every = self.renew_ns // (60 * SECOND_NS)
-        text = (
-            f"While this page is open and the run goes on, the report is renewed every {every} min."
-        )
+        every = wording.span(self.renew_ns / SECOND_NS)
+        text = f"While this page is open and the run goes on, the report is renewed every {every}."
         return f"{text} The last time that failed: {why}" if why else text
 
     # --- For the main thread.
@@ -118,7 +117,14 @@ class Jobs:
         if self._running is not None:
             self._take_in(self._running)
         if self._running is None:
-            self._begin()
+            with self._lock:
+                pair, stamp = self._waiting.popitem(last=False) if self._waiting else (None, None)
+            try:
+                self._begin(pair, stamp)
+            except OSError as error:  # no room for the page, or for another process
+                if pair is not None:
+                    with self._lock:
+                        self._compared[pair] = (stamp, Compared(why=f"cannot begin: {error}"))
 
     def close(self) -> None:
         """End what runs."""
@@ -127,9 +133,7 @@ class Jobs:
         if self._place is not None:
             self._place.cleanup()
 
-    def _begin(self) -> None:
-        with self._lock:
-            pair, stamp = self._waiting.popitem(last=False) if self._waiting else (None, None)
+    def _begin(self, pair: Pair | None, stamp: object) -> None:
         now_ns = self.clock.mono_ns()
         run = self._due(now_ns) if pair is None else None
         if pair is None and run is None:

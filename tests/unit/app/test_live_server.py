@@ -705,6 +705,21 @@ def test_a_comparison_that_fails_says_why(runs: Path) -> None:
     assert found.why == "b has no report yet"
 
 
+def test_a_comparison_that_cannot_begin_says_so_and_the_server_goes_on(runs: Path) -> None:
+    def fail(_arguments: list[str], _log: Path, _folder: Path) -> Popen[bytes]:
+        raise OSError("no room")
+
+    jobs = Jobs(runs, FakeClock(), 0, fail)
+    before, after = RunFolder(runs / "before"), RunFolder(runs / "after")
+    jobs.comparison(before, after)
+    jobs.step()
+    found = jobs.comparison(before, after)
+    jobs.close()
+
+    assert found is not None
+    assert found.why == "cannot begin: no room"
+
+
 def test_a_report_that_is_made_anew_is_compared_anew(tmp_path: Path, runs: Path) -> None:
     shutil.copytree(runs, tmp_path / "runs")
     jobs, spawned = _jobs(tmp_path / "runs", FakeClock())
