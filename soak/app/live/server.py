@@ -33,7 +33,7 @@ from soak.app.live.jobs import Jobs
 from soak.app.live.pages import ASSETS, Pages, run_url
 from soak.app.live.run import LiveRun, Snapshot
 from soak.app.live.terminal import shown
-from soak.core.errors import RunFolderError, SoakError
+from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import RunFolder, read_plan, read_run
@@ -543,12 +543,12 @@ def parse_listen(text: str) -> tuple[str, int]:
     """Return address and port of `127.0.0.1:8042`, `[::1]:8042` or `8042`.
 
     Raises:
-        RunFolderError: it is none of these.
+        PlanError: it is none of these.
     """
     address, colon, port = text.rpartition(":")
     address = address.removeprefix("[").removesuffix("]") if colon else "127.0.0.1"
     if not port.isascii() or not port.isdigit() or not address or int(port) > 65_535:  # noqa: PLR2004  # ports end there
-        raise RunFolderError(f"--listen {text!r} must be ADDRESS:PORT, such as 127.0.0.1:8042")
+        raise PlanError(f"--listen {text!r} must be ADDRESS:PORT, such as 127.0.0.1:8042")
     return address, int(port)
 
 
@@ -556,14 +556,14 @@ def read_token(path: Path) -> str:
     """Return the token in a file.
 
     Raises:
-        RunFolderError: it cannot be read, is too short, or holds blanks or other signs than ASCII.
+        PlanError: it cannot be read, is too short, or holds blanks or other signs than ASCII.
     """
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise RunFolderError(f"cannot read the token in {path}: {error}") from error
+        raise PlanError(f"cannot read the token in {path}: {error}") from error
     if len(token) < LEAST_TOKEN or not re.fullmatch(r"[A-Za-z0-9._~+/=-]+", token):
-        raise RunFolderError(
+        raise PlanError(
             f"the token in {path} must be at least {LEAST_TOKEN} letters, digits or ._~+/=-, without blanks"
         )
     return token
