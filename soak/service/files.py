@@ -78,10 +78,12 @@ def cached_script(folder: Path, name: str, script: str, inside: str = "") -> Pat
     return program
 
 
-def descriptor_limit() -> int:
-    """Return how many files and connections this process may have open."""
+def free_descriptors(reserved: int) -> int:
+    """Return how many more files this process may open, without those in use or `reserved`."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MANY_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    limit = _MANY_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    in_use = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    return limit - max(in_use, reserved)
 
 
 def raise_descriptor_limit() -> None:

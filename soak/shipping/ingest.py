@@ -24,7 +24,7 @@ from soak.core.ports import Clock
 from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
-from soak.service.files import descriptor_limit
+from soak.service.files import free_descriptors
 from soak.store.admission import RefusedLines
 from soak.store.journal.reader import columns_after_last_record, last_record, segments
 from soak.store.journal.writer import LASTING_ERRORS, JournalWriter
@@ -81,8 +81,7 @@ class Ingest:
         self._phase_file = PhaseFile(folder.phases)
         self._sources: dict[str, _Source] = {}
         self._open: dict[str, _Source] = {}  # those with a writer, the least used first
-        free = descriptor_limit() - OTHER_DESCRIPTORS
-        self._max_open = max(1, free // WRITER_DESCRIPTORS)
+        self._max_open = max(1, free_descriptors(OTHER_DESCRIPTORS) // WRITER_DESCRIPTORS)
         self._pending: deque[ShippedLine] = deque()
         self._failures = Once()
         self._has_lost = False  # a writer was closed before the drive took all of its lines

@@ -51,7 +51,8 @@ def test_what_it_copies_is_all_that_a_wheel_is_made_of() -> None:
     assert copied == needed | {
         "configs",
         "systemd",
-        "requirements.lock",
+        "requirements-build.lock",
+        "requirements-runtime.lock",
         "pyproject.toml",
         "README.md",
         "LICENSE",
@@ -72,7 +73,7 @@ def test_what_it_copies_is_sent_to_the_builder_and_nothing_else() -> None:
 
 
 def test_packages_are_pinned_by_hash_and_it_runs_as_a_plain_user() -> None:
-    assert "--require-hashes -r /src/requirements.lock" in TEXT
+    assert "--require-hashes --no-build-isolation -r /src/requirements-runtime.lock" in TEXT
     assert instructions("USER") == ["10001"]
     assert instructions("ENTRYPOINT") == ['["soak"]']
 

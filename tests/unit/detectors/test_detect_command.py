@@ -243,7 +243,7 @@ def test_for_people_no_digit_of_a_time_is_lost_and_no_name_moves_the_cursor(tmp_
     path.write_text("\n".join(['t,"\x1b[31mp99\nx_ms"', *rows, ""]))
     (told,) = CliRunner().invoke(build(["detect"]), ["detect", str(path)]).output.splitlines()
 
-    assert told.startswith(" [31mp99 x_ms: ")
+    assert told.startswith("\\x1b[31mp99 x_ms: ")
     assert " at 1700000075.25 s (between 1700000075.25 and 1700000075.25 s), row 301" in told
 
 

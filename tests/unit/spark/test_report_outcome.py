@@ -81,7 +81,7 @@ def test_evidence_cannot_order_the_terminal_about(tmp_path: Path) -> None:
     """A log line may hold anything; and one gap is one."""
     shown = _shown(tmp_path, evidence=[{"text": "log \x1b[2Jline\nfinding: none"}])
 
-    assert "  - log  [2Jline finding: none\n" in shown
+    assert "  - log \\x1b[2Jline finding: none\n" in shown
     assert "coverage: 240 s, 1 gap, 0 s invalid" in shown
 
 
