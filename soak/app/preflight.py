@@ -40,7 +40,7 @@ from soak.core.plan.plan import (
     with_ship_target,
 )
 from soak.core.plan.rates import Point, check_lab_limits, exceeded_limits
-from soak.core.plan.text import Document, PlanFile
+from soak.core.plan.text import Document, PlanFile, load_fleet, parse_yaml
 from soak.core.ports import Broker, Clock
 from soak.core.units import duration_ns, format_duration, format_size
 from soak.lab.drive.drive import MIN_BYTES
@@ -346,6 +346,23 @@ def probe_setting_faults(plan: AnyPlan, document: Document) -> list[PlanError]:
     return found_by(*checks)
 
 
+def check_fleet_plan(path: Path) -> None:
+    """Raise `PlanError` for every fault in the settings of clients of a fleet's plan, and in who may write.
+
+    Raises:
+        PlanError: with file, line and key of every fault.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: cannot read the plan: {error}") from error
+    plan, document = load_fleet(text, str(path)), parse_yaml(text, str(path))
+    ship = functools.partial(_check_ship_settings, plan.ship, plan.ship.bootstrap_servers, document)
+    _raise(
+        found_by(ship, functools.partial(_check_client, ("store",), plan.store.client, document))
+    )
+
+
 def check_probe_settings(plan: AnyPlan, document: Document) -> None:
     """Raise `PlanError` for `probe_setting_faults`."""
     _raise(probe_setting_faults(plan, document))
@@ -391,9 +408,12 @@ def _check_signing(ship: Ship, servers: str, document: Document) -> None:
 
 
 def _is_this_host(server: str) -> bool:
-    host = server.strip().rpartition(":")[0].strip("[]")
+    name, _, port = server.strip().rpartition(":")
+    host = (name if name and port.isdigit() else server.strip()).strip(
+        "[]"
+    )  # the port may be left out
     try:
-        return host in ("", "localhost") or ip_address(host).is_loopback
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
 

@@ -130,6 +130,7 @@ def detect_fleet(
     cores: Annotated[int, typer.Option(help="Processor cores to use.")] = 2,
 ) -> None:
     """Find changes of latency in all runs that ship their records to one topic."""
+    from soak.app.preflight import check_fleet_plan
     from soak.core.clock import SystemClock
     from soak.core.errors import PlanError
     from soak.core.units import SECOND_NS, duration_ns
@@ -142,6 +143,7 @@ def detect_fleet(
         raise PlanError(f"--since: {error}") from error
     if partitions < 1 or cores < 1:
         raise PlanError("--partitions and --cores must be at least 1")
+    check_fleet_plan(plan)
     options = FleetOptions(state=state, since_seconds=seconds, partitions=partitions, cores=cores)
     raise typer.Exit(run(plan, options, stop_event(), SystemClock()))
 

@@ -85,8 +85,11 @@ def encode(line: Line) -> bytes:
     return b"%s\t%08x\n" % (body, zlib.crc32(body))
 
 
-def decode(raw: bytes) -> Line:
+def decode(raw: bytes, *, is_foreign: bool = False) -> Line:
     """Return the content of one line, with or without its newline; all of it is within the bounds above.
+
+    `is_foreign`: the id of columns must be that of their text. In a journal any id holds, as a copy may have
+    the labels of a column in another order.
 
     Raises:
         DamagedLineError: crc, shape or a value are wrong.
@@ -99,7 +102,7 @@ def decode(raw: bytes) -> Line:
         if int(crc, 16) != zlib.crc32(body):
             raise DamagedLineError("crc does not match")
         # refuses NaN, infinity, half a surrogate pair and more than 1,024 levels
-        return _parse(orjson.loads(body))
+        return _parse(orjson.loads(body), is_foreign=is_foreign)
     except _NOT_A_LINE as error:
         raise DamagedLineError(f"{error!s:.300}") from error
 
@@ -160,19 +163,19 @@ def _event_json(event: Event) -> dict[str, object]:
     }
 
 
-def _parse(body: dict[str, object]) -> Line:
+def _parse(body: dict[str, object], *, is_foreign: bool) -> Line:
     match body["t"]:
         case "r":
             return _parse_record(body)
         case "c":
-            return _parse_columns(body)
+            return _parse_columns(body, is_foreign=is_foreign)
         case "end":
             return End(_within("epoch", body["inc"], 0, MAX_EPOCH))
         case other:
             raise DamagedLineError(f"unknown line type {other!r:.100}")
 
 
-def _parse_columns(body: dict[str, object]) -> Columns:
+def _parse_columns(body: dict[str, object], *, is_foreign: bool) -> Columns:
     version = body["version"]
     if not isinstance(version, int) or version > VERSION:
         raise JournalError(
@@ -183,9 +186,11 @@ def _parse_columns(body: dict[str, object]) -> Columns:
         raise DamagedLineError("columns is not a list")
     if len(listed) > MAX_COLUMNS:
         raise DamagedLineError(f"{len(listed):,} columns, more than {MAX_COLUMNS:,}")
-    name = _id_of(listed)
-    if body["id"] != name:
-        raise DamagedLineError(f"columns under the id {body['id']!r:.40}, not their own, {name}")
+    name = body["id"]
+    if not isinstance(name, str) or len(name) > MAX_NAME_CHARACTERS:
+        raise DamagedLineError(f"columns under the id {name!r:.40}")
+    if is_foreign and name != _id_of(listed):
+        raise DamagedLineError(f"columns under the id {name!r:.40}, which is not their own")
     return Columns(name, tuple(map(_parse_column, listed)))
 
 

@@ -14,7 +14,6 @@ from soak.core.journal_format import (
     DamagedLineError,
     End,
     checked_places,
-    columns_line,
     decode,
     wrong_count,
 )
@@ -34,9 +33,11 @@ from soak.store.samples_topic import SOURCE_NAME, ShippedLine
 LOG = logging.getLogger(__name__)
 MAX_SOURCES = 10_000
 MAX_AHEAD_SECONDS = 60  # of this host's clock: by so much those of the hosts may differ
-MAX_EPOCHS_AHEAD = 1000  # of the last one: a daemon has a new epoch with each start
+MAX_EPOCHS_AHEAD = 1000  # a daemon has a new epoch with each start
 MAX_COLUMNS_LINES = 8  # of a source, the newest
-MAX_HOUR_BYTES = 256 * 2**20  # of a source, in an hour of the run: 500 series take 15 MiB
+MAX_HOUR_BYTES = (
+    2**30
+)  # of a source, in an hour of the run: 500 series take 15 MiB, 5,000 at most 330 MiB
 WRITER_DESCRIPTORS = 4  # its file, its lock, and what is being flushed
 OTHER_DESCRIPTORS = 100  # of this process: clients, logs, the metrics page
 IDLE_NS = 60 * SECOND_NS  # then the files of a source are closed
@@ -155,7 +156,7 @@ class Ingest:
             self._refuse(line, reason)
             return
         try:
-            found = decode(line.raw)
+            found = decode(line.raw, is_foreign=True)
         except (DamagedLineError, JournalError) as error:
             self._refuse(line, str(error))
             return
@@ -182,9 +183,6 @@ class Ingest:
     def _process_columns(self, line: ShippedLine, source: _Source, columns: Columns) -> None:
         """Write columns at once, not with their first record: the offset on the topic moves past them."""
         if columns.id == next(reversed(source.columns), ""):  # the sender repeats them
-            return
-        if source.hour_bytes > MAX_HOUR_BYTES:
-            self._refuse(line, f"more than {MAX_HOUR_BYTES >> 20} MiB in an hour")
             return
         self._write_columns(line.source, source, columns)
         source.columns.pop(columns.id, None)
@@ -220,14 +218,16 @@ class Ingest:
 
     def _reason_to_refuse(self, source: _Source, record: Record, *, is_other_sender: bool) -> str:
         """Return why a new record cannot be written; "" if it can."""
+        if record.k // 3600 != source.hour:
+            source.hour, source.hour_bytes = record.k // 3600, 0
         columns = source.columns.get(record.columns_id)
         if columns is None or len(columns.columns) != len(record.values):
             return f"no columns line {record.columns_id:.40}"
-        if record.k // 3600 != source.hour:
-            source.hour, source.hour_bytes = record.k // 3600, 0
-        elif source.hour_bytes > MAX_HOUR_BYTES:
+        if source.hour_bytes > MAX_HOUR_BYTES:
             return f"more than {MAX_HOUR_BYTES >> 20} MiB in an hour"
-        if source.last[0] >= 0 and record.epoch > source.last[0] + MAX_EPOCHS_AHEAD:
+        # a folder that was made anew begins with the interval after the present one
+        first_epoch = max(source.last[0], record.k + 1)
+        if source.last[0] >= 0 and record.epoch > first_epoch + MAX_EPOCHS_AHEAD:
             return f"its epoch {record.epoch} is far ahead of the last one"
         if record.epoch == source.last[0] and is_other_sender:
             return _SAME_HOST_NAME
@@ -258,7 +258,7 @@ class Ingest:
             if newest is not None:
                 record, columns = newest
                 source.last = (record.epoch, record.k)
-                known.insert(0, columns_line(columns))
+                known.insert(0, Columns(record.columns_id, columns))
             source.columns = {columns.id: columns for columns in known[-MAX_COLUMNS_LINES:]}
         return self._sources.setdefault(name, source)
 
@@ -277,7 +277,8 @@ class Ingest:
         """Close the files of those sources that were written longest ago, if no more can be open."""
         self._open = {name: one for name, one in self._open.items() if one.writer is not None}
         surplus = len(self._open) + 1 - self._max_open
-        for source in list(self._open.values())[: max(0, surplus)]:
+        idle = [one for one in self._open.values() if one.writer and not one.writer.is_behind]
+        for source in idle[: max(0, surplus)]:
             self._close(source)
 
     def _retry_or_close_writers(self) -> None:

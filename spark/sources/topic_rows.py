@@ -204,7 +204,7 @@ class TopicRows:
         except UnreadableRecordError as error:
             return self._unreadable(record, "", "", str(error))
         try:
-            line = decode(record.value or b"")
+            line = decode(record.value or b"", is_foreign=True)
         except (DamagedLineError, JournalError) as error:
             return self._unreadable(record, run, source, str(error))
         return self._row_of_line(record, span, run, source, line)
@@ -256,7 +256,7 @@ class TopicRows:
             headers = dict(record.headers)
             run, source = _identity(record, headers)
             self._check_signature(record, headers, source)
-            line = decode(record.value or b"")
+            line = decode(record.value or b"", is_foreign=True)
         except (UnreadableRecordError, DamagedLineError, JournalError):
             return  # it was reported with the batch that it is in
         if isinstance(line, Columns):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -113,7 +114,8 @@ def note_death(checkpoint: Path, journal: Path, caution: Path) -> None:
     is_careful = known.applies(start)
     now = replace(known, start=start, deaths=deaths)
     if is_careful and known.limit_bytes == 1 and deaths >= DEATHS:
-        now = replace(now, deaths=0, passed=(*known.passed, *_between(start, end)))
+        passed = dict.fromkeys([*known.passed, *_between(start, end)])
+        now = replace(now, deaths=0, passed=tuple(passed))
     elif is_careful:
         limit = max(1, known.limit_bytes // SHRINKAGE)
         now = replace(now, limit_bytes=limit, deaths=deaths if limit == known.limit_bytes else 0)
@@ -128,6 +130,25 @@ def note_death(checkpoint: Path, journal: Path, caution: Path) -> None:
         )
         for path in (checkpoint / "offsets" / str(batch), checkpoint / "offsets" / f".{batch}.crc"):
             path.unlink(missing_ok=True)
+
+
+@contextmanager
+def deaths_noted(checkpoint: Path, journal: Path, caution: Path) -> Iterator[None]:
+    """Note that the last process died, if it did; this one does unless the block ends as it should.
+
+    A full drive is no fault of a batch: it does not count.
+    """
+    marker = caution.with_name("running")
+    if marker.exists():
+        note_death(checkpoint, journal, caution)
+    marker.touch()
+    try:
+        yield
+    except Exception as error:
+        if os.strerror(errno.ENOSPC) in str(error):
+            marker.unlink(missing_ok=True)
+        raise
+    marker.unlink(missing_ok=True)
 
 
 def _between(start: Offset, end: Offset) -> list[tuple[str, int, int, int]]:

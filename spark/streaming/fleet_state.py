@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
 LOG = logging.getLogger(__name__)
-VERSION = 2
+VERSION = 3
 """Of the state that is kept here beside that of the panel."""
 _USED = (
     *("run", "shard", "source", "epoch", "k"),
@@ -73,21 +73,27 @@ class Announced:
     phases: tuple[tuple[int, str], ...] = ()
     detection: str = ""  # that section of its plan, as JSON
     is_over: bool = False
+    sent_ns: int = field(default=0, compare=False)  # when the run first said so
 
     def to_text(self) -> str:
-        return json.dumps([self.phases, self.detection, self.is_over])
+        return json.dumps([self.phases, self.detection, self.is_over, self.sent_ns])
 
     @classmethod
     def of_text(cls, text: str) -> Announced:
-        phases, detection, is_over = json_text.loads(text)
-        return cls(tuple((k, name) for k, name in phases), detection, is_over)
+        phases, detection, is_over, sent_ns = json_text.loads(text)
+        return cls(tuple((k, name) for k, name in phases), detection, is_over, sent_ns)
 
     @classmethod
     def of_events(cls, text: str) -> Announced:
         """Return what the row of an announcement says in its `events`."""
-        fields = json_text.loads(text)[0]["fields"]
+        event = json_text.loads(text)[0]
+        fields = event["fields"]
         phases = tuple((k, name) for k, name in fields["phases"])
-        return cls(phases, fields["detection"], fields["is_over"])
+        return cls(phases, fields["detection"], fields["is_over"], event["at_ns"])
+
+    def newest(self, *others: Announced) -> Announced:
+        """Return what was announced last; an old announcement that is sent again says nothing."""
+        return max((*reversed(others), self), key=lambda one: one.sent_ns)
 
     def phases_at(self, k: np.ndarray[Any, Any]) -> list[str]:
         """Return the phase of each interval; where none is announced, soak."""
@@ -153,9 +159,7 @@ class FleetProcessor(StatefulProcessor):
         is_announcement = batch["source"] == ""
         state = self._known.get()
         known = Announced() if state is None else Announced.of_text(state[0])
-        newest = known
-        if is_announcement.any():
-            newest = Announced.of_events(batch.loc[is_announcement, "events"].iloc[-1])
+        newest = known.newest(*map(Announced.of_events, batch.loc[is_announcement, "events"]))
         self._note(state, known, newest, timerValues.getCurrentProcessingTimeInMs())
         records = batch[~is_announcement].drop(columns="events")
         if records.empty:

@@ -32,9 +32,9 @@ from spark.streaming.checkpoint import (
     Headway,
     await_predecessor,
     committed,
+    deaths_noted,
     held,
     is_all_read,
-    note_death,
 )
 from spark.streaming.panel_state import detect, layout, shard_labels, take_apart
 from spark.streaming.progress import Progress, observed
@@ -90,27 +90,27 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | N
         await_predecessor(folder.spark, clock)
         manager.alive()  # each step of the start is progress, and so is each batch that is committed
         forget_other(folder, layout(plan.detection.shards))
-        note_death(folder.checkpoint, folder.journal, caution_path(folder.path))
-        temporary = folder.spark / "tmp"
-        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
-        log = folder.logs / "spark.log"
-        cores = min(plan.detection.shards, os.cpu_count() or 1)
-        session = build_session(
-            "soak detect-stream", temporary=temporary, cores=cores, log=log, cluster=cluster
-        )
-        manager.alive()
-        try:
-            if cluster is not None:
-                check_executors(session, folder, clock)
-                manager.alive()
-            with held(session, folder.spark):
-                page = MetricsPage(
-                    clock, {"run": known.id, "plan": plan.name, "daemon": "detect-stream"}
-                )
-                publish(page, folder.path, plan.metrics, plan.daemons, "detect-stream")
-                _Stream(folder, known, plan, clock, page, manager).run(session, stop)
-        finally:
-            session.stop()
+        with deaths_noted(folder.checkpoint, folder.journal, caution_path(folder.path)):
+            temporary = folder.spark / "tmp"
+            shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+            log = folder.logs / "spark.log"
+            cores = min(plan.detection.shards, os.cpu_count() or 1)
+            session = build_session(
+                "soak detect-stream", temporary=temporary, cores=cores, log=log, cluster=cluster
+            )
+            manager.alive()
+            try:
+                if cluster is not None:
+                    check_executors(session, folder, clock)
+                    manager.alive()
+                with held(session, folder.spark):
+                    page = MetricsPage(
+                        clock, {"run": known.id, "plan": plan.name, "daemon": "detect-stream"}
+                    )
+                    publish(page, folder.path, plan.metrics, plan.daemons, "detect-stream")
+                    _Stream(folder, known, plan, clock, page, manager).run(session, stop)
+            finally:
+                session.stop()
     return 0
 
 

@@ -202,7 +202,7 @@ def test_a_line_whose_signature_does_not_hold_is_refused_with_its_place(tmp_path
     ("changes", "reason"),
     [
         ({"k": 100 + MAX_AHEAD_SECONDS + 1}, "not within the run so far"),
-        ({"inc": 3 + MAX_EPOCHS_AHEAD}, "far ahead of the last one"),
+        ({"inc": 200 + MAX_EPOCHS_AHEAD}, "far ahead of the last one"),
         ({"v": [1e300, 1.0]}, "a count of"),
         ({"h": {"publish_latency_seconds": "abc"}}, "histogram publish_latency_seconds"),
     ],

@@ -428,3 +428,27 @@ def test_check_names_a_window_for_which_the_soak_is_too_short(tmp_path: Path) ->
 
     assert "phases.windows.1 never begins" in result
     assert "phases.windows.0" not in result
+
+
+FLEET = "name: fleet\nship: {{bootstrap_servers: '{servers}'{more}}}\nstore: kafka://127.0.0.1:9092\n"
+
+
+@pytest.mark.parametrize(
+    ("servers", "more", "refused"),
+    [
+        ("kafka.example:9092", "", "name the secret that the hosts share"),
+        ("kafka.example", "", "name the secret that the hosts share"),
+        ("127.0.0.1:9092", ", client: {plugin.library.paths: /evil.so}", "plugin.library.paths"),
+        ("127.0.0.1:9092", ", client: {sasl.password: letmein}", "sasl.password"),
+    ],
+)
+def test_the_plan_of_a_fleet_is_checked_before_a_client_gets_it(
+    tmp_path: Path, servers: str, more: str, refused: str
+) -> None:
+    plan = tmp_path / "fleet.yaml"
+    plan.write_text(FLEET.format(servers=servers, more=more))
+
+    result = CliRunner().invoke(main.build(["detect-fleet"]), ["detect-fleet", str(plan)])
+
+    assert isinstance(result.exception, PlanError)
+    assert refused in str(result.exception)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from soak.core.errors import JournalError
-from soak.core.journal_format import columns_line, encode
-from soak.core.model import Record
+from soak.core.journal_format import Line, columns_line, encode
+from soak.core.model import Column, Record
 from soak.core.plan.phases import decision_line
+from soak.core.units import SECOND_NS
 from soak.shipping.ingest import IDLE_NS, OTHER_DESCRIPTORS, WRITER_DESCRIPTORS, Ingest
 from soak.store.journal.reader import (
     SourceReader,
@@ -316,3 +318,41 @@ def test_more_sources_than_files_may_be_open_are_all_written(tmp_path: Path) -> 
     assert len(sources(folder.journal)) == 24
     for name in sources(folder.journal):
         assert len(list(read_source(folder.journal, name))) == 3
+
+
+def line_of(line: Line) -> ShippedLine:
+    return ShippedLine(SOURCE, encode(line).rstrip(b"\n"), "s")
+
+
+def test_columns_with_labels_in_any_order_are_read_back_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    """The copy has sorted labels under the sender's id."""
+    columns = columns_line((Column("leader_info", (("leader", "1"), ("address", "b:9092"))),))
+    lines = [line_of(Record(k, 1, 0, SECOND_NS, columns.id, (1.0,))) for k in range(20)]
+    folder = folder_of(tmp_path / "here")
+
+    ingest = taken(folder, [line_of(columns), *lines[:10]], lines[10:])
+
+    assert ingest.refused == 0
+    assert [record.k for record, _ in read_source(folder.journal, SOURCE)] == list(range(20))
+
+
+def test_columns_under_the_id_of_others_are_refused(tmp_path: Path) -> None:
+    own = columns_line((Column("a_seconds"),))
+    ingest = taken(folder_of(tmp_path / "here"), [line_of(replace(own, id="0123456789ab"))])
+
+    assert ingest.refused == 1
+
+
+def test_a_folder_that_was_made_anew_within_a_run_goes_on(tmp_path: Path) -> None:
+    """Its first epoch is the interval after the present one: thousands above the last."""
+    columns = columns_line((Column("a_seconds"),))
+    clock = FakeClock()
+    ingest = Ingest(folder_of(tmp_path / "here"), clock, "a")
+    clock.advance(5000)
+    ingest.write([line_of(columns), line_of(Record(10, 1, 0, SECOND_NS, columns.id, (1.0,)))])
+    ingest.write([line_of(Record(4000, 4001, 0, SECOND_NS, columns.id, (1.0,)))])
+    ingest.close()
+
+    assert (ingest.records, ingest.refused) == (2, 0)

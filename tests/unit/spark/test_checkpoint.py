@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,9 @@ from soak.core.model import Column, Record
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import RunFolder
 from spark.sources.journals import JournalSource, caution_path, rows
-from spark.sources.offsets import ColumnsIndex, Offset, spans
+from spark.sources.offsets import Caution, ColumnsIndex, Offset, spans
 from spark.sources.schema import ROWS
-from spark.streaming.checkpoint import LOOK_NS, Headway, committed, note_death
+from spark.streaming.checkpoint import LOOK_NS, Headway, committed, deaths_noted, note_death
 from tests.support.fakes import FakeClock
 
 LOOK_SECONDS = LOOK_NS / SECOND_NS
@@ -157,3 +160,27 @@ def test_a_process_that_dies_once_gets_its_batch_again(tmp_path: Path) -> None:
     assert run.start()
     assert len(run.taken) == 3 * run.seconds
     assert not caution_path(run.folder.path).exists() or run.gaps == []
+
+
+@pytest.mark.parametrize(
+    ("error", "is_death"),
+    [
+        (None, False),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), False),
+        (MemoryError(), True),
+    ],
+    ids=["stopped", "full drive", "died"],
+)
+def test_only_a_death_makes_batches_smaller(
+    tmp_path: Path, error: Exception | None, *, is_death: bool
+) -> None:
+    """A process that is stopped, or finds the drive full, leaves a planned batch behind, too."""
+    run = DeadlyRun(tmp_path, ("probe@b", 17))
+    places = run.folder.checkpoint, run.folder.journal, caution_path(run.folder.path)
+    run.start()
+    for _ in range(4):
+        with contextlib.suppress(OSError, MemoryError), deaths_noted(*places):
+            if error is not None:
+                raise error
+
+    assert bool(Caution.read(places[2]).limit_bytes) == is_death

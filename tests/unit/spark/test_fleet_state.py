@@ -74,10 +74,10 @@ class Fleet:
         return self.tester.peekValueState("run", KEY) is not None
 
 
-def announced(frame: pd.DataFrame, **more: Any) -> pd.DataFrame:
-    """Return rows with the row of an announcement behind them."""
+def announced(frame: pd.DataFrame, at_ns: int = 1, **more: Any) -> pd.DataFrame:
+    """Return rows with the row of an announcement behind them, sent at `at_ns`."""
     fields = asdict(announcement(RUN, **more))
-    event = {"kind": ANNOUNCED, "at_ns": 1, "since_ns": 1, "fields": fields}
+    event = {"kind": ANNOUNCED, "at_ns": at_ns, "since_ns": at_ns, "fields": fields}
     row = {"run": RUN, "shard": 0, "source": "", "events": json.dumps([event])}
     return pd.concat([frame, pd.DataFrame([row])], ignore_index=True)
 
@@ -116,6 +116,17 @@ def test_announced_phases_say_what_is_judged(frame: pd.DataFrame) -> None:
 
     assert any(abs(k - 202) <= 3 for k in confirmed(found))
     assert silent == []
+
+
+def test_an_old_announcement_that_is_sent_again_says_nothing(frame: pd.DataFrame) -> None:
+    """Whoever may write to the topic has those that were signed before."""
+    fleet = Fleet()
+    first, second = halves(frame)
+
+    found = fleet.take(announced(announced(first, 5, phases=PHASES), 3, phases=WARM))
+    found += fleet.take(announced(second, 4, phases=WARM))
+
+    assert any(abs(k - 202) <= 3 for k in confirmed(found))
 
 
 def test_an_announced_plan_says_how(frame: pd.DataFrame) -> None:
