@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 
 from probes.broker_log import json_lines
 from probes.common import toml_tables
+from soak.core.journal_format import CHECKED_EVENTS
 from soak.core.plan.config import STRICT
 
 FOLDER = Path(__file__).parent / "log_patterns"
@@ -56,6 +57,8 @@ class Pattern:
             raise ValueError(f"the expression is invalid: {error}") from error
         if not _WORD.fullmatch(self.kind) or (self.metric and not _WORD.fullmatch(self.metric)):
             raise ValueError("kind and metric must be words of a-z, 0-9 and '_'")
+        if self.kind in CHECKED_EVENTS:
+            raise ValueError(f"the kind {self.kind} is an event of soakd's own load")
         if not self.words or "\n" in self.words:
             raise ValueError("words must be part of a line")
         for name in (*self.factors, *([self.sums] if self.metric else [])):

@@ -320,7 +320,7 @@ def clock_ahead_seconds(client: HttpClient, url: str, clock: Clock) -> float | N
     try:
         answer = client.request("HEAD", urljoin(url, "/"))
         date = parsedate_to_datetime(answer.date).timestamp()
-    except (HttpError, ValueError):
+    except (HttpError, ValueError, OverflowError):  # a year of twenty digits
         return None
     return max(0.0, date - clock.wall_ns() / SECOND_NS) + min(0.0, date + 1.0 - asked)
 

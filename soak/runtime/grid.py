@@ -24,7 +24,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 def host_name() -> str:
     """Return this host's name for source names, without characters that are special in paths."""
-    return "".join(c if c.isalnum() or c in "-." else "-" for c in socket.gethostname()) or "host"
+    name = socket.gethostname()
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "-" for c in name) or "host"
 
 
 def boot_id(path: Path = BOOT_ID) -> str:

@@ -430,7 +430,9 @@ def test_check_names_a_window_for_which_the_soak_is_too_short(tmp_path: Path) ->
     assert "phases.windows.0" not in result
 
 
-FLEET = "name: fleet\nship: {{bootstrap_servers: '{servers}'{more}}}\nstore: kafka://127.0.0.1:9092\n"
+FLEET = (
+    "name: fleet\nship: {{bootstrap_servers: '{servers}'{more}}}\nstore: kafka://127.0.0.1:9092\n"
+)
 
 
 @pytest.mark.parametrize(
