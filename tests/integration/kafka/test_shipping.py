@@ -132,7 +132,7 @@ def test_a_line_that_is_too_large_delays_no_other(broker: Running) -> None:
     writer.close()
 
     assert writer.too_large == 1
-    assert found == [ShippedLine(SOURCE, b"y")]
+    assert [line.raw for line in found] == [b"y"]
 
 
 def made(broker: Running, topic: str, partitions: int = 1, **settings: str) -> AdminClient:
@@ -160,7 +160,7 @@ def test_a_topic_with_a_small_limit_takes_all_lines_that_fit(broker: Running) ->
     reader.close()
 
     assert writer.too_large == 1
-    assert found == lines
+    assert [line.raw for line in found] == [line.raw for line in lines]
 
 
 @pytest.mark.parametrize(("kept", "skipped"), [(3, 7), (99, 0)])
@@ -198,7 +198,7 @@ def test_a_compacted_topic_is_logged_once(
         writer.send([ShippedLine(SOURCE, b"x")])
         writer.close()
 
-    told = [one.getMessage() for one in caplog.records if "compacted" in one.getMessage()]
+    told = [one.getMessage() for one in caplog.records if "is_compacted" in one.getMessage()]
     assert told == ["topic_is_compacted topic=compacted cleanup_policy=compact"]
 
 

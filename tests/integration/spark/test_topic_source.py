@@ -324,7 +324,7 @@ def test_a_record_of_five_megabytes_is_read(
             10**9,
             columns_line(COLUMNS).id,
             (1.0, 2.0),
-            histograms={"x": "A" * (5 * 2**20)},
+            histograms={f"x{at}": "A" * 2**18 for at in range(20)},
         )
     )
     topic.write([columns_text_line(), large, record_line(2)])
