@@ -18,6 +18,7 @@ from soak.core.units import format_rate
 from soak.store.admission import read_refused
 from soak.store.run_folder import rate_table
 from spark.batch.coverage import Coverage, gap_json
+from spark.batch.digest import EXTREMES_SECONDS
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import Timeline
 
@@ -261,15 +262,23 @@ def overview(timeline: Timeline, judged: Sequence[Judged]) -> dict[str, object]:
     `k` is the first second of each stretch of `step_seconds`; a value is None where nothing was measured.
     """
     length = max(1, -(-timeline.end_k // MOST_POINTS))
+    if timeline.step > 1:  # the highest second is known by the minute
+        length = -(-length // EXTREMES_SECONDS) * EXTREMES_SECONDS
     edges = np.arange(0, timeline.end_k, length)
     lines: dict[str, list[float | None]] = {}
     for family in ("publish", "end_to_end"):
         column = f'{family}_latency_seconds{{quantile="0.99"}}'
         highest = np.full(edges.size, -np.inf)
         for source in timeline.seconds:
-            k, values = timeline.series.get(series_name(source, column), (_NO_SECONDS, _NO_VALUES))
+            name = series_name(source, column)
+            kept = timeline.extremes.get(name)
+            k, values = (
+                timeline.series.get(name, (_NO_SECONDS, _NO_VALUES))
+                if kept is None
+                else (kept.k, kept.high)
+            )
             is_within = (k >= 0) & (k < timeline.end_k)
-            np.maximum.at(highest, k[is_within] // length, values[is_within])
+            np.fmax.at(highest, k[is_within] // length, values[is_within])
         lines[family] = [_finite(float(value)) for value in highest]
     shown = [
         one for one in judged if one.finding.is_about_cluster and one.finding.state != "warning"

@@ -24,7 +24,7 @@ from soak.app.live.follow import (
 )
 from soak.core import json_text, wording
 from soak.core.clock import Grid, RunClock
-from soak.core.errors import FindingsError, RunFolderError
+from soak.core.errors import FindingsBusyError, FindingsError, RunFolderError
 from soak.core.journal_format import DamagedLineError, decode
 from soak.core.model import Finding, Record
 from soak.core.plan.load import process_index
@@ -123,6 +123,7 @@ class Snapshot:
     bins: tuple[Bin, ...]  # of the whole run, in order of time
     bin_seconds: int
     findings: tuple[Finding, ...]
+    unread: str  # why the findings cannot be read; empty where they were
     report: ReportHead | None
     read_ratio: float  # of the journals before the newest minutes
 
@@ -153,6 +154,7 @@ class LiveRun:
         self._unreceived: defaultdict[int, Silence] = defaultdict(Silence)
         self._deletions: tuple[int, int] | None = None  # the first and the last interval with one
         self._findings: tuple[tuple[object, ...], tuple[Finding, ...]] = ((), ())
+        self._unread = ""
         self._report: tuple[tuple[int, int] | None, ReportHead | None] = (None, None)
 
     def look(self, portion_bytes: int = PORTION_BYTES) -> Snapshot:
@@ -270,10 +272,10 @@ class LiveRun:
             try:
                 with FindingsStore(path, is_read_only=True) as store:
                     self._findings = (stamp, tuple(store.findings(self._run.id)))
-            except (
-                FindingsError
-            ):  # busy or damaged: the last ones stay, and the next look tries again
-                pass
+                self._unread = ""
+            except FindingsError as error:  # the last ones stay, and the next look tries again
+                is_busy = isinstance(error, FindingsBusyError)
+                self._unread = "" if is_busy and self._findings[0] else str(error)
         return self._findings[1]
 
     def _read_report(self) -> ReportHead | None:
@@ -329,6 +331,7 @@ class LiveRun:
             bins=self._strip.in_order(),
             bin_seconds=self._strip.seconds,
             findings=self._read_findings(),
+            unread=self._unread,
             report=self._read_report(),
             read_ratio=1.0 - sum(waiting) / whole if whole else 1.0,
         )

@@ -242,7 +242,16 @@ def _json(found: Snapshot) -> bytes:
             "acknowledged",
             "failed",
         ),
-        *("publish", "subscriptions", "totals", "troubles", "retention", "invalid", "read_ratio"),
+        *(
+            "publish",
+            "subscriptions",
+            "totals",
+            "troubles",
+            "retention",
+            "invalid",
+            "unread",
+            "read_ratio",
+        ),
     )
     body = {name: value for name, value in asdict(found).items() if name in kept}
     for one in body["subscriptions"]:

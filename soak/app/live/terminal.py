@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import accumulate, groupby
 from threading import Event
 from typing import Protocol, Self
 
@@ -144,15 +144,26 @@ def totals_text(snapshot: Snapshot) -> str:
 
 def incident_lines(snapshot: Snapshot, most: int) -> list[tuple[str, bool]]:
     """Return lines about so many incidents, open ones first, each with whether it is a bad one."""
+    unread = [(_unread_text(snapshot), True)] if snapshot.unread else []
+    hidden = [(line, False) for line in _hidden_line(snapshot, most)]
+    return [*unread, *_finding_lines(snapshot, most), *hidden]
+
+
+def _unread_text(snapshot: Snapshot) -> str:
+    return shown(f"the incidents cannot be read: {snapshot.unread}")
+
+
+def _finding_lines(snapshot: Snapshot, most: int) -> list[tuple[str, bool]]:
     newest_first = sorted(snapshot.findings, key=lambda one: (one.state == "gone", -one.onset_k))
-    lines = [
+    return [
         (shown(wording.finding_text(one, snapshot.start_wall_ns)), _is_bad(one))
         for one in newest_first[:most]
     ]
-    hidden = len(newest_first) - most
-    if hidden > 0:
-        lines.append((f"and {wording.counted(hidden, 'more incident')}", False))
-    return lines
+
+
+def _hidden_line(snapshot: Snapshot, most: int) -> list[str]:
+    hidden = len(snapshot.findings) - most
+    return [f"and {wording.counted(hidden, 'more incident')}"] if hidden > 0 else []
 
 
 def _is_bad(found: Finding) -> bool:
@@ -219,10 +230,15 @@ class PlainView:
         self._states: dict[str, str] = {}
 
     def show(self, snapshot: Snapshot) -> None:
-        for found in snapshot.findings:
-            line = shown(wording.finding_text(found, snapshot.start_wall_ns))
-            if self._states.get(found.key) != line:
-                self._states[found.key] = line
+        lines = {
+            one.key: shown(wording.finding_text(one, snapshot.start_wall_ns))
+            for one in snapshot.findings
+        }
+        if snapshot.unread:
+            lines[""] = _unread_text(snapshot)
+        for key, line in lines.items():
+            if self._states.get(key) != line:
+                self._states[key] = line
                 self.note(line)
         is_due = self._last_k is None or snapshot.now_k - self._last_k >= LINE_EVERY_SECONDS
         is_news = snapshot.phase != self._last_phase or bool(snapshot.troubles) != self._has_trouble
@@ -340,13 +356,20 @@ def panel(snapshot: Snapshot, width: int, height: int = _HEIGHT) -> list[Part]:
 
 def _incidents(snapshot: Snapshot, width: int, room: int) -> Iterator[Text]:
     """Give the incidents that fit into so many lines, at least one of them."""
+    lines = _finding_lines(snapshot, max(1, room))  # each of them takes at least one
+    ends = list(accumulate(_height(line, width) for line, _ in lines))
     fits = (
         most
-        for most in range(len(snapshot.findings), 1, -1)
-        if sum(-(-len(line) // width) for line, _ in incident_lines(snapshot, most)) <= room
+        for most in range(len(lines), 1, -1)
+        if ends[most - 1] + sum(_height(line, width) for line in _hidden_line(snapshot, most))
+        <= room
     )
     for line, is_bad in incident_lines(snapshot, next(fits, 1)):
         yield Text(line, style="bold red" if is_bad else "", overflow="fold")
+
+
+def _height(line: str, width: int) -> int:
+    return -(-len(line) // width)
 
 
 def _line(text: str, style: str = "") -> Text:

@@ -287,6 +287,26 @@ def test_a_damaged_file_of_findings_hides_nothing_else(tmp_path: Path, damage: b
     found = after(run, 6)
 
     assert (found.findings, found.sent) == ((), 1000.0)
+    assert bool(found.unread) == bool(damage)  # an empty one is about to be written
+
+
+def test_a_file_of_findings_that_is_mended_is_read_and_one_that_is_damaged_later_says_so(
+    tmp_path: Path,
+) -> None:
+    """What was read before stays; no incident of a run is ever none because its file is damaged."""
+    run, clock = written_run(tmp_path), FakeClock()
+    watched = live(run, clock)
+    run.folder.findings.write_bytes(b"not a database")
+    assert watched.look().unread
+    run.folder.findings.unlink()
+    with FindingsStore(run.folder.findings) as store:
+        store.save_finding(FOUND, (), 1)
+    mended = watched.look()
+    run.folder.findings.write_bytes(b"not a database again")
+    damaged = watched.look()
+
+    assert (len(mended.findings), mended.unread) == (1, "")
+    assert (len(damaged.findings), bool(damaged.unread)) == (1, True)
 
 
 @pytest.mark.parametrize(

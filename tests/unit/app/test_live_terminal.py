@@ -28,6 +28,7 @@ from soak.app.live.terminal import (
     plain_line,
     shown,
 )
+from soak.core import wording
 from soak.core.model import Finding
 from soak.core.units import SECOND_NS
 from soak.store.findings.store import FindingsStore
@@ -48,6 +49,7 @@ def snapshot(
     subscriptions: tuple[Subscription, ...] = (QUIET,),
     state: str = "running",
     report: ReportHead | None = None,
+    unread: str = "",
 ) -> Snapshot:
     bins = [Bin((0.0, 400.0, 550.0, 50.0, 0.0, 0.0))] * 200 + [Bin(silent_seconds=1)] * 40
     return Snapshot(
@@ -78,6 +80,7 @@ def snapshot(
         bins=tuple(bins),
         bin_seconds=1,
         findings=findings,
+        unread=unread,
         report=report,
         read_ratio=1.0,
     )
@@ -111,6 +114,33 @@ def test_the_panel_of_many_incidents_is_no_higher_than_the_terminal(height: int)
 
     assert len(lines) <= max(height, 14)
     assert "more incidents" in lines[-1]
+
+
+def test_findings_that_cannot_be_read_are_not_the_same_as_none() -> None:
+    """On a panel, and once in a log."""
+    found, out = snapshot(findings=(), unread="findings.db: damaged"), io.StringIO()
+    view = PlainView(Console(file=out, width=80), "soak x")
+    view.show(found)
+    view.show(found)
+
+    line = "the incidents cannot be read: findings.db: damaged"
+    assert line in "\n".join(_drawn(found, 100))
+    assert out.getvalue().count(line) == 1
+
+
+def test_a_panel_of_many_incidents_writes_each_line_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each second: with the square of their number, 500 incidents took three seconds."""
+    many = tuple(dataclasses.replace(FOUND, key=f"r-{at}", onset_k=at) for at in range(500))
+    written, text = [], wording.finding_text
+
+    def counting(found: Finding, start_wall_ns: int) -> str:
+        written.append(found.key)
+        return text(found, start_wall_ns)
+
+    monkeypatch.setattr(wording, "finding_text", counting)
+    _drawn(snapshot(findings=many), 120, 600)
+
+    assert len(written) <= 2 * len(many)
 
 
 def test_sent_acknowledged_failed_and_received_are_apart() -> None:

@@ -18,10 +18,10 @@ from soak.core.plan.phases import decision_line
 from soak.core.units import SECOND_NS
 from soak.store.findings.store import FindingsStore
 from spark.batch.coverage import coverage, judged_seconds
-from spark.batch.digest import digest
+from spark.batch.digest import Extremes, digest
 from spark.batch.timeline import assemble
 from spark.report import job as report
-from spark.report.summary import MOST_POINTS
+from spark.report.summary import MOST_POINTS, overview
 from spark.sources.offsets import newest
 from tests.support.spark.report_run import as_planned, read, summary, timeline
 from tests.support.spark.synthetic_run import PRODUCER, START_WALL_NS, Shape, write_synthetic_run
@@ -53,6 +53,21 @@ def test_the_chart_of_the_last_mail_has_gaps_and_incidents(tmp_path: Path) -> No
     assert [k for k in nothing if k < found.soak[1]] == [50, 51, 52]
     assert (end - first, body["start_wall_ns"]) == (incident["seconds"], START_WALL_NS)
     assert publish[first + 1] > 5 * publish[first - 2]
+
+
+def test_the_chart_of_a_long_run_has_its_highest_seconds(tmp_path: Path) -> None:
+    """Its series are medians of ten seconds: four slow seconds in a minute were in none of them."""
+    found = timeline(tmp_path, Shape(fault_k=None))
+    minutes = np.arange(0, 240, 60)
+    high = np.array([0.005, 0.005, 2.0, np.nan], np.float32)
+    name = f'{PRODUCER}|publish_latency_seconds{{quantile="0.99"}}'
+    extremes = {name: Extremes(minutes, high, high)}
+
+    body = json.loads(json.dumps(overview(replace(found, step=10, extremes=extremes), [])))
+
+    assert (body["step_seconds"], body["k"]) == (60, [0, 60, 120, 180])
+    publish = body["p99_seconds"]["publish"]
+    assert publish == [pytest.approx(0.005), pytest.approx(0.005), 2.0, None]
 
 
 def test_a_share_of_almost_all_is_not_all(tmp_path: Path) -> None:
