@@ -12,13 +12,16 @@ from typing import Literal, cast
 
 from soak.core.model import Column
 
-Kind = Literal["gauge", "counter", "sum", "histogram", "summary"]
+Kind = Literal["gauge", "counter", "sum", "rate", "histogram", "summary"]
 """gauge:     the newest value.
 counter:   the column itself grows.
 sum:       the column counts one second; the page has a counter, the sum of these seconds.
+rate:      the column is an amount a second since its last value; the page has a counter, as of a sum.
 histogram: the page has the histogram that belongs to the column instead of the column's quantiles.
 summary:   quantiles of one second, of what has no histogram.
 """
+
+ADDED_UP = frozenset({"sum", "rate"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ reread_messages sum - Messages that the consumer read again.
 redelivered_messages sum - Messages that the brokers delivered again.
 lag_messages gauge consumer_lag_messages Messages between the consumer and the end of its partitions.
 consumer_pause_seconds gauge - Longest pause of the last second in which the consumer took no messages.
-process_cpu_waiting_ratio sum process_cpu_waiting_seconds Time in which the process had no processor.
+process_cpu_waiting_ratio rate process_cpu_waiting_seconds Time in which the process had no processor.
 # the conductor
 run_second gauge run_elapsed_seconds Seconds since the run's start.
 run_phase gauge - 1 for the phase that the run is in.
@@ -111,13 +114,13 @@ host_cpu_iowait_ratio gauge - Processor time idle while a drive was waited for.
 host_cpu_count gauge host_cpus Processors of the host.
 host_memory_available_bytes gauge - Memory that programs can still get.
 host_swap_used_bytes gauge - Swap space in use.
-host_swap_in_bytes sum - Read from swap space.
-host_swap_out_bytes sum - Written to swap space.
-host_network_received_bytes sum - Received by all network interfaces.
-host_network_sent_bytes sum - Sent by all network interfaces.
-host_network_drops sum - Packets that interfaces dropped.
-host_network_errors sum - Packets with errors.
-host_daemon_cpu_cores sum host_daemon_cpu_seconds Processor time of each daemon of the run.
+host_swap_in_bytes rate - Read from swap space.
+host_swap_out_bytes rate - Written to swap space.
+host_network_received_bytes rate - Received by all network interfaces.
+host_network_sent_bytes rate - Sent by all network interfaces.
+host_network_drops rate - Packets that interfaces dropped.
+host_network_errors rate - Packets with errors.
+host_daemon_cpu_cores rate host_daemon_cpu_seconds Processor time of each daemon of the run.
 host_daemon_resident_bytes gauge - Memory of each daemon of the run.
 fsync_latency_seconds summary - Time of a write and its flush, over the last second.
 fsync_hanging_seconds gauge - For how long the running flush has not returned.
@@ -171,7 +174,7 @@ smart_slow_requests gauge - Requests beyond the drive's own limits, in its prese
 """
 """A line a column: column, kind, name without `soak_` and `_total` (-: that of the column), help text."""
 
-# The names of node_exporter, without `_total`; a column is the growth of one second.
+# The names of node_exporter, without `_total`; a column is the growth a second.
 _NODE_COUNTERS = {
     **{
         f"node_disk_{name}": f"Disk: {name.replace('_', ' ')}, {_NODE}."
@@ -196,7 +199,14 @@ _NODE_COUNTERS = {
     },
     **{
         f"node_pressure_{name}_seconds": f"Pressure: {name.replace('_', ' ')}, {_NODE}."
-        for name in ("cpu_waiting", "io_waiting", "io_stalled", "memory_waiting", "memory_stalled")
+        for name in (
+            "cpu_waiting",
+            "io_waiting",
+            "io_stalled",
+            "irq_stalled",
+            "memory_waiting",
+            "memory_stalled",
+        )
     },
 }
 _NODE_GAUGES = {
@@ -224,7 +234,7 @@ def _shown_of(line: str) -> tuple[str, Shown]:
 
 SHOWN: dict[str, Shown] = {
     **dict(_shown_of(line) for line in _TABLE.strip().splitlines() if not line.startswith("#")),
-    **{metric: Shown(metric, "sum", text) for metric, text in _NODE_COUNTERS.items()},
+    **{metric: Shown(metric, "rate", text) for metric, text in _NODE_COUNTERS.items()},
     **{metric: Shown(name, "gauge", text) for metric, (name, text) in _NODE_GAUGES.items()},
 }
 """Each column of our own by its metric."""
@@ -242,7 +252,7 @@ def shown_as(column: Column) -> Shown | None:
     """
     metric, names = column.metric, [name for name, _ in column.labels]
     found = SHOWN.get(metric)
-    if found is not None and not (found.kind == "sum" and "target" in names):
+    if found is not None and not (found.kind in ADDED_UP and "target" in names):
         return found
     if metric in _LEFT_OUT:
         return None

@@ -11,11 +11,11 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from soak.core.model import THRESHOLDS_SECONDS, Column, Distribution
 from soak.core.plan.plan import Metrics
@@ -23,7 +23,7 @@ from soak.core.ports import Clock
 from soak.core.series import Labels, parse_series
 from soak.core.units import SECOND_NS
 from soak.service.files import write_atomically
-from soak.service.metric_names import SHOWN, Shown, shown_as
+from soak.service.metric_names import ADDED_UP, SHOWN, Shown, shown_as
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 MAX_SERIES = 10_000
-"""Counters and histograms of more series begin anew: topics and brokers may come and go for weeks."""
+"""Of more, those that are gone are forgotten: topics and brokers may come and go for weeks."""
+KEPT_NS = 300 * SECOND_NS
+"""So long a value is shown that is not measured again: some probes read once a minute."""
 
 Samples = Sequence[tuple[Column, float]]
-
+_Key, _Value = TypeVar("_Key"), TypeVar("_Value")
 
 Distributions = Mapping[str, Distribution]
 """Latencies of one second by the names of their columns, without the label of the quantile."""
@@ -44,7 +46,7 @@ Distributions = Mapping[str, Distribution]
 class _State:
     """What the page shows; replaced as a whole, as a scrape may read it meanwhile."""
 
-    samples: Samples = ()
+    newest: Mapping[Column, tuple[float, int]] = field(default_factory=dict)  # measured when
     sums: Mapping[Column, float] = field(default_factory=dict)
     totals: Mapping[str, Distribution] = field(default_factory=dict)
     at_ns: int = 0
@@ -60,16 +62,24 @@ class MetricsPage:
 
     def show(self, samples: Samples, distributions: Distributions | None = None) -> None:
         """Take in what was measured in one second."""
-        last = self._state
-        sums = dict(last.sums) if len(last.sums) <= MAX_SERIES else {}
+        last, now_ns = self._state, self._clock.mono_ns()
+        sums = _bounded(last.sums, (column for column, _ in samples))
+        newest: dict[Column, tuple[float, int]] = {}
         for column, value in samples:
-            shown = shown_as(column)
-            if shown is not None and shown.kind == "sum" and not math.isnan(value):
-                sums[column] = sums.get(column, 0.0) + value
-        found = dict(last.totals) if len(last.totals) <= MAX_SERIES else {}
+            before = last.newest.get(column)
+            if not math.isnan(value):
+                newest[column] = value, now_ns
+                since_ns = SECOND_NS if before is None else now_ns - before[1]
+                kind = "" if (shown := shown_as(column)) is None else shown.kind
+                if kind in ADDED_UP:
+                    seconds = 1.0 if kind == "sum" else since_ns / SECOND_NS
+                    sums[column] = sums.get(column, 0.0) + value * seconds
+            elif before is not None and now_ns - before[1] < KEPT_NS:
+                newest[column] = before
+        found = _bounded(last.totals, distributions or {})
         for name, second in (distributions or {}).items():
             found[name] = _added(found.get(name, _NOTHING), second)
-        self._state = _State(samples, sums, found, self._clock.wall_ns())
+        self._state = _State(newest, sums, found, self._clock.wall_ns())
 
     def collect(self) -> Iterator[Metric]:
         """Yield one family for each metric; values that were not measured are left out."""
@@ -91,9 +101,9 @@ class MetricsPage:
                 families[shown.name] = Metric(shown.name, shown.help, kind)
             return families[shown.name]
 
-        for column, value in state.samples:
+        for column, (value, _) in state.newest.items():
             shown = shown_as(column)
-            if shown is None or shown.kind in ("sum", "histogram") or math.isnan(value):
+            if shown is None or shown.kind in {*ADDED_UP, "histogram"}:
                 continue
             name = f"{shown.name}_total" if shown.kind == "counter" else shown.name
             family_of(shown, shown.kind).add_sample(name, _labels_of(column), value)
@@ -113,6 +123,13 @@ class MetricsPage:
 _NOTHING = Distribution((0,) * (len(THRESHOLDS_SECONDS) + 1), 0.0)
 _BUCKETS = (*(f"{threshold:g}" for threshold in THRESHOLDS_SECONDS), "+Inf")
 """The upper ends of all buckets of all daemons and runs, so that their histograms can be added."""
+
+
+def _bounded(known: Mapping[_Key, _Value], present: Iterable[_Key]) -> dict[_Key, _Value]:
+    """Return a copy; where there are too many, of those that are present."""
+    if len(known) <= MAX_SERIES:
+        return dict(known)
+    return {key: known[key] for key in present if key in known}
 
 
 def _added(one: Distribution, other: Distribution) -> Distribution:

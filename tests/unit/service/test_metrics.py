@@ -216,11 +216,55 @@ def test_a_limit_is_a_counter_where_it_is_no_end_of_a_bucket() -> None:
 
 def test_counters_of_node_exporter_have_its_names() -> None:
     """Seconds a second add up to seconds."""
-    page = page_of()
+    clock = FakeClock()
+    page = MetricsPage(clock, LABELS)
+    names = [f"node_pressure_{name}_seconds" for name in ("io_waiting", "irq_stalled")]
     for ratio in (0.25, 0.5):
-        page.show([(Column("node_pressure_io_waiting_seconds", (), "ratio"), ratio)])
+        page.show([(Column(name, (), "ratio"), ratio) for name in names])
+        clock.advance(1)
 
-    assert values_of(page)["node_pressure_io_waiting_seconds_total"] == 0.75
+    assert [values_of(page)[f"{name}_total"] for name in names] == [0.75, 0.75]
+
+
+def test_an_amount_a_second_counts_for_the_time_since_the_last_one() -> None:
+    """A drive that could not be read for ten seconds has lost nothing of what was written meanwhile."""
+    clock = FakeClock()
+    page = MetricsPage(clock, LABELS)
+    written = Column("node_disk_written_bytes", (("device", "vda"),), "bytes")
+    for value in (100.0, 100.0, *[math.nan] * 9, 100.0, 100.0):
+        clock.advance(1)
+        page.show([(written, value)])
+
+    assert values_of(page)['node_disk_written_bytes_total{device="vda"}'] == 1300.0
+
+
+def test_a_value_that_is_measured_once_a_minute_is_on_each_page() -> None:
+    """But not for ever; a column that is gone goes at once."""
+    clock = FakeClock()
+    page = MetricsPage(clock, LABELS)
+    wear, phase = Column("smart_wear_ratio"), Column("run_phase", (("phase", "soak"),), "one")
+    page.show([(wear, 0.2), (phase, 1.0)])
+    clock.advance(60)
+    page.show([(wear, math.nan)])
+    after_a_minute = values_of(page)
+    clock.advance(600)
+    page.show([(wear, math.nan)])
+
+    assert after_a_minute["soak_smart_wear_ratio"] == 0.2
+    assert not [name for name in after_a_minute if "phase" in name]
+    assert "soak_smart_wear_ratio" not in values_of(page)
+
+
+def test_many_series_that_stay_go_on_growing() -> None:
+    page = page_of()
+    columns = [
+        Column("retention_deletions", (("topic", str(at)),), "deletions")
+        for at in range(MAX_SERIES + 1)
+    ]
+    for _ in range(3):
+        page.show([(column, 1.0) for column in columns])
+
+    assert values_of(page)['soak_retention_deletions_total{topic="0"}'] == 3.0
 
 
 def test_a_fetched_metric_keeps_its_name_and_is_not_added_up() -> None:
