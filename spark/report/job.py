@@ -29,7 +29,7 @@ from soak.runtime.incident_size import IncidentSize, incident_size
 from soak.service.files import write_atomically
 from soak.store.findings.topic import findings_place
 from soak.store.journal.history import History
-from soak.store.run_folder import RunFolder, read_plan, read_run
+from soak.store.run_folder import Run, RunFolder, read_plan
 from spark.batch.coverage import Gap, coverage
 from spark.batch.offline_analysis import improvements_of, look_back
 from spark.batch.outcomes import drives, forecast_of, judge, objective_json, retention
@@ -76,17 +76,19 @@ def run(run_dir: Path, cluster: Cluster | None = None) -> int:
             code = write(timeline, online, drill_of, changes, unread, in_tasks(session))
         finally:
             session.stop()
-    queue_end(folder, SystemClock())
+    queue_end(folder, timeline.run, SystemClock())
     return code
 
 
-def queue_end(folder: RunFolder, clock: Clock) -> None:
+def queue_end(folder: RunFolder, run: Run, clock: Clock) -> None:
     """Queue the message about the end of a run, once, with what it says of the report.
+
+    `run` is what the report was made of: one that was begun while the run went on knows a part of it.
 
     A run that was interrupted was ended by somebody, and the mail server of a lab ended with it. A store that
     others use, or a cluster that does not answer, is tried again for some seconds.
     """
-    run, plan, now_ns = read_run(folder), read_plan(folder), clock.wall_ns()
+    plan, now_ns = read_plan(folder), clock.wall_ns()
     has_ended = run.state == "ended" and now_ns - folder.run_json.stat().st_mtime_ns < NEWS_NS
     if not has_ended or not plan.sinks or (plan.lab is not None and plan.lab.mailbox):
         return

@@ -167,22 +167,22 @@ class Jobs:
                 continue
             folder = RunFolder(run)
             try:
-                is_going_on = read_run(folder).state == "running"
                 age_ns = self.clock.wall_ns() - folder.summary.stat().st_mtime_ns
             except FileNotFoundError:
                 age_ns = self.renew_ns
-            except (SoakError, OSError):
+            except OSError:
                 continue
-            if is_going_on and age_ns >= self.renew_ns:
+            if age_ns >= self.renew_ns and _goes_on(run):
                 return run
         return None
 
     def _take_in(self, running: _Running) -> None:
         code = running.process.poll()
         if code is None:
-            if self.clock.mono_ns() < running.end_by_ns:
+            has_ended = running.run is not None and not _goes_on(running.run)
+            if self.clock.mono_ns() < running.end_by_ns and not has_ended:
                 return
-            children.kill(running.process)
+            children.kill(running.process)  # of a run that has ended, the last report is made now
         why = "" if code in _VERDICT_CODES else _reason(code, running.log)
         with self._lock:
             self._running = None
@@ -194,6 +194,13 @@ class Jobs:
                     self._compared.popitem(last=False)
             elif running.run is not None:
                 self._tried[running.run] = (self.clock.mono_ns(), why)
+
+
+def _goes_on(run: Path) -> bool:
+    try:
+        return read_run(RunFolder(run)).state == "running"
+    except (SoakError, OSError):
+        return False
 
 
 def spawn_command(arguments: list[str], log: Path, folder: Path) -> Popen[bytes]:

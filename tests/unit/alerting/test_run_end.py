@@ -6,11 +6,13 @@ import json
 import os
 import sqlite3
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from soak.alerting.document import COLUMNS
 from soak.alerting.heartbeat import read_notices
 from soak.store.findings.store import FindingsFile, FindingsStore
+from soak.store.run_folder import read_run
 from spark.report.job import queue_end
 from tests.support.alerting.daemon import DELIVERED, RUN, AlertWorld, FakeSink
 from tests.support.fakes import FakeClock
@@ -76,7 +78,7 @@ def test_it_lists_what_only_the_offline_analysis_found_and_is_sent_once(tmp_path
     """Though the report is made twice."""
     world = ended_world(tmp_path)
     for _ in range(2):
-        queue_end(world.folder, world.clock)
+        queue_end(world.folder, read_run(world.folder), world.clock)
         world.daemon().deliver()
 
     (message,) = world.sink.messages
@@ -106,7 +108,7 @@ def test_it_is_the_head_of_the_report_with_numbers_a_chart_and_a_link(tmp_path: 
         "incidents": [[600, 1200]],
     }
     world.folder.overview.write_text(json.dumps(overview))
-    queue_end(world.folder, world.clock)
+    queue_end(world.folder, read_run(world.folder), world.clock)
     world.daemon().deliver()
 
     (message,) = world.sink.messages
@@ -131,7 +133,7 @@ def test_it_is_queued_again_while_another_process_has_the_findings(tmp_path: Pat
             super().sleep_until(mono_ns)
             other.close()
 
-    queue_end(world.folder, Clock(wall_ns=world.clock.wall_ns()))
+    queue_end(world.folder, read_run(world.folder), Clock(wall_ns=world.clock.wall_ns()))
 
     with FindingsStore(world.folder.findings) as store:
         assert [one.kind for one in store.open_notifications()] == ["ended"]
@@ -140,7 +142,7 @@ def test_it_is_queued_again_while_another_process_has_the_findings(tmp_path: Pat
 def test_it_is_sent_from_a_host_without_the_report(tmp_path: Path) -> None:
     """Where findings are in a cluster, another daemon may have the outbox; and it is no notice."""
     world = ended_world(tmp_path)
-    queue_end(world.folder, world.clock)
+    queue_end(world.folder, read_run(world.folder), world.clock)
     world.folder.summary.unlink()
     world.daemon().deliver()
 
@@ -155,10 +157,20 @@ def test_a_run_that_goes_on_or_was_interrupted_or_ended_long_ago_has_none(tmp_pa
     for state in ("running", "interrupted", "failed"):
         world.folder.run_json.write_text(text.replace('"ended"', f'"{state}"'))
         os.utime(world.folder.run_json, ns=(world.clock.wall_ns(), world.clock.wall_ns()))
-        queue_end(world.folder, world.clock)
+        queue_end(world.folder, read_run(world.folder), world.clock)
     world.end_run()
     world.clock.advance(2 * 86_400)
-    queue_end(world.folder, world.clock)
+    queue_end(world.folder, read_run(world.folder), world.clock)
+
+    with FindingsStore(world.folder.findings) as store:
+        assert store.open_notifications() == []
+
+
+def test_a_report_that_was_begun_before_the_end_queues_none(tmp_path: Path) -> None:
+    """It would say of a part of the run that it is the whole."""
+    world = ended_world(tmp_path)
+
+    queue_end(world.folder, replace(read_run(world.folder), state="running"), world.clock)
 
     with FindingsStore(world.folder.findings) as store:
         assert store.open_notifications() == []
@@ -170,7 +182,7 @@ def test_a_sink_for_single_alerts_and_an_unknown_report_are_no_reason_to_try_aga
     """A program of before, which left what the message says in the report alone, queued the second."""
     world = ended_world(tmp_path)
     world.sink = SinkWithoutDigests(world.clock, DELIVERED)
-    queue_end(world.folder, world.clock)
+    queue_end(world.folder, read_run(world.folder), world.clock)
     world.daemon().deliver()
     with FindingsStore(world.folder.findings) as store:
         is_open_after_first = bool(store.open_notifications())

@@ -641,6 +641,15 @@ class _Process:
 
     def __init__(self) -> None:
         self.code: int | None = None
+        self.kills = 0
+        self.pid = 2**22 + 1  # none: Linux has no larger ones
+
+    def kill(self) -> None:
+        self.kills += 1
+        self.code = -9
+
+    def wait(self, _timeout: float) -> int | None:
+        return self.code
 
     def poll(self) -> int | None:
         return self.code
@@ -769,6 +778,22 @@ def test_a_report_is_renewed_while_somebody_looks_and_not_more_often(runs: Path)
     jobs.watch(run)
     jobs.step()
     assert len(spawned.asked) == 2
+
+
+def test_a_report_of_a_run_that_ends_meanwhile_is_stopped(tmp_path: Path) -> None:
+    """It would be made of a part of the run, and be written after the last one."""
+    jobs, spawned = _jobs(tmp_path, FakeClock(), 600)
+    run = written_run(tmp_path / "run")
+    jobs.watch(run.folder)
+    jobs.step()
+    jobs.step()
+    assert spawned.process.kills == 0
+
+    run.becomes("ended")
+    jobs.step()
+
+    assert spawned.process.kills == 1
+    assert jobs.renewal_text(run.folder) != "The report is being renewed."
 
 
 def test_no_report_is_made_of_a_run_that_is_over_or_that_nobody_looks_at(runs: Path) -> None:
