@@ -22,6 +22,7 @@ from soak.app.live.terminal import (
     columns_of,
     count_text,
     incident_lines,
+    latency_rows,
     latency_text,
     report_text,
     shown,
@@ -32,6 +33,7 @@ from soak.core import wording
 ASSETS = Path(__file__).parent / "assets"
 POLL_SECONDS = 2
 MAX_INCIDENTS = 50
+_MAX_SUBSCRIPTIONS = 20
 _HEAT_COLUMNS, _HEAT_LEFT, _HEAT_WIDTH, _ROW = 160, 80, 1040, 18
 _SHADES = ((0.5, "h4"), (0.1, "h3"), (0.01, "h2"), (0.0, "h1"))
 _LEAST_RATIO = 10.0  # of a sparkline from its foot to its top: noise of a few percent stays flat
@@ -167,7 +169,7 @@ def _age(age_ns: int) -> str:
 
 
 def _tiles(found: Snapshot) -> list[dict[str, object]]:
-    several = found.subscriptions[:20]
+    several = found.subscriptions[:_MAX_SUBSCRIPTIONS]
     if found.is_over:
         totals = found.totals
         counts = [
@@ -205,18 +207,8 @@ def _by(found: Snapshot, index: int) -> str:
 
 
 def _latencies(found: Snapshot) -> list[dict[str, object]]:
-    report = found.report if found.is_over else None
-    publish = found.publish if report is None else report.publish
-    rows = [_latency_row("publish", publish, found.publish_history)]
-    for one in found.subscriptions[:20]:
-        name = (
-            f"end to end, subscription {one.index}"
-            if len(found.subscriptions) > 1
-            else "end to end"
-        )
-        latency = one.latency if report is None else report.end_to_end
-        rows.append(_latency_row(name, latency, one.p99_history))
-    return rows
+    rows = latency_rows(found, "end to end, subscription {}", _MAX_SUBSCRIPTIONS)
+    return [_latency_row(*row) for row in rows]
 
 
 def _latency_row(name: str, latency: Latency, history: Sequence[float]) -> dict[str, object]:

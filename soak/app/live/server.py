@@ -99,8 +99,9 @@ def text_answer(status: HTTPStatus, text: str) -> Answer:
 class _Watched:
     """A run that somebody looks at; one thread at a time reads it."""
 
-    live: LiveRun
+    live: LiveRun | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+    run: tuple[str, int] = ("", 0)  # a folder of the same name may become another run
     found: Snapshot | None = None
     looked_ns: int = 0
 
@@ -189,18 +190,24 @@ class Site:
         with watched.lock:
             now_ns = self._clock.mono_ns()
             if watched.found is None or now_ns - watched.looked_ns >= LOOK_NS:
-                watched.found = watched.live.look(_PORTION_BYTES)
+                watched.found = self._look_anew(watched, folder)
                 watched.looked_ns = self._clock.mono_ns()
             return watched.found
 
+    def _look_anew(self, watched: _Watched, folder: RunFolder) -> Snapshot:
+        run = read_run(folder)
+        live, watched.live = watched.live, None  # after an error all is read again
+        if live is None or watched.run != (run.id, run.start_wall_ns):
+            live = LiveRun(folder, run, read_plan(folder), self._clock)
+            watched.run = run.id, run.start_wall_ns
+        found = live.look(_PORTION_BYTES)
+        watched.live = live
+        return found
+
     def _watch(self, folder: RunFolder) -> _Watched:
         with self._lock:
-            known = self._watched.pop(folder.path, None)
-        if known is None:
-            live = LiveRun(folder, read_run(folder), read_plan(folder), self._clock)
-            known = _Watched(live)
-        with self._lock:
-            known = self._watched.setdefault(folder.path, known)
+            known = self._watched.setdefault(folder.path, _Watched())
+            self._watched.move_to_end(folder.path)
             if len(self._watched) > _MAX_LIVE_RUNS:
                 self._watched.popitem(last=False)
         return known

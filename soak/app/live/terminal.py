@@ -403,7 +403,7 @@ def latency_table(snapshot: Snapshot, width: int) -> Table:
         seconds = len(snapshot.publish_history)
         table.add_column(f"p99 of the last {clock_text(seconds)}", no_wrap=True)
     columns = len(table.columns)
-    for name, latency, history in _latency_rows(snapshot):
+    for name, latency, history in latency_rows(snapshot, "end to end {}", _MAX_SUBSCRIPTIONS):
         cells = [latency_text(one) for one in (latency.p50, latency.p99, latency.p999)]
         cells = cells[: 2 if is_narrow else 3]
         line = wording.sparkline(history, room)
@@ -411,12 +411,19 @@ def latency_table(snapshot: Snapshot, width: int) -> Table:
     return table
 
 
-def _latency_rows(snapshot: Snapshot) -> Iterator[tuple[str, Latency, Sequence[float]]]:
+def latency_rows(
+    snapshot: Snapshot, of_one: str, most: int
+) -> Iterator[tuple[str, Latency, Sequence[float]]]:
+    """Give name, latency and history of its p99; `of_one` names that of one of several subscriptions."""
     report = snapshot.report if snapshot.is_over else None
     publish = snapshot.publish if report is None else report.publish
     yield "publish", publish, snapshot.publish_history
-    for one in snapshot.subscriptions[:_MAX_SUBSCRIPTIONS]:
-        name = f"end to end {one.index}" if len(snapshot.subscriptions) > 1 else "end to end"
+    several = snapshot.subscriptions
+    if report is not None and len(several) > 1:  # the report has one for all of them
+        yield "end to end, all subscriptions", report.end_to_end, ()
+        return
+    for one in several[:most]:
+        name = of_one.format(one.index) if len(several) > 1 else "end to end"
         yield name, one.latency if report is None else report.end_to_end, one.p99_history
 
 

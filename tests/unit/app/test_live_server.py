@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
@@ -32,10 +33,10 @@ from soak.app.live.server import (
 from soak.core.errors import PlanError
 from soak.core.units import SECOND_NS
 from soak.store.findings.store import FindingsStore
-from soak.store.run_folder import RunFolder
+from soak.store.run_folder import Run, RunFolder, write_run
 from tests.support.compared import ComparedShape, write_compared_run
 from tests.support.fakes import FakeClock
-from tests.support.live import FOUND, NASTY_TEXTS, WrittenRun, written_run
+from tests.support.live import FOUND, NASTY_TEXTS, START_WALL_NS, WrittenRun, written_run
 from tests.support.served import Elements, Served, contents, new_folder, served
 from tests.unit.app.test_live_terminal import OUTAGE, is_harmless, snapshot
 
@@ -631,6 +632,43 @@ def test_no_name_is_markup_on_any_page(text: str) -> None:
         )
         assert is_harmless(elements.text)
         assert len(page) < 60_000
+
+
+def test_another_run_in_the_same_folder_is_read_anew(tmp_path: Path) -> None:
+    clock = FakeClock()
+    clock.advance(100.5)
+    run = written_run(tmp_path / "runs" / "nightly")
+    for k in range(100):
+        run.write("produce.0@h", k, **GOOD)
+    site = Site(ServedFolder(tmp_path / "runs"), _jobs(tmp_path, clock)[0], clock)
+    site.answer("/run/nightly/now.json", "")
+    shutil.rmtree(run.folder.path)
+    other = written_run(tmp_path / "runs" / "nightly")
+    start = START_WALL_NS + 90 * SECOND_NS
+    write_run(other.folder, Run("other", start, "host", {}, "running", "written"))
+    for k in range(10):
+        other.write("produce.0@h", k, **{**GOOD, "sent": 7.0})
+    clock.advance(1)
+
+    found = json.loads(site.answer("/run/nightly/now.json", "").body)
+
+    assert (found["run_id"], found["totals"]["sent"], found["sent"]) == ("other", 70.0, 7.0)
+
+
+def test_many_readers_of_a_run_share_what_was_read(tmp_path: Path) -> None:
+    """Each look of a second reads what is new, for all of them together."""
+    clock = FakeClock()
+    run = written_run(tmp_path / "run")
+    for k in range(10):
+        run.write("produce.0@h", k, **GOOD)
+    clock.advance(10.5)
+    site = Site(ServedFolder(tmp_path), _jobs(tmp_path, clock)[0], clock)
+    first = site.answer("/run/run/now.json", "").body
+    (run.folder.journal / "produce.0@h" / "000000.jsonl").unlink()  # nobody reads it again
+    with ThreadPoolExecutor(12) as pool:
+        bodies = set(pool.map(lambda _: site.answer("/run/run/now.json", "").body, range(200)))
+
+    assert bodies == {first}
 
 
 # --- Comparisons and reports.

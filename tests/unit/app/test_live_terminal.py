@@ -16,6 +16,7 @@ from rich.console import Console
 
 from soak.app.live import terminal
 from soak.app.live.follow import Bin, Latency
+from soak.app.live.pages import Pages
 from soak.app.live.run import PhaseSpan, ReportHead, Snapshot, Subscription, Totals
 from soak.app.live.terminal import (
     MAX_LINE,
@@ -23,6 +24,7 @@ from soak.app.live.terminal import (
     PlainView,
     bar,
     columns_of,
+    latency_rows,
     open_view,
     panel,
     plain_line,
@@ -224,6 +226,19 @@ def test_the_panel_of_a_run_that_is_over_has_its_verdict() -> None:
     assert "Regressed: p99 stepped." in text
     assert "this phase left" not in text
     assert "1 ms" in text
+
+
+def test_a_report_has_one_end_to_end_latency_for_all_subscriptions() -> None:
+    """It was shown as that of each, also of the one that was slow."""
+    report = ReportHead("clean", "", 1, Latency(0.001), Latency(0.002, 0.5))
+    several = (QUIET, Subscription(1))
+
+    found = snapshot(900, state="ended", phase="ended", subscriptions=several, report=report)
+
+    assert list(latency_rows(found, "end to end {}", 4))[1:] == [
+        ("end to end, all subscriptions", Latency(0.002, 0.5), ())
+    ]
+    assert "end to end, all subscriptions" in Pages().now(found, 0, "")
 
 
 def test_a_mail_is_printed_above_the_panel_and_stays() -> None:
