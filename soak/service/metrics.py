@@ -36,7 +36,8 @@ KEPT_NS = 300 * SECOND_NS
 """So long a value is shown that is not measured again: some probes read once a minute."""
 
 Samples = Sequence[tuple[Column, float]]
-_Key, _Value = TypeVar("_Key"), TypeVar("_Value")
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 Distributions = Mapping[str, Distribution]
 """Latencies of one second by the names of their columns, without the label of the quantile."""

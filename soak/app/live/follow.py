@@ -7,9 +7,9 @@ of 36 hours takes no longer than one at a run that has just begun. Memory is bou
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,6 +32,8 @@ COUNTS = (
     "lag_messages",
 )
 _MAX_COLUMN_SETS = 64
+_PART_SECONDS = 256
+_SILENT, _ANSWERED = 1, 2
 _QUANTILES = ("0.5", "0.99", "0.999")
 
 
@@ -90,6 +92,7 @@ class _Places:
 class Second:
     """What one source recorded in one interval; `bands` is empty where it counts none."""
 
+    epoch: int
     k: int
     counts: Mapping[str, float]
     publish: Latency
@@ -124,6 +127,7 @@ def _second_of(record: Record, places: _Places) -> Second:
         edges = [total, *above, 0.0]
         bands = tuple(max(0.0, a - b) for a, b in pairwise(edges))
     return Second(
+        record.epoch,
         record.k,
         counts,
         latency("publish"),
@@ -153,6 +157,9 @@ class Strip:
 
     seconds: int = 1
     bins: dict[int, Bin] = field(default_factory=dict)
+    answers: dict[int, bytearray] = field(
+        default_factory=dict
+    )  # a byte a second: the constants below
 
     def add(self, k: int, bin_: Bin) -> None:
         while k // self.seconds >= MAX_BINS:
@@ -164,8 +171,32 @@ class Strip:
         known = self.bins.get(at)
         self.bins[at] = bin_ if known is None else known.merged(bin_)
 
-    def in_order(self) -> tuple[Bin, ...]:
-        return tuple(self.bins.get(at, Bin()) for at in range(max(self.bins, default=-1) + 1))
+    def note_answer(self, k: int, came: float, *, is_due: bool) -> None:
+        """Note what one of several producers got in a second: an answer to any of them is one."""
+        part = self.answers.get(k // _PART_SECONDS)
+        if part is None:
+            part = self.answers[k // _PART_SECONDS] = bytearray(_PART_SECONDS)
+        at = k % _PART_SECONDS
+        part[at] = max(part[at], _ANSWERED if came > 0 else _SILENT if is_due else 0)
+
+    def in_order(self, until_k: float = math.inf) -> tuple[Bin, ...]:
+        """Return all bins; seconds behind `until_k` may get an answer yet."""
+        silent = Counter(k // self.seconds for k in self._silent_seconds() if k <= until_k)
+        return tuple(
+            replace(self.bins.get(at, Bin()), silent_seconds=silent[at])
+            for at in range(max(self.bins, default=-1) + 1)
+        )
+
+    def _silent_seconds(self) -> Iterator[int]:
+        """Yield the silent seconds but the first of each: a message may be answered in the next one."""
+        last = -2
+        for number, part in sorted(self.answers.items()):
+            if _SILENT not in part:
+                continue
+            for k in (number * _PART_SECONDS + at for at, one in enumerate(part) if one == _SILENT):
+                if last == k - 1:
+                    yield k
+                last = k
 
 
 @dataclass(slots=True)
@@ -201,14 +232,14 @@ class Silence:
             was_due, before = self.since.get(k, (False, 0.0))
             self.since[k] = (is_due or was_due, failed + before)
 
-    def length(self, newest_k: int) -> int:
-        """Return for how many seconds nothing has come although it was due."""
-        due = [k for k, (is_due, _) in self.since.items() if is_due]
-        return newest_k - max(self.last_k, min(due) - 1) if due else 0
+    def length(self, until_k: int, is_paused: Callable[[int], bool] = lambda _: False) -> int:
+        """Return for how many seconds nothing has come although it was due; none is in a pause."""
+        due = (k for k, (is_due, _) in sorted(self.since.items()) if is_due and not is_paused(k))
+        first = next(due, until_k + 1)
+        return max(0, until_k - max(self.last_k, first - 1))
 
-    @property
-    def failed(self) -> float:
-        return sum(failed for _, failed in self.since.values())
+    def failed(self, until_k: int) -> float:
+        return sum(failed for k, (_, failed) in self.since.items() if k <= until_k)
 
 
 # --- The journals.
@@ -222,8 +253,10 @@ class Source:
     folder: Path
     reader: SourceReader
     newest: Second | None = None
-    silent_k: int = -2  # the last second in which something was due and nothing was acknowledged
     place: tuple[Path, int] | None = None  # behind the last line that was read
+    first: tuple[int, int] | None = None  # epoch and interval that were read first at the end
+    last: tuple[int, int] = (-1, -1)  # and last
+    last_older: tuple[int, int] = (-1, -1)
     older: deque[tuple[Path, int, int]] = field(default_factory=deque)  # file, begin, end
     older_bytes: int = 0
     _places: dict[str, _Places] = field(default_factory=dict)
@@ -261,6 +294,21 @@ class Source:
                 self.older.appendleft((path, cut, end))
             most_bytes -= cut - begin
             yield path, begin, cut
+
+    def is_repeated(self, second: Second, *, is_older: bool) -> bool:
+        """True for a record that was read before: a journal may have one twice."""
+        at = second.epoch, second.k
+        if is_older:
+            was_read = at <= self.last_older or (self.first is not None and at >= self.first)
+            self.last_older = max(at, self.last_older)
+            return was_read
+        was_read = at <= self.last
+        self.first, self.last = self.first or at, max(at, self.last)
+        return was_read
+
+    def wait_for(self, k: int) -> None:
+        """Read what was recorded from an interval on again: this host's clock is behind."""
+        self.place = position_of_interval(self.folder, k)
 
     def unread_bytes(self) -> int:
         return sum(end - begin for _, begin, end in self.older)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,6 +47,8 @@ OUTAGE_SECONDS = 5
 """So long without an acknowledgement, although messages were due, is worth a line."""
 SILENT_SECONDS = 10
 """A source without a record for so long does not measure."""
+AHEAD_SECONDS = 86_400
+"""A record from further ahead has no true time; of others this host's clock is behind, and they wait."""
 REPORT_SECONDS = 1800
 """So long after its last record a run may still be reading and reporting."""
 OVER_STATES = frozenset({"ended", "interrupted", "failed"})
@@ -208,12 +210,21 @@ class LiveRun:
             for source in added:
                 source.start(max(0, from_k))
         for source in self._sources.values():
-            self._take(source, source.new_parts(), until_k)
+            self._take(source, source.new_parts(), until_k, is_older=False)
         behind = [one for one in self._sources.values() if one.older]
         for source in behind:
-            self._take(source, source.older_parts(portion_bytes // len(behind)), until_k)
+            parts = source.older_parts(portion_bytes // len(behind))
+            self._take(source, parts, until_k, is_older=True)
 
-    def _take(self, source: Source, parts: Iterator[tuple[Path, int, int]], until_k: int) -> None:
+    def _take(
+        self,
+        source: Source,
+        parts: Iterator[tuple[Path, int, int]],
+        until_k: int,
+        *,
+        is_older: bool,
+    ) -> None:
+        end_k = until_k + SILENT_SECONDS
         is_probe = source.name.startswith("probe")
         for path, begin, end in parts:
             if is_probe:
@@ -222,7 +233,10 @@ class LiveRun:
                         self._note_deletion(raw)
                 continue
             for second in source.seconds(path, begin, end):
-                if 0 <= second.k <= until_k + SILENT_SECONDS:
+                if not is_older and end_k < second.k <= until_k + AHEAD_SECONDS:
+                    source.wait_for(end_k + 1)
+                    return
+                if 0 <= second.k <= end_k and not source.is_repeated(second, is_older=is_older):
                     self._add(source, second)
 
     def _note_deletion(self, raw: bytes) -> None:
@@ -245,12 +259,9 @@ class LiveRun:
             self._unacknowledged.add(
                 k, acknowledged, is_due=second.is_due, failed=second.count("failed_messages")
             )
-            is_silent = second.is_due and not acknowledged
-            # A message that is acknowledged in the next second is no outage.
-            is_outage = is_silent and source.silent_k == k - 1
-            source.silent_k = k if is_silent else -2
+            self._strip.note_answer(k, acknowledged, is_due=second.is_due)
             bands = second.bands or Bin().bands
-            self._strip.add(k, Bin(bands, int(is_outage), second.publish.p99, math.nan))
+            self._strip.add(k, Bin(bands, 0, second.publish.p99, math.nan))
             if is_new:
                 self._publish.add(k, second.publish.p99)
             return
@@ -323,12 +334,12 @@ class LiveRun:
                 self._totals["acked_messages"],
                 self._totals["failed_messages"],
             ),
-            troubles=tuple(self._troubles(k, state, phases)),
+            troubles=tuple(self._troubles(k, state, phases, fresh)),
             retention=retention_text(
                 _forecast_window(self.folder.forecast), self._deletions, k, total, is_over=is_over
             ),
             invalid=next((one.reason for one in produced if one.reason), ""),
-            bins=self._strip.in_order(),
+            bins=self._strip.in_order(self._settled_k(produced)),
             bin_seconds=self._strip.seconds,
             findings=self._read_findings(),
             unread=self._unread,
@@ -364,7 +375,13 @@ class LiveRun:
                 self._received[index],
             )
 
-    def _troubles(self, k: int, state: str, phases: Phases) -> Iterator[str]:
+    def _settled_k(self, several: Iterable[Second]) -> int:
+        """Return up to where all of them have recorded; the others are not there."""
+        return min((one.k for one in several), default=self._newest_k)
+
+    def _troubles(
+        self, k: int, state: str, phases: Phases, fresh: list[tuple[str, Second]]
+    ) -> Iterator[str]:
         """Give a sentence for each outage of this moment, and for each daemon that says nothing."""
         if state == "silent":
             # What was due in the last second that was recorded says nothing about now.
@@ -374,12 +391,18 @@ class LiveRun:
             return
         decision = phases.decision_at(k)
         is_load = decision is None or decision.phase in LOAD_PHASES
-        length = self._unacknowledged.length(self._newest_k)
+        settled_k = self._settled_k(one for name, one in fresh if name.startswith("produce."))
+        length = self._unacknowledged.length(settled_k)
         if is_load and length >= OUTAGE_SECONDS:
-            yield outage_text("acknowledged", length, self._unacknowledged.failed)
+            yield outage_text("acknowledged", length, self._unacknowledged.failed(settled_k))
         if not phases.is_building(k):
             for index, silence in sorted(self._unreceived.items()):
-                length = silence.length(self._newest_k)
+                its = (
+                    one
+                    for name, one in fresh
+                    if name.startswith("consume.") and self._subscription_of(name) == index
+                )
+                length = silence.length(self._settled_k(its), phases.is_building)
                 if length >= OUTAGE_SECONDS:
                     of = f" by subscription {index}" if len(self._received) > 1 else ""
                     yield outage_text(f"received{of}", length, 0.0)

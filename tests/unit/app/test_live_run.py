@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from pathlib import Path
 
@@ -97,6 +98,79 @@ def test_the_outage_of_one_producer_is_none_of_the_cluster(tmp_path: Path) -> No
 
     assert found.troubles == ()
     assert found.failed == 5.0
+
+
+def test_a_small_producer_that_is_dead_makes_no_outage_of_the_strip(tmp_path: Path) -> None:
+    """Also where its records come seconds before those of the others."""
+    run = written_run(tmp_path)
+    for k in range(100):
+        run.write("produce.1@h", k, sent=1.0, acked=0.0, failed=1.0)
+        if k < 94:
+            run.write("produce.0@h", k, **GOOD)
+
+    found = after(run, 100.5)
+
+    assert found.troubles == ()
+    assert not any(one.silent_seconds for one in found.bins)
+
+
+def test_an_outage_of_all_producers_is_in_the_strip(tmp_path: Path) -> None:
+    """From its second second on: a message may be acknowledged in the next one."""
+    run = written_run(tmp_path)
+    for k in range(400):
+        for source in ("produce.0@h", "produce.1@h"):
+            acked = 0.0 if 250 <= k < 260 else 10.0
+            run.write(source, k, sent=10.0, acked=acked, failed=0.0)
+
+    bins = after(run, 400.5).bins
+
+    assert [k for k, one in enumerate(bins) if one.silent_seconds] == list(range(251, 260))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(143, ()), (150, ("nothing received for 10 s",))]
+)
+def test_a_planned_pause_is_no_part_of_the_outage_that_follows(
+    tmp_path: Path, seconds: int, expected: tuple[str, ...]
+) -> None:
+    """In the first seconds after it nothing may have been received yet."""
+    run = written_run(tmp_path)
+    with run.folder.phases.open("a") as file:
+        for part, from_k in (("build", 80), ("drain", 140)):
+            body = {"phase": "catch-up", "from_k": from_k, "reason": "planned", "part": part}
+            file.write(json.dumps(body) + "\n")
+    for k in range(seconds):
+        run.write("produce.0@h", k, **GOOD)
+        run.write("consume.0@h", k, received=0.0 if k >= 80 else 1000.0, lag=20_000.0)
+
+    assert after(run, seconds + 0.5).troubles == expected
+
+
+def test_a_record_that_stands_twice_counts_once(tmp_path: Path) -> None:
+    """Wherever the part begins that is read first."""
+    run = written_run(tmp_path)
+    for k in range(500):
+        run.write("produce.0@h", k, **GOOD)
+    path = run.folder.journal / "produce.0@h" / "000000.jsonl"
+    raw = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*raw[:301], *raw[201:301], *raw[301:], *raw[-20:]]))
+
+    assert after(run, 500.5).totals.sent == 500_000
+
+
+def test_records_ahead_of_this_hosts_clock_are_seen_when_it_gets_there(tmp_path: Path) -> None:
+    run, clock = written_run(tmp_path), FakeClock()
+    for k in range(200):
+        run.write("produce.0@h", k, **GOOD)
+    clock.advance(100.5)
+    watched = live(run, clock)
+    early = watched.look_at_all()
+    clock.advance(60)
+    later = watched.look_at_all()
+    clock.advance(60)
+
+    assert (early.totals.sent, later.totals.sent) == (111_000, 171_000)
+    assert watched.look_at_all().totals.sent == 200_000
 
 
 def test_a_subscription_that_receives_nothing_is_named(tmp_path: Path) -> None:
