@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+
+from soak.cli.help import HelpCommand
 
 if TYPE_CHECKING:  # a command imports what it needs when it is called
     from soak.core.plan.plan import LabDrive
     from soak.lab.standing import Home, LabState, ProcessState
 
-ROOT = Path(__file__).resolve().parents[2]
 Broker = Annotated[str, typer.Argument(help="Kind of broker, such as kafka or pulsar.")]
 Number = Annotated[int, typer.Option("--number", help="Number of one broker; 0: all of them.")]
 
 lab = typer.Typer(help="Real brokers and injected faults on this machine.", no_args_is_help=True)
 
 
-class DrillCommand(TyperCommand):
+class DrillCommand(HelpCommand):
     """A command whose help lists the drills below its options."""
 
     def format_help(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401  # typer's own, and private
@@ -76,15 +76,17 @@ def matrix(
     ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs of each drill that names none.")] = 2,
     state: Annotated[Path, typer.Option(help="File of the results, one line a run.")] = (
-        ROOT / "docs" / "evidence" / "drills.jsonl"
+        Path("docs/evidence/drills.jsonl")
     ),
     page: Annotated[Path, typer.Option(help="The page that gets the tables.")] = (
-        ROOT / "docs" / "evidence" / "drills.md"
+        Path("docs/evidence/drills.md")
     ),
     run_dir: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/matrix"),
-    background: Annotated[bool, typer.Option(help="Continue without this terminal.")] = False,
-    stop: Annotated[bool, typer.Option(help="End the one in the background.")] = False,
-    show: Annotated[bool, typer.Option(help="Only rewrite the tables.")] = False,
+    background: Annotated[
+        bool, typer.Option("--background", help="Continue without this terminal.")
+    ] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="End the one in the background.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Only rewrite the tables.")] = False,
 ) -> None:
     """Run drills over seeds and store the results; a run whose result is stored is not repeated.
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 import soak.cli
+from soak.cli import help as command_help
 from soak.core.clock import SystemClock
 from soak.core.errors import PlanError, SoakError
 from soak.core.plan.config import FormerNameWarning
@@ -85,17 +86,19 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         name="soak",
         help="Will this cluster keep its latency for 36 hours? If it steps: when, how much, and why.",
+        epilog=command_help.footer(),
         no_args_is_help=True,
         add_completion=asked not in known,
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
-    for name in [asked] if asked in known else sorted(known):
+    for name in [asked] if asked in known else sorted(known, key=command_help.order):
         command = known[name]
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
             app.command(name)(command)
+    command_help.dress(app)
     return app
 
 

@@ -71,6 +71,8 @@ def _command(words: tuple[str, ...], command: TyperCommand) -> list[str]:
         lines += [_escaped(" ".join(paragraph.split())), ".PP"]
     for one in options:
         lines += [".TP", rf"\fB{_escaped(', '.join(one.opts))}\fR", _escaped(one.help or "")]
+    if command.epilog:
+        lines += [".PP", _escaped(command.epilog)]
     return lines
 
 

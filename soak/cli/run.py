@@ -33,8 +33,8 @@ def check(
         bool,
         typer.Option("--show", help="Print the plan with every default; all else goes to stderr."),
     ] = False,
-    scale: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
-    duration: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
+    scale: Annotated[str, typer.Option(help="Check a run at this fraction of the rate.")] = "",
+    duration: Annotated[str, typer.Option(help="Check a run of this length, such as 2min.")] = "",
     drives: Annotated[
         bool, typer.Option("--drives", help="Measure the brokers' drives that this host has.")
     ] = False,
@@ -255,7 +255,7 @@ def audit(
         Path | None, typer.Argument(help="A second plan: are the two comparable?")
     ] = None,
     output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
-    scale: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
+    scale: Annotated[str, typer.Option(help="Audit a run at this fraction of the rate.")] = "",
 ) -> None:
     """Print the durability level (1 to 4) of a plan's topics, from the live cluster and the plan.
 

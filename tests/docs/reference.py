@@ -22,6 +22,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
 from detectors import attribution
+from soak.cli import help as command_help
 from soak.cli import main
 from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
@@ -316,9 +317,8 @@ def _walk(command: object, words: str) -> Iterator[tuple[str, TyperCommand]]:
 
 
 def cli_page() -> str:
-    """Return a section for each command: call, help, options with their defaults, and a call from a page."""
-    shown = _documented_calls()
-    parts = []
+    """Return the panels of the help, and a section for each command: call, help, options and an example."""
+    parts = [table(("task", "commands"), _panel_rows()).rstrip() + "\n"]
     for words, command in command_walk():
         arguments = [one for one in command.params if not isinstance(one, TyperOption)]
         options = [one for one in command.params if isinstance(one, TyperOption)]
@@ -346,9 +346,30 @@ def cli_page() -> str:
         ]
         if rows:
             parts.append(table(("option", "takes", "default", "meaning"), rows).rstrip() + "\n")
-        if words in shown:
-            parts.append(f"\nExample: `{shown[words]}`\n")
+        if command.epilog:
+            parts.append(f"\nExample: {code(command.epilog.removeprefix('Example: '))}\n")
     return "".join(parts) + "\n"
+
+
+def _panel_rows() -> list[tuple[str, str]]:
+    """Return the commands by the panels of the help, those of a group by their words; daemons last."""
+    found: dict[str, list[str]] = {panel: [] for panel in command_help.PANELS}
+    daemons: list[str] = []
+    for words, _ in command_walk():
+        panel = command_help.panel_of(words.split()[1])
+        (daemons if panel is None else found[panel]).append(words)
+    found["Started by `soak run` and systemd"] = daemons
+    order = command_help.order
+    return [
+        (
+            panel,
+            ", ".join(
+                f"[{words.removeprefix('soak ')}](#{words.replace(' ', '-')})"
+                for words in sorted(commands, key=lambda words: order(words.split()[1]))
+            ),
+        )
+        for panel, commands in found.items()
+    ]
 
 
 def _option_type(option: TyperOption) -> str:
@@ -369,27 +390,6 @@ def _option_default(option: TyperOption) -> str:
     if value in (None, "", False, (), []) or callable(value):
         return ""
     return str(value).replace(f"{ROOT}/", "")
-
-
-def _documented_calls() -> dict[str, str]:
-    """Return a call of each command as another page shows it: the shortest one with an argument or option."""
-    names = sorted((words for words, _ in command_walk()), key=len, reverse=True)
-    found: dict[str, list[str]] = {}
-    for page in sorted(DOCS.rglob("*.md")):
-        if page.name == "cli.md" or "evidence" in page.parts or "contributing" in page.parts:
-            continue
-        for block in re.findall(
-            r"^ *```\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL
-        ):
-            for line in block.replace("\\\n", "").splitlines():
-                call = re.sub(r"\s+#.*", "", line.strip()).replace(".venv/bin/", "")
-                name = next((one for one in names if call == one or call.startswith(f"{one} ")), "")
-                if name:
-                    found.setdefault(name, []).append(" ".join(call.split()))
-    return {
-        name: min(calls, key=lambda one: (one == name, len(one), one))
-        for name, calls in found.items()
-    }
 
 
 # --- log events

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
+from soak.cli import help as command_help
 from soak.cli import main
 
 RENAMED = main.renamed()
@@ -79,3 +85,57 @@ def test_each_old_command_prints_one_line_on_stderr() -> None:
     assert done.stderr.splitlines() == [
         f"soak: `soak {old}` is now `soak {new}`" for old, new in RENAMED.items()
     ]
+
+
+def walk(command: Any, words: str = "") -> Iterator[tuple[str, Any]]:
+    """Give every command that can be called, by its words."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield words, command
+    for name, one in (below or {}).items():
+        yield from walk(one, f"{words} {name}".strip())
+
+
+EVERY = dict(walk(get_command(main.build([]))))
+
+
+def help_of(words: str) -> str:
+    done = CliRunner().invoke(main.build(words.split()), [*words.split(), "--help"])
+    assert done.exit_code == 0
+    return done.output
+
+
+def test_the_help_lists_each_command_in_the_panel_of_its_task_and_daemons_last() -> None:
+    lines = help_of("").splitlines()
+    panels = [found[1] for line in lines if (found := re.match(r"╭─ (\w+) ", line))]
+    listed = [found[1] for line in lines if (found := re.match(r"│ ([a-z][a-z-]*) ", line))]
+    last = " ".join(lines).rpartition("Started by")[2]
+
+    assert panels == ["Options", *command_help.PANELS]
+    assert listed == sorted(set(listed), key=command_help.order)
+    assert {*listed, *command_help.DAEMONS} == {*main.commands()}
+    assert not set(listed) & set(command_help.DAEMONS)
+    assert all(name in last for name in command_help.DAEMONS)
+
+
+@pytest.mark.parametrize("words", EVERY)
+def test_a_command_has_an_example_that_it_takes(words: str) -> None:
+    """Names, options, numbers and choices of it; nothing is called."""
+    example = EVERY[words].epilog.removeprefix("Example: ")
+    given = shlex.split(example)[1 + len(words.split()) :]
+
+    assert example.startswith(f"soak {words}")
+    assert EVERY[words].make_context(words, given).params
+
+
+@pytest.mark.parametrize("words", EVERY)
+def test_the_help_has_capitals_for_arguments_and_plain_words_for_types(words: str) -> None:
+    """And names no folder of the machine that it was printed on as a default."""
+    text = help_of(words)
+    usage = " ".join(text.partition("╭")[0].partition("Usage: soak ")[2].split())
+
+    assert re.findall(r"[{<]\w+[}>]|<[a-z]+|list\[", text) == []
+    assert str(main.__file__).rpartition("/soak/")[0] not in text
+    arguments = [one for one in EVERY[words].params if one.param_type_name == "argument"]
+    for one in arguments:
+        assert one.name.upper() in usage
