@@ -183,6 +183,20 @@ $(OTAVA)/.installed:
 reference: $(STAMP) ## write the generated parts of docs/reference from the code
 	@$(BIN)/python -m tests.docs.reference
 
+# The site has an environment of its own: MkDocs and its packages are no part of what `make setup` installs.
+DOCS_ENV := build/docs-env
+.PHONY: docs
+docs: $(DOCS_ENV)/.installed ## build the documentation as a site with search, build/site/index.html; it opens without a network
+	@$(PYTHON) -m tests.docs.site stage build/docs
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_ENV)/bin/mkdocs build --quiet -f build/docs/mkdocs.yml
+	@$(PYTHON) -m tests.docs.site check build/site
+
+$(DOCS_ENV)/.installed: requirements-docs.lock
+	@echo "docs: installing MkDocs into $(DOCS_ENV) (once)"
+	@$(PYTHON) -m venv --clear $(DOCS_ENV)
+	@$(DOCS_ENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-docs.lock
+	@touch $@
+
 .PHONY: format
 format: $(STAMP) ## put the code in format
 	@$(BIN)/ruff format .
@@ -191,6 +205,7 @@ format: $(STAMP) ## put the code in format
 .PHONY: lock
 lock: ## resolve the pinned packages anew (needs uv)
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra dev pyproject.toml -o requirements.lock
+	@echo mkdocs-material | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header - -o requirements-docs.lock
 	@$(BIN)/python -m tests.support.locks runtime
 
 .PHONY: audit
