@@ -37,7 +37,7 @@ from soak.store.admission import signer_of
 from soak.store.findings.topic_log import check_store
 from soak.store.samples_topic import SamplesClients
 
-_SECRET_KEY = re.compile(r"password|passphrase|secret|jaas|(^|[._])token$|(^|\.)key(\.pem)?$")
+SECRET_KEY = re.compile(r"password|passphrase|secret|jaas|(^|[._])token$|(^|\.)key(\.pem)?$")
 
 
 def run_check(
@@ -260,13 +260,33 @@ def masked_text(plan: AnyPlan) -> str:
     return text.to_yaml(_masked(text.body(plan)))
 
 
+def literal_secrets(plan: AnyPlan) -> set[str]:
+    """Return the secrets that a plan contains, which `masked_text` masks."""
+    return set(_secrets(text.body(plan)))
+
+
+def _secrets(value: object, key: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _secrets(item, str(name))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _secrets(item, key)
+    elif isinstance(value, str) and _is_secret(value, key):
+        yield value
+
+
 def _masked(value: object, key: str = "") -> object:
     if isinstance(value, dict):
         return {name: _masked(item, str(name)) for name, item in value.items()}
     if isinstance(value, list):
         return [_masked(item, key) for item in value]
-    is_secret = isinstance(value, str) and value and not is_secret_reference(value)
-    return "***" if is_secret and _SECRET_KEY.search(key) else value
+    return "***" if isinstance(value, str) and _is_secret(value, key) else value
+
+
+def _is_secret(value: str, key: str) -> bool:
+    is_there = bool(value) and not is_secret_reference(value)
+    return is_there and SECRET_KEY.search(key) is not None
 
 
 def check_probe_host(path: Path, plan: ProbePlan, document: Document) -> None:

@@ -16,7 +16,7 @@ PANELS = {
     "Plan": ("demo", "init", "check", "audit"),
     "Run": ("run", "watch", "serve", "stop", "report", "clean"),
     "Analyse": ("list", "compare", "acknowledge", "detect", "calibrate", "export", "fleet", "omb"),
-    "Operate": ("install-units", "alert", "probe", "merge", "detect-fleet"),
+    "Operate": ("install-units", "alert", "probe", "merge", "detect-fleet", "support-bundle"),
     "Lab": ("lab",),
 }
 """Commands that people call, in the order of the help."""
@@ -70,6 +70,7 @@ EXAMPLES = {
     "service start": "soak service start /etc/soak/night.yaml --home /var/lib/soak/night",
     "ship": "soak ship --run-dir runs/host2",
     "stop": "soak stop runs/night",
+    "support-bundle": "soak support-bundle runs/night",
     "watch": "soak watch runs/night --once",
 }
 """A call of each command, by its words."""

@@ -116,7 +116,7 @@ def _options(
 def _print_versions(is_asked: bool) -> None:  # as typer calls it
     """Print the versions of soakd and of what it works with, and exit, if that is asked for."""
     if is_asked:
-        from soak.app.versions import versions
+        from soak.app.support import versions
 
         for name, version in versions():
             print(f"{name} {version}")

@@ -1,4 +1,4 @@
-"""Commands about a whole run: init, check, run, watch, serve, stop, report, audit, merge, clean."""
+"""Commands about a whole run: init, check, run, watch, serve, stop, report, audit, merge, clean, support."""
 
 from __future__ import annotations
 
@@ -317,6 +317,32 @@ def merge(
     print(f"now `soak report {run_dir}`")
 
 
+def support_bundle(
+    run_dir: Annotated[Path, typer.Argument(help="Folder of the run.", resolve_path=True)],
+    output: Annotated[
+        Path | None, typer.Option(help="File to write; default: support-RUN.tar.gz, here.")
+    ] = None,
+    incident: Annotated[
+        str, typer.Option(help="Key of the incident, or the number at its end; default: the worst.")
+    ] = "",
+    at: Annotated[
+        str, typer.Option(help="A time instead of an incident: 2026-01-31T12:00:00Z.")
+    ] = "",
+) -> None:
+    """Pack what a report of a fault needs: versions, plan, ten minutes of journals, logs; no secret gets in.
+
+    The values of all secrets that the plan names are replaced in every file, as is what stands where
+    passwords stand. Run it as a user who may read these secrets, and look into the bundle before you send it.
+
+    Exit: 0, 1 when this is no run, it has no such incident, or the file cannot be written; 2 for a bad time.
+    """
+    from soak.app.support import write_bundle
+    from soak.store.run_folder import RunFolder
+
+    bundle = write_bundle(RunFolder(run_dir), output, incident, at)
+    print(f"{bundle.path}: {bundle.files} files; journals of ten minutes, {bundle.window}")
+
+
 COMMANDS = {
     "init": init,
     "check": check,
@@ -328,5 +354,6 @@ COMMANDS = {
     "audit": audit,
     "clean": clean,
     "merge": merge,
+    "support-bundle": support_bundle,
 }
 RENAMED = {"collect": "merge"}

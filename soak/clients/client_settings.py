@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
@@ -185,6 +186,21 @@ def resolve_secrets(settings: Mapping[str, str]) -> dict[str, str]:
         BrokerError: there is no such variable or file; the message names the setting, never a secret.
     """
     return {name: _resolve(name, text) for name, text in settings.items()}
+
+
+def secrets_named_in(text: str, credentials: Path) -> set[str]:
+    """Return the secrets that a text refers to, as far as this process can read them.
+
+    `credentials`: where those of services are kept; this process need not be one.
+    """
+    found = set()
+    for match in _REFERENCE.finditer(text):
+        reference = match[0]
+        if match["where"] == "credential" and "CREDENTIALS_DIRECTORY" not in os.environ:
+            reference = f"${{file:{credentials / match['name']}}}"
+        with suppress(BrokerError):
+            found.add(_resolve("", reference))
+    return found - {""}
 
 
 def _resolve(setting: str, text: str) -> str:
