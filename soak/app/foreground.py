@@ -269,7 +269,7 @@ def supervise(current: ForegroundRun) -> FinishedRun:
     write_run(folder, dataclasses.replace(current.run, state=state))
     if current.lab is None and read_created_topics(folder).asked:
         view.note(f"the topics of the run stay: `soak clean {folder.path}` deletes them")
-    view.show(live.look())
+    view.show(live.look_at_all())
     return _conclude(current, state, failure, stop)
 
 

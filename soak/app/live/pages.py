@@ -148,7 +148,10 @@ def _context(found: Snapshot, now_ns: int, renewal: str) -> dict[str, Any]:
         ],
         "report": made,
         "renewal": shown(renewal),
-        "poll": 0 if found.is_over and found.read_ratio >= 1 else POLL_SECONDS,
+        "read": "" if found.read_ratio >= 1 else f"{100 * found.read_ratio:.0f}%",
+        "poll": 0
+        if found.is_over and found.read_ratio >= 1 and not found.awaits_report(now_ns)
+        else POLL_SECONDS,
     }
 
 

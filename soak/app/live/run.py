@@ -134,6 +134,12 @@ class Snapshot:
         """True when nothing more will be recorded."""
         return self.state in OVER_STATES
 
+    def awaits_report(self, now_ns: int) -> bool:
+        """True when the run has ended a moment ago, and its report is not there yet."""
+        end_ns = self.start_wall_ns + self.k * SECOND_NS
+        has_report = self.report is not None and self.report.made_wall_ns >= end_ns
+        return self.is_over and not has_report and 0 <= now_ns - end_ns < REPORT_SECONDS * SECOND_NS
+
 
 class LiveRun:
     """Reads a run folder again and again. It writes nothing, and needs neither the cluster nor Spark."""

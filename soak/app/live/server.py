@@ -167,21 +167,21 @@ class Site:
     def _whole_page(self, run: RunFolder) -> Answer:
         found, now_ns = self._look(run), self._clock.wall_ns()
         has_home = not self._folder.is_run
-        page = self._pages.run(found, now_ns, self._renewal(run, found), has_home=has_home)
+        renewal = self._renewal(run, found, now_ns)
+        page = self._pages.run(found, now_ns, renewal, has_home=has_home)
         return Answer(page.encode(errors="replace"))
 
     def _main_part(self, run: RunFolder) -> Answer:
         found, now_ns = self._look(run), self._clock.wall_ns()
-        page = self._pages.now(found, now_ns, self._renewal(run, found))
+        page = self._pages.now(found, now_ns, self._renewal(run, found, now_ns))
         return Answer(page.encode(errors="replace"))
 
-    def _renewal(self, folder: RunFolder, found: Snapshot) -> str:
+    def _renewal(self, folder: RunFolder, found: Snapshot, now_ns: int) -> str:
+        if found.awaits_report(now_ns):
+            return "The run has ended. This page shows its report when it is there."
         if found.is_over:
-            return (
-                ""
-                if found.report
-                else "There is no report: `soak report` with its folder makes it."
-            )
+            is_there = found.report is not None
+            return "" if is_there else "There is no report: `soak report` with its folder makes it."
         self._jobs.watch(folder)
         return self._jobs.renewal_text(folder)
 

@@ -194,9 +194,10 @@ def watch(folder: RunFolder, console: Console, clock: Clock, stop: Event, *, is_
     try:
         while not stop.is_set():
             found = live.look()
-            view.show(found)
             if found.is_over:
+                view.show(live.look_at_all())
                 break
+            view.show(found)
             stop.wait((SECOND_NS - clock.mono_ns() % SECOND_NS) / SECOND_NS)
     finally:
         view.close()

@@ -166,6 +166,39 @@ def test_a_run_that_is_over_is_not_asked_for_again(site: Served) -> None:
     assert "ended 0:25 of 0:25" in text
 
 
+def test_the_report_appears_on_the_page_of_a_run_that_has_just_ended(tmp_path: Path) -> None:
+    """A run has ended before its report is made; of one that ended long ago none is awaited."""
+    clock = FakeClock()
+    run = written_run(tmp_path / "run")
+    for k in range(100):
+        run.write("produce.0@h", k, **GOOD)
+    run.decide("end", 100)
+    run.becomes("ended")
+    clock.advance(101)
+    site = Site(ServedFolder(tmp_path), _jobs(tmp_path, clock)[0], clock)
+    before = site.answer("/run/run/now", "").body.decode()
+    run.folder.report.parent.mkdir()
+    run.folder.summary.write_text(json.dumps({"verdict": "clean", "findings": []}))
+    clock.advance(2)
+    after = site.answer("/run/run/now", "").body.decode()
+    run.folder.summary.unlink()
+    clock.advance(3600)
+    late = site.answer("/run/run/now", "").body.decode()
+
+    assert "data-poll" in before
+    assert 'id="report"' not in before
+    assert "data-poll" not in after
+    assert '<a href="report" id="report">' in after
+    assert "data-poll" not in late
+    assert "There is no report" in late
+
+
+def test_a_page_of_numbers_that_are_not_complete_says_so() -> None:
+    found = dataclasses.replace(snapshot(900, state="ended"), read_ratio=0.25)
+
+    assert "Read so far: 25%." in Pages().now(found, 0, "")
+
+
 def test_a_folder_of_one_run_leads_to_it(runs: Path) -> None:
     with served(runs / "after") as found:
         assert found.get("/").headers["location"] == "/run/after/"

@@ -384,6 +384,26 @@ def test_watching_ends_when_the_run_does(tmp_path: Path) -> None:
     assert "interrupted: in all" in out.getvalue().splitlines()[-1]
 
 
+def test_the_last_picture_is_that_of_the_whole_run(tmp_path: Path) -> None:
+    """Though the one who watches came a moment before the end, and a look reads a part."""
+    run, out, clock = written_run(tmp_path), io.StringIO(), FakeClock()
+    for k in range(500):
+        run.write("produce.0@h", k, sent=10.0, acked=10.0, failed=0.0)
+        if k < 30:  # so long lines that a look does not read all of them
+            with (run.folder.journal / "produce.0@h" / "000000.jsonl").open("ab") as file:
+                file.write(b"x" * 2**20 + b"\n")
+    clock.advance(500.5)
+
+    def end() -> None:
+        run.decide("end", 500)
+        run.becomes("ended")
+
+    terminal.watch(run.folder, Console(file=out, width=80), clock, _Stop(end), is_once=False)
+
+    assert "sent 5,000, acknowledged 5,000" in out.getvalue().splitlines()[-1]
+    assert "read so far" not in out.getvalue().splitlines()[-1]
+
+
 class _Stop(Event):
     """Lets something happen instead of a wait."""
 
