@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from pathlib import Path
 
@@ -256,6 +257,68 @@ def test_every_metric_of_the_reference_is_in_the_code() -> None:
         )
 
     assert sorted(name for name in named if not is_known(name)) == []
+
+
+# --- events
+
+_MAKERS = {"Event", "note_event", "_event", "_offsets_event", "_named"}
+_POLLED = ("retention", "broker_log")  # prefixes of a `ReadingBuffer`
+
+
+def _kinds(node: ast.expr, tree: ast.Module, module: str) -> set[str]:
+    """Return the kinds that an expression may be; none for a parameter, whose callers name it."""
+    match node:
+        case ast.Constant(value=str() as kind):
+            return {kind}
+        case ast.IfExp():
+            return _kinds(node.body, tree, module) | _kinds(node.orelse, tree, module)
+        case ast.JoinedStr(values=[_, ast.Constant(value=end)]):
+            return {f"{prefix}{end}" for prefix in _POLLED}
+        case ast.Name(id=name):
+            constant = getattr(importlib.import_module(module), name, None)
+            local = [
+                one.value
+                for one in ast.walk(tree)
+                if isinstance(one, ast.Assign)
+                and any(isinstance(to, ast.Name) and to.id == name for to in one.targets)
+            ]
+            if isinstance(constant, str):
+                return {constant}
+            return {kind for one in local for kind in _kinds(one, tree, module)}
+    return set()
+
+
+def recorded_events() -> set[str]:
+    """Return the kinds of events that the code records, without those of log patterns."""
+    found = set()
+    for package in ("soak", "probes"):
+        for path in (ROOT / package).rglob("*.py"):
+            text = path.read_text()
+            if not re.search("|".join(rf"\b{name}\(" for name in _MAKERS), text):
+                continue
+            tree = ast.parse(text)
+            module = str(path.relative_to(ROOT).with_suffix("")).replace("/", ".")
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Call) and node.args:
+                    name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                    owner = getattr(getattr(node.func, "value", None), "id", "")
+                    if name in _MAKERS and owner not in {"threading", "asyncio"}:
+                        found |= _kinds(node.args[0], tree, module)
+    return {kind for kind in found if re.fullmatch("[a-z][a-z_]+", kind)} - _BY
+
+
+_BY = {"deletion", "compaction"}
+"""What a bookie reclaims by: the first argument of its `_event`, and no kind."""
+
+
+def test_the_page_of_events_has_every_kind_and_no_other() -> None:
+    rows = re.findall(
+        r"^\| (`.*?) \|", (DOCS / "reference" / "events.md").read_text(), re.MULTILINE
+    )
+
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(
+        recorded_events()
+    )
 
 
 # --- summary.json
