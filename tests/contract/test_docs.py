@@ -272,7 +272,7 @@ def _kinds(node: ast.expr, tree: ast.Module, module: str) -> set[str]:
             return {kind}
         case ast.IfExp():
             return _kinds(node.body, tree, module) | _kinds(node.orelse, tree, module)
-        case ast.JoinedStr(values=[_, ast.Constant(value=end)]):
+        case ast.JoinedStr(values=[_, ast.Constant(value=str() as end)]):
             return {f"{prefix}{end}" for prefix in _POLLED}
         case ast.Name(id=name):
             constant = getattr(importlib.import_module(module), name, None)
