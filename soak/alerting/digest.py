@@ -193,7 +193,7 @@ def _amount(seconds: float | None) -> str:
 def _rates(soak: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what was sent and received a second, and how much of it was acknowledged."""
     rates = [
-        f"{soak[key]:,.0f}/s {verb}"
+        f"{wording.amount(soak[key], '')}/s {verb}"
         for key, verb in (("sent_per_second", "sent"), ("received_per_second", "received"))
         if soak.get(key) is not None
     ]

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import stat
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from soak.app.live.pages import ListedRun
+from soak.app.live.run import REPORT_SECONDS, SILENT_SECONDS
 from soak.core import json_text, wording
 from soak.core.errors import RunFolderError, SoakError
+from soak.core.units import SECOND_NS
+from soak.runtime.context import PhaseFile
+from soak.store.journal.reader import segments
 from soak.store.run_folder import RunFolder, read_acknowledged, read_run
 
 MAX_RUNS = 500
@@ -80,12 +85,13 @@ class ServedFolder:
         folder = RunFolder(self.root if self.is_run else self.root / os.fsdecode(key))
         return folder if is_enclosed(folder, self.root) else None
 
-    def runs(self) -> tuple[list[ListedRun], int]:
+    def runs(self, now_ns: int) -> tuple[list[ListedRun], int]:
         """Return the newest runs, newest first, and how many are left out."""
-        found = sorted(map(self._list, self.keys()), key=lambda one: (one.start, one.name))
+        listed = (self._list(key, now_ns) for key in self.keys())
+        found = sorted(listed, key=lambda one: (one.start, one.name))
         return found[::-1][:MAX_RUNS], max(0, len(found) - MAX_RUNS)
 
-    def _list(self, key: bytes) -> ListedRun:
+    def _list(self, key: bytes, now_ns: int) -> ListedRun:
         folder = self._enclosed(key)
         if folder is None:
             return ListedRun(os.fsdecode(key), state="has links out of this folder")
@@ -97,7 +103,21 @@ class ServedFolder:
         self._listed[key] = kept
         if len(self._listed) > _MAX_KEPT:
             self._listed.popitem(last=False)
+        if kept[1].state == "running" and _is_silent(folder, now_ns):
+            return replace(kept[1], state="stopped")
         return kept[1]
+
+
+def _is_silent(folder: RunFolder, now_ns: int) -> bool:
+    """True when nothing has been recorded for a while: a killed run calls itself running for ever."""
+    newest_ns = [0]
+    with suppress(OSError):
+        newest_ns.append(folder.run_json.stat().st_mtime_ns)
+        for source in folder.journal.iterdir():
+            newest_ns += [path.stat().st_mtime_ns for path in segments(source)[-1:]]
+    is_ending = PhaseFile(folder.phases).poll().end_k is not None
+    limit = REPORT_SECONDS if is_ending else 3 * SILENT_SECONDS
+    return now_ns - max(newest_ns) > limit * SECOND_NS
 
 
 def is_enclosed(folder: RunFolder, root: Path) -> bool:

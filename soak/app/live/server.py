@@ -49,6 +49,7 @@ COOKIE = "soak_token"
 LOOK_NS = SECOND_NS
 """A run is looked at once in this time, however many look at its page."""
 _TICK_SECONDS = 0.1  # between two looks for connections that have had their time
+_ACCEPT_PAUSE_SECONDS = 0.5  # after a failure, such as of too many open files, which stays a while
 _PORTION_BYTES = 24 * 2**20
 _MAX_LIVE_RUNS = 16
 _PLAIN = "text/plain; charset=utf-8"
@@ -142,7 +143,7 @@ class Site:
         if self._folder.is_run:
             (key,) = self._folder.keys()
             return _redirect(run_url(key))
-        runs, left_out = self._folder.runs()
+        runs, left_out = self._folder.runs(self._clock.wall_ns())
         key = _parameter(query, "with")
         baseline = next((one for one in runs if key and one.key == key), None)
         page = self._pages.runs(str(self._folder.root), runs, baseline, left_out)
@@ -309,7 +310,10 @@ class Access:
                 return None
             text = "This server is for this machine: ask for it as localhost."
             return text_answer(HTTPStatus.MISDIRECTED_REQUEST, text)
-        given = parse_qs(query, max_num_fields=8).get("token", [""])[0] if query else ""
+        try:
+            given = parse_qs(query, max_num_fields=8).get("token", [""])[0] if query else ""
+        except ValueError as error:
+            return text_answer(HTTPStatus.BAD_REQUEST, str(error))
         if given and self._is_token(given):
             cookie = f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Strict"
             # The token does not stay in the address, where others may read it.
@@ -385,7 +389,19 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._lock = threading.Lock()
         self._end_by_ns: dict[socket.socket, int] = {}
+        self._has_ended = threading.Event()
         super().__init__((address, port), _Handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError:
+            self._has_ended.wait(_ACCEPT_PAUSE_SECONDS)
+            raise
+
+    def shutdown(self) -> None:
+        self._has_ended.set()
+        super().shutdown()
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  # as the base class
         if not self._room.acquire(blocking=False):

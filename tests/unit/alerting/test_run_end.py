@@ -166,6 +166,19 @@ def test_a_run_that_goes_on_or_was_interrupted_or_ended_long_ago_has_none(tmp_pa
         assert store.open_notifications() == []
 
 
+def test_a_low_rate_is_not_zero(tmp_path: Path) -> None:
+    """A canary sends a message a minute."""
+    world = ended_world(tmp_path)
+    body = json.loads(world.folder.summary.read_text())
+    body["soak"] |= {"sent_per_second": 0.017, "received_per_second": 0.433}
+    world.folder.summary.write_text(json.dumps(body))
+    queue_end(world.folder, read_run(world.folder), world.clock)
+    world.daemon().deliver()
+
+    (message,) = world.sink.messages
+    assert "0.017/s sent, 0.433/s received" in message.text
+
+
 def test_a_report_that_was_begun_before_the_end_queues_none(tmp_path: Path) -> None:
     """It would say of a part of the run that it is the whole."""
     world = ended_world(tmp_path)

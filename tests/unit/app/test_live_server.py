@@ -30,6 +30,7 @@ from soak.app.live.server import (
     parse_listen,
     read_token,
 )
+from soak.core.clock import SystemClock
 from soak.core.errors import PlanError
 from soak.core.units import SECOND_NS
 from soak.store.findings.store import FindingsStore
@@ -548,6 +549,36 @@ def test_a_token_that_can_be_guessed_or_not_sent_is_refused(tmp_path: Path, text
 
     with pytest.raises(PlanError, match="token"):
         read_token(tmp_path / "token")
+
+
+def test_a_request_of_many_parameters_is_none_also_with_a_token() -> None:
+    query = "&".join(f"a{at}=1" for at in range(9))
+
+    refused = Access("0.0.0.0", TOKEN).refusal("/", query, {})
+
+    assert refused is not None
+    assert refused.status == 400
+
+
+def test_a_killed_run_is_not_listed_as_running(tmp_path: Path) -> None:
+    """One that reads its last records after the end is; both call themselves running."""
+    now_ns = SystemClock().wall_ns()
+    for name in ("killed", "ending", "going on"):
+        run = written_run(tmp_path / name)
+        run.write("produce.0@h", 0, **GOOD)
+        if name == "ending":
+            run.decide("end", 1)
+        if name != "going on":
+            for path in (run.folder.run_json, run.folder.journal / "produce.0@h/000000.jsonl"):
+                os.utime(path, ns=(now_ns, now_ns - 600 * SECOND_NS))
+
+    runs, _ = ServedFolder(tmp_path).runs(now_ns)
+
+    assert {one.name: one.state for one in runs} == {
+        "killed": "stopped",
+        "ending": "running",
+        "going on": "running",
+    }
 
 
 def _is_ended(connection: socket.socket) -> bool:
