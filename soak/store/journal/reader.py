@@ -67,7 +67,9 @@ class SourceReader:
             self.damage.append(Damage(path, offset, str(error)))
             return None
         if isinstance(line, Columns):
-            self.columns.setdefault(line.id, line.columns)
+            if self.columns.setdefault(line.id, line.columns) != line.columns:
+                reason = f"columns line {line.id:.40} has other columns than before"
+                self.damage.append(Damage(path, offset, reason))
         elif isinstance(line, End):
             self.ended_epoch = max(self.ended_epoch, line.epoch)
         else:
