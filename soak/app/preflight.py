@@ -395,7 +395,7 @@ def _check_ship_settings(ship: Ship, servers: str, document: Document) -> None:
 
 
 def _check_signing(ship: Ship, servers: str, document: Document) -> None:
-    """Refuse a topic on which nobody need sign, unless all of it is this host or the plan asks for it."""
+    """Refuse a topic that needs no signature, unless all of it is this host or the plan asks for it."""
     if ship.key and not client_settings.is_secret_reference(ship.key):
         why = f"a secret must not stand in a plan: {client_settings.SECRET_HELP}"
         raise document.error(("ship", "key"), why)

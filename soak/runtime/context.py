@@ -139,7 +139,7 @@ def open_journal(folder: RunFolder, plan: AnyPlan, role: str, clock: Clock) -> O
     journal = JournalWriter(folder.journal / source, clock, plan.journal.sync, floor_bytes=floor)
     writer = BackgroundJournalWriter(journal.open(first_epoch))
     page, end_page = _published(folder, plan, run, role, clock)
-    shown = (page.show,) if plan.metrics else ()  # sums for a page that nobody can see cost time
+    shown = (page.show,) if plan.metrics else ()  # sums for a page that is not served cost time
     recorder = Recorder(writer, grid, clock, *shown)
     return OpenJournal(run, source, grid, writer, recorder, PhaseFile(folder.phases), end_page)
 

@@ -89,7 +89,7 @@ class Ingest:
         self._refused = RefusedLines(folder.refused / "receive.json", clock)
         self.records = 0
         self.repeated = 0  # records that were here already
-        self.unsigned = 0  # lines that nobody had to sign
+        self.unsigned = 0  # lines that needed no signature
 
     @property
     def is_behind(self) -> bool:

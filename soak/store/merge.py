@@ -130,7 +130,7 @@ def _is_there(into: RunFolder, source: str, folder: int) -> bool:
 
 
 def _names(folder: int) -> list[str]:
-    return os.listdir(folder)  # of an open folder, which nobody can exchange
+    return os.listdir(folder)  # of an open folder, which cannot be exchanged
 
 
 def _segments(folder: int) -> list[str]:

@@ -134,7 +134,7 @@ def admitted(
     Without `now_wall_ns` it may be as old as it likes: a reader that catches up takes them in their order.
 
     Raises:
-        ValueError: it is none, nobody signed it who has the key, or it is an old one that came again.
+        ValueError: it is none, is not signed with the key, or is an old one that came again.
     """
     if signer is not None:
         wanted = signer.announcement(headers.get(ANNOUNCEMENT_HEADER) or b"", raw)

@@ -277,7 +277,7 @@ class TopicRows:
         """Return the row of an announcement: it has no source and no interval, and one event.
 
         Raises:
-            UnreadableRecordError: it is none, or nobody signed it who has the key.
+            UnreadableRecordError: it is none, or not signed with the key.
         """
         try:
             found = admitted(record.value or b"", headers, self.signer, None)

@@ -139,7 +139,7 @@ def _has_plain_entries(place: Path, root: Path) -> bool:
             return True
         with os.scandir(place) as entries:
             return all(_is_plain(one, root) for one in entries)
-    except (OSError, RuntimeError):  # a loop of links, or a folder that nobody may read
+    except (OSError, RuntimeError):  # a loop of links, or a folder without permission
         return False
 
 

@@ -59,7 +59,7 @@ class FindingsStore:
     # Called at the end of each transaction that writes; an error undoes the transaction. Calls may come from
     # several threads then, one at a time.
     publish: Callable[[sqlite3.Connection], None] | None = None
-    is_read_only: bool = False  # a copy in memory is opened, also of a file that nobody may write
+    is_read_only: bool = False  # a copy in memory is opened, also of a file that is read-only
     _open: sqlite3.Connection | None = field(default=None, init=False, repr=False)
 
     def __enter__(self) -> Self:
@@ -367,7 +367,7 @@ class FindingsFile:
 
 def _copied(path: Path, busy_seconds: float) -> sqlite3.Connection:
     """Return a copy of a file in memory, which may be migrated; the file and its folder stay as they are."""
-    # Without a log of writes nobody writes now, and SQLite would create one to read it.
+    # Without a log of writes no process writes now, and SQLite would create one to read it.
     log = path.with_name(f"{path.name}-wal")
     mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
     uri = f"file:{quote(str(path.absolute()))}?{mode}"
