@@ -114,23 +114,29 @@ def test_stream_and_report_judge_objectives_alike(frame: pd.DataFrame, tmp_path:
     assert [one.onset_k for one in offline.values()] == [180, 180]
 
 
-def test_columns_under_an_id_of_their_own_choice_are_refused(tmp_path: Path) -> None:
-    """A forged id would give the numbers of a source other names, or stop the detector for good."""
+def test_an_id_of_columns_holds_within_its_source_and_is_given_once(tmp_path: Path) -> None:
+    """Otherwise a copied journal would give the numbers of a source the names of another."""
     folder = write_synthetic_run(tmp_path / "r", Shape(seconds=60))
     columns = {"probe@a": (Column("x"), Column("y"), Column("z")), "probe@b": (Column("w"),)}
     for source, own in columns.items():
         record = Record(0, 1, 0, 10**9, "abc", tuple(map(float, range(len(own)))))
         path = folder.journal / source / "000000.jsonl"
         path.parent.mkdir()
-        path.write_bytes(encode(Columns("abc", own)) + encode(record))
+        others = Columns("abc", tuple(reversed(own)) if len(own) > 1 else (Column("v"),))
+        path.write_bytes(encode(Columns("abc", own)) + encode(others) + encode(record))
     listed = spans(folder.journal, {}, newest(folder.journal, {}, None), ColumnsIndex())
     frame = pd.concat([part.to_pandas() for part in batches(rows(folder.path, "r", listed))])
 
-    refused = frame[frame["source"].isin(columns)]
-    assert [gap.partition(": ")[2][:22] for gap in refused["gap"]] == 2 * [
-        "columns under the id '",
-        "no columns line abc",
+    added = frame[frame["source"].isin(columns)]
+    assert [gap.partition(": ")[2] for gap in added["gap"].dropna()] == 2 * [
+        "columns line abc has other columns than before"
     ]
+    taken = added[added["gap"].isna()]
+    named = [[column.name for column in columns_of(text)] for text in taken["columns"]]
+    assert dict(zip(taken["source"], named, strict=True)) == {
+        "probe@a": ["x", "y", "z"],
+        "probe@b": ["w"],
+    }
     assert frame[~frame["source"].isin(columns)]["gap"].isna().all()
 
 
