@@ -16,7 +16,14 @@ from soak.core.plan.config import STRICT
 from soak.core.plan.plan import Lab
 from soak.core.units import Size, size_bytes
 from soak.lab.brokers import kafka
-from soak.lab.faults.active import ActiveFault, Fault, activating, start_worker
+from soak.lab.faults.active import (
+    ActiveFault,
+    Fault,
+    activating,
+    restart_if_ended,
+    start_worker,
+)
+from soak.lab.faults.broker_process import elect_preferred_leaders
 from soak.lab.ports import Target
 
 _REQUEST_SECONDS = 30
@@ -96,6 +103,9 @@ def _inject_create_partitions(target: Target, config: CreatePartitionsConfig) ->
 class RollingRestartConfig:
     """Restart the brokers in order, one after the other, each when the one before it serves again.
 
+    The brokers that were restarted first lead all partitions then. At the end the preferred leaders are
+    elected, as an administrator would do.
+
     Needs: a cluster of several brokers.
     """
 
@@ -103,7 +113,9 @@ class RollingRestartConfig:
 def _inject_rolling_restart(target: Target, _config: RollingRestartConfig) -> ActiveFault:
     """Restart all of them before it returns, in some seconds each; from the main thread."""
     with activating(target) as active:
+        active.on_lift(elect_preferred_leaders, target)
         for node in target.broker.nodes:
+            active.on_lift(restart_if_ended, node)
             active.record(restarted=node.number)
             node.restart()
     return active
