@@ -9,10 +9,12 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 
 import numpy as np
+import pyhdrh
 from hdrh.histogram import HdrHistogram
 from numpy.typing import NDArray
 
@@ -154,12 +156,61 @@ _MAX_PAYLOAD_BYTES = _INNER.size + 9 * _SIZE
 
 def _check_size(raw: bytes) -> None:
     """Raise `ValueError` for what would unpack to more than a histogram of ours; the library has no bound."""
-    unpacked = zlib.decompressobj().decompress(raw[_OUTER.size :], _MAX_PAYLOAD_BYTES + 1)
-    if len(unpacked) > _MAX_PAYLOAD_BYTES:
-        raise ValueError("unpacks to more than a histogram")
+    unpacked = _unpacked(raw)
     _, _, _, digits, lowest, highest, _ = _INNER.unpack_from(unpacked)
     if not (0 < digits <= DIGITS and 0 < lowest < highest <= HIGHEST_US):
         raise ValueError(f"{digits} digits from {lowest} to {highest} us")
+
+
+def _unpacked(raw: bytes) -> bytes:
+    unpacked = zlib.decompressobj().decompress(raw[_OUTER.size :], _MAX_PAYLOAD_BYTES + 1)
+    if len(unpacked) > _MAX_PAYLOAD_BYTES:
+        raise ValueError("unpacks to more than a histogram")
+    return unpacked
+
+
+def add_all(into: HdrHistogram, texts: Iterable[str]) -> None:
+    """Add histograms in V2 base64 to one with the cells of `Histogram`; what `decode` refuses is left out.
+
+    The objects of the library take some 0.2 ms for each, a tenth of it for the counts; a run of 36 hours has
+    a hundred thousand of each client.
+    """
+    counts = np.frombuffer(into.counts, dtype=np.int64)
+    one = np.zeros_like(counts)
+    for text in texts:
+        try:
+            found = pyhdrh.decode(_own(text), _INNER.size, one.ctypes.data, one.size, one.itemsize)
+        except Exception:  # noqa: BLE001  # as in `decode`, and other cells
+            one[:] = 0
+            with suppress(ValueError):
+                into.add(decode(text))
+            continue
+        used = slice(0, found["max_nonzero_index"] + 1)
+        if one[used].max(initial=0) <= _MAX_COUNT:
+            counts[used] += one[used]
+        one[used] = 0
+    cells = np.flatnonzero(counts)
+    if cells.size:
+        into.set_internal_tacking_values(int(cells[0]), int(cells[-1]), int(counts.sum()))
+
+
+def _own(text: str) -> bytes:
+    """Return a histogram of `Histogram` with the inner header only.
+
+    Raises:
+        Exception: of several kinds, it is none or has other cells.
+    """
+    raw = base64.b64decode(text, validate=True)
+    unpacked = _unpacked(raw)
+    outer, size = _OUTER.unpack_from(raw)
+    inner, length, _, digits, lowest, highest, _ = _INNER.unpack_from(unpacked)
+    is_whole = (size, length) == (len(raw) - _OUTER.size, len(unpacked) - _INNER.size)
+    if not (is_whole and (outer, inner, digits, lowest, highest) == _OWN):
+        raise ValueError("not a histogram with these cells")
+    return unpacked
+
+
+_OWN = 0x1C849314, 0x1C849313, DIGITS, LOWEST_US, HIGHEST_US  # after the cookies of V2
 
 
 def counts_of(text: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

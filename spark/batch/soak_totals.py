@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from hdrh.histogram import HdrHistogram
 
 from detectors.client_seconds import BySource, Client, Second, client_of
 from soak.core import json_text
-from soak.core.histogram import DIGITS, HIGHEST_US, LOWEST_US, decode
+from soak.core.histogram import DIGITS, HIGHEST_US, LOWEST_US, add_all
 from soak.core.model import Column, Record
 from soak.core.plan.phases import Phases
 
@@ -38,13 +38,9 @@ class Latency:
     overflow: int = 0
     max_seconds: float = math.nan
 
-    def add(self, text: str, overflow: int, max_seconds: float) -> None:
-        """Add a histogram in V2 base64, and what is beside it.
-
-        Raises:
-            ValueError: the text is no such histogram; nothing was added.
-        """
-        self.histogram.add(decode(text))
+    def add(self, texts: Sequence[str], overflow: int, max_seconds: float) -> None:
+        """Add histograms in V2 base64, and what is beside them; one that is damaged is left out."""
+        add_all(self.histogram, texts)
         self.overflow += overflow
         self.max_seconds = float(np.fmax(self.max_seconds, max_seconds))
 
@@ -96,8 +92,10 @@ def added_up(texts: Iterable[str]) -> SoakTotals:
         for name, count in body["messages"].items():
             found.messages[name] = found.messages.get(name, 0) + int(count)
         for name, (histogram, overflow, highest) in body["latencies"].items():
-            one = found.latencies.setdefault(name, Latency())
-            one.add(histogram, int(overflow), math.nan if highest is None else float(highest))
+            if name not in found.latencies:
+                found.latencies[name] = Latency()
+            max_seconds = math.nan if highest is None else float(highest)
+            found.latencies[name].add([histogram], int(overflow), max_seconds)
     return found
 
 
@@ -106,13 +104,19 @@ def totals_of(
 ) -> SoakTotals:
     """Return what the records of one source came to; of one that is no client nothing."""
     found = SoakTotals()
+    measured: dict[str, list[ClientSecond]] = defaultdict(list)
     for one in client_seconds(source, records, phases):
         for metric, count in one.messages.items():
             found.messages[metric] = found.messages.get(metric, 0) + count
         if one.histogram is not None:
-            with suppress(ValueError):  # a damaged one is as good as none
-                latency = found.latencies.setdefault(one.name, Latency())
-                latency.add(one.histogram, one.overflow, one.max_seconds)
+            measured[one.name].append(one)
+    for name, seconds in measured.items():
+        found.latencies[name] = Latency()
+        found.latencies[name].add(
+            [one.histogram for one in seconds if one.histogram is not None],
+            sum(one.overflow for one in seconds),
+            float(np.fmax.reduce([one.max_seconds for one in seconds])),
+        )
     return found
 
 

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hdrh.histogram import HdrHistogram
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soak.core.histogram import HIGHEST_US, Histogram, decode
+from soak.core.histogram import DIGITS, HIGHEST_US, LOWEST_US, Histogram, add_all, decode
 from soak.core.model import THRESHOLDS_SECONDS
 
 
@@ -65,3 +66,34 @@ def test_messages_are_counted_above_any_limit() -> None:
     histogram = _of([1_099, 1_100, 1_101, 60_000])
 
     assert histogram.above([0.0011, 0.05, 0.07]) == [3, 1, 0]
+
+
+_LATENCIES = st.lists(st.integers(0, HIGHEST_US), max_size=30)
+_FEWER_DIGITS = st.lists(st.integers(1, 10**6), max_size=5)
+
+
+@given(st.lists(_LATENCIES, max_size=5), st.lists(_FEWER_DIGITS, max_size=2), st.data())
+def test_many_are_added_as_the_library_adds_one_after_the_other(
+    ours: list[list[int]], others: list[list[int]], data: st.DataObject
+) -> None:
+    """Those with other cells too; one that is damaged is left out and changes nothing."""
+    texts = [_of(values).encode() for values in ours]
+    for values in others:
+        other = HdrHistogram(1, 10**6, 2)
+        for value in values:
+            other.record_value(value)
+        texts.append(other.encode().decode())
+    damaged = [text[: len(text) // 2] for text in texts]
+    mixed = data.draw(st.permutations([*texts, *damaged, "", "none"]))
+    whole = HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
+    whole.record_value(7)
+    added = HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
+    added.record_value(7)
+
+    for text in texts:
+        whole.add(decode(text))
+    add_all(added, mixed)
+
+    assert list(added.counts) == list(whole.counts)
+    assert added.get_total_count() == whole.get_total_count()
+    assert added.encode() == whole.encode()
