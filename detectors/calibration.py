@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from math import log
 
@@ -22,6 +23,7 @@ from detectors import minimum_effect
 from detectors.level_shift import Config
 from detectors.minimum_effect import FLOOR_SECONDS
 from detectors.online.panel import Panel
+from detectors.online.state import CELL
 from soak.core.model import Change, Column, Series
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
@@ -117,10 +119,14 @@ def power(
         after = table[_LEAD_ROWS:]
         table[_LEAD_ROWS:] = after * 10.0**shift if _is_log(one) else after + shift
         tables.append(table)
-    delays = np.full(len(many) * _SIZES * copies, np.inf)
-    for row, column, change in _said(config, tables, many):
-        if row >= _LEAD_ROWS and change.state == "confirmed" and _is_the_step(change):
-            delays[column] = min(delays[column], row - _LEAD_ROWS + 1)
+    whole, units = np.hstack(tables), _units(tables, many)
+    delays = np.full(len(units), np.inf)
+    for limit in sorted(set(within_rows)):  # each series is judged by itself: those told are done
+        open_ = np.flatnonzero(np.isinf(delays))
+        some = whole[: _LEAD_ROWS + limit, open_]
+        for row, column, change in _said(config, some, [units[i] for i in open_]):
+            if row >= _LEAD_ROWS and change.state == "confirmed" and _is_the_step(change):
+                delays[open_[column]] = min(delays[open_[column]], row - _LEAD_ROWS + 1)
     found = []
     for one, tried, delay in zip(many, sizes, np.split(delays, len(many)), strict=True):
         tries = delay.reshape(_SIZES, copies)
@@ -153,21 +159,29 @@ def _counted(
     copies = max(1, values // ((RUN_ROWS + lead) * len(many)))
     tables = [drawn(rng, one, RUN_ROWS + lead, copies) for one in many]
     short = replace(config, false_alarms=allowed_seconds * SECOND_NS, panel_size=1)
-    states = [change.state for _, _, change in _said(short, tables, many)]
+    said = _said(short, np.hstack(tables), _units(tables, many))
+    states = [change.state for _, _, change in said]
     seconds = float(RUN_ROWS * copies * len(many))
     return Rung(allowed_seconds, seconds, states.count("warning"), states.count("confirmed"))
 
 
+def _units(tables: Sequence[NDArray[np.float64]], many: Sequence[Quiet]) -> list[str]:
+    """Return the unit of each column of the tables side by side."""
+    return [one.unit for one, table in zip(many, tables, strict=True) for _ in table[0]]
+
+
 def _said(
-    config: Config, tables: Sequence[NDArray[np.float64]], many: Sequence[Quiet]
+    config: Config, whole: NDArray[np.float64], units: Sequence[str]
 ) -> list[tuple[int, int, Change]]:
-    """Return row, column and change of everything that a panel of all tables side by side says."""
-    units = [one.unit for one, table in zip(many, tables, strict=True) for _ in table[0]]
+    """Return row, column and change of everything that a panel of these columns says."""
     columns = [Column("x", (("i", str(i)),), unit) for i, unit in enumerate(units)]
     places = {series_name("s", column.name): i for i, column in enumerate(columns)}
-    panel, said = Panel(config), []
-    for row, values in enumerate(np.hstack(tables)):
-        changes = panel.update("s", columns, row, values, True, "soak")
+    panel, said, rows = Panel(config), [], list(whole)
+    gate = panel.gate("s")
+    for row, values in enumerate(rows):
+        moment = gate.take(row, 0, "soak", is_valid=True)
+        following = partial(rows.__getitem__, slice(row + 1, row + CELL))
+        changes = panel.take("s", columns, row, values, moment, following)
         said += [(row, places[change.series], change) for change in changes]
     return said
 

@@ -279,6 +279,8 @@ def _close(one: _Source) -> list[Change]:
         opened = one.state.opened[name]
         is_step = partial(one.steps.is_step, i)
         gone = [change for change in opened if is_back(change, level, is_step)]
+        if not gone:
+            continue
         changes += [ended(change, since_k) for change in gone]
         one.state.opened[name] = [change for change in opened if change not in gone]
         if not one.state.opened[name]:

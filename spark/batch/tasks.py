@@ -6,12 +6,9 @@ What is given to a task and what it returns is pickled, so both must be importab
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from soak.core.ports import Each
 
@@ -20,48 +17,39 @@ if TYPE_CHECKING:
 
 Given = TypeVar("Given")
 Found = TypeVar("Found")
-_SCHEMA = "place int, body binary"
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
 def in_tasks(session: SparkSession) -> Each:
-    """Return an `Each` that works in tasks of the session, one a thing; fewer than two are done here."""
+    """Return an `Each` that works in tasks of the session, one a thing; fewer than two are done here.
+
+    An RDD is less work for Spark than a frame would be: no plan, no code made for it, no shuffle.
+    """
 
     def each(function: Callable[[Given], Found], things: Sequence[Given]) -> list[Found]:
         if len(things) < 2:  # noqa: PLR2004  # a task costs more than it saves
             return [function(one) for one in things]
-        bodies = [pickle.dumps(one, protocol=5) for one in things]
-        table = pa.table({"place": pa.array(range(len(bodies)), pa.int32()), "body": bodies})
-        tasks = session.createDataFrame(table).repartitionByRange(len(bodies), "place")
-        found = tasks.mapInArrow(by_batch(partial(_done, function)), _SCHEMA).toArrow()
-        rows = zip(found.column("place").to_pylist(), found.column("body").to_pylist(), strict=True)
-        return [pickle.loads(body) for _, body in sorted(rows)]  # noqa: S301  # what our own task wrote
+        bodies = [pickle.dumps((function, one), protocol=5) for one in things]
+        found = session.sparkContext.parallelize(bodies, len(bodies)).map(_in_worker(_call))
+        return list(found.collect())
 
     return each
 
 
-def by_batch(
-    function: Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]],
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return for `mapInArrow` what calls an importable function, or a `partial` of one, with each batch."""
+def _call(body: bytes) -> object:
+    function, thing = pickle.loads(body)  # noqa: S301  # what `in_tasks` wrote
+    return function(thing)
+
+
+def _in_worker(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls an importable one in a worker, which may not know our folder."""
     called = pickle.dumps(function)  # by its name: Spark's own pickle would send its module
 
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import sys  # noqa: PLC0415  # runs in a worker, which may not know our folder
+    def work(thing: object) -> Any:  # noqa: ANN401  # what the function returns
+        import sys  # noqa: PLC0415  # in a worker
 
         if _ROOT not in sys.path:
             sys.path.insert(0, _ROOT)
-        wanted = pickle.loads(called)  # noqa: S301  # our own function
-        for batch in batches:
-            yield from wanted(batch)
+        return pickle.loads(called)(thing)  # noqa: S301  # our own function
 
     return work
-
-
-def _done(function: Callable[[Given], Found], batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    done = [
-        pickle.dumps(function(pickle.loads(body)), protocol=5)  # noqa: S301  # what `in_tasks` wrote
-        for body in batch.column("body").to_pylist()
-    ]
-    arrays = [batch.column("place"), pa.array(done, pa.binary())]
-    yield pa.RecordBatch.from_arrays(arrays, ["place", "body"])

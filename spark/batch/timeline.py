@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from detectors.objectives import Minute, Minutes
 from soak.core import json_text
@@ -28,9 +28,9 @@ from soak.store.audit import audit_run, is_loss_known, part_reader
 from soak.store.journal.reader import segments, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
 from spark.batch.digest import Extremes, RoughSeconds, Scope, reduction
-from spark.batch.digest_cache import SCHEMA, Row, cached_row, digest_row, rows_of
+from spark.batch.digest_cache import Row, cached_row, digest_row, rows_of
 from spark.batch.soak_totals import SoakTotals, added_up
-from spark.batch.tasks import by_batch
+from spark.batch.tasks import in_tasks
 from spark.sources.schema import columns_of
 
 Ints = NDArray[np.int64]
@@ -128,9 +128,8 @@ def read_timeline(session: SparkSession, folder: RunFolder) -> Timeline:
     """
 
     def read(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
-        if not paths:
-            return []
-        return list(rows_of(digest_frame(session, paths, step, scope).toArrow()))
+        batches = in_tasks(session)(partial(cached_row, step=step, scope=scope), paths)
+        return _rows(batches)
 
     return assemble(folder, read)
 
@@ -165,25 +164,12 @@ def _is_fresh(paths: Sequence[Path]) -> bool:
     return time.time() - newest < SILENT_SECONDS
 
 
-def digest_frame(
-    session: SparkSession, paths: Sequence[Path], step: int, scope: Scope
-) -> DataFrame:
-    """Return one row a journal file, read in the tasks."""
-    names = session.createDataFrame([(str(path),) for path in paths], "path string")
-    cores = session.sparkContext.defaultParallelism
-    return names.repartition(min(len(paths), 4 * cores)).mapInArrow(
-        by_batch(partial(_digests, step, scope)), SCHEMA
-    )
-
-
-def _digests(step: int, scope: Scope, names: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    for path in names.column("path").to_pylist():
-        yield cached_row(Path(path), step, scope)
-
-
 def digest_rows(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
     """Return one row a journal file, read in this process."""
-    batches = [digest_row(path, step, scope) for path in paths]
+    return _rows([digest_row(path, step, scope) for path in paths])
+
+
+def _rows(batches: Sequence[pa.RecordBatch]) -> list[Row]:
     return [row for batch in batches for row in rows_of(pa.Table.from_batches([batch]))]
 
 

@@ -131,14 +131,14 @@ def sources(journal: Path) -> list[str]:
 def complete_size(path: Path) -> int:
     """Return the size of a file up to and including its last newline: behind it, a line may be incomplete."""
     with path.open("rb") as file:
-        size = file.seek(0, 2)
+        size, block = file.seek(0, 2), LAST_BLOCK_BYTES
         while size > 0:
-            begin = max(0, size - CHUNK_BYTES)
+            begin = max(0, size - block)
             file.seek(begin)
             at = file.read(size - begin).rfind(b"\n")
             if at >= 0:
                 return begin + at + 1
-            size = begin
+            size, block = begin, CHUNK_BYTES
     return 0
 
 
