@@ -30,16 +30,7 @@ from spark.sources.schema import columns_text
 Row = Mapping[str, Any]
 """One row of `SCHEMA`."""
 
-SCHEMA = (
-    "error string, source string, seconds array<bigint>, columns string, k array<bigint>, "
-    "values array<array<double>>, extremes_k array<bigint>, extremes binary, "
-    "untrusted string, silent array<bigint>, "
-    "standing array<bigint>, short array<array<bigint>>, rough_columns string, "
-    "rough_k array<bigint>, rough binary, minutes string, totals string, events string, "
-    "damage string, incs array<int>, file string, audit binary"
-)
-
-ARROW_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     [
         ("error", pa.string()),
         ("source", pa.string()),
@@ -113,7 +104,7 @@ def digest_row(path: Path, step: int, scope: Scope) -> pa.RecordBatch:
     try:
         found = digest(path, step, scope)
     except JournalError as error:  # in a worker it would end as Spark's traceback
-        return pa.RecordBatch.from_pylist([{"error": f"{path}: {error}"}], schema=ARROW_SCHEMA)
+        return pa.RecordBatch.from_pylist([{"error": f"{path}: {error}"}], schema=SCHEMA)
     row = {
         "error": None,
         "source": found.source,
@@ -140,7 +131,7 @@ def digest_row(path: Path, step: int, scope: Scope) -> pa.RecordBatch:
         "file": path.name,
         "audit": found.audit,
     }
-    return pa.RecordBatch.from_pylist([row], schema=ARROW_SCHEMA)
+    return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
 
 
 def _key(path: Path, step: int, scope: Scope) -> bytes:
@@ -159,7 +150,7 @@ def _read(kept: Path, key: bytes, scope: Scope) -> pa.RecordBatch | None:
     except (OSError, pa.ArrowException):
         return None  # not kept yet, or damaged
     noted = table.schema.metadata or {}
-    if noted.get(_KEY) != key or not table.schema.equals(ARROW_SCHEMA) or table.num_rows != 1:
+    if noted.get(_KEY) != key or not table.schema.equals(SCHEMA) or table.num_rows != 1:
         return None
     first, last = map(int, noted[_RANGE].split())
     if noted[_PHASES] != _phases(scope, first, last):

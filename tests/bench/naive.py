@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -28,8 +29,9 @@ from soak.core.series import series_name
 from soak.store.journal.reader import segments, sources
 from soak.store.run_folder import RunFolder, read_plan
 from spark.batch.digest import Scope
+from spark.batch.digest_cache import digest_row
 from spark.batch.tasks import in_tasks
-from spark.batch.timeline import COARSE_STEP, digest_frame
+from spark.batch.timeline import COARSE_STEP
 from spark.cluster.session import build_session
 from spark.sources.journals import NAME, JournalSource, batches, rows
 from spark.sources.offsets import ColumnsIndex, newest, spans
@@ -107,7 +109,7 @@ def driver_alone(whole: RunFolder) -> float:
 def medians_in_tasks(session: SparkSession, whole: RunFolder) -> None:
     """Make what the report needs of each journal file, medians among it, in a task each."""
     paths = [path for name in sources(whole.journal) for path in segments(whole.journal / name)]
-    digest_frame(session, paths, COARSE_STEP, Scope()).toArrow()
+    in_tasks(session)(partial(digest_row, step=COARSE_STEP, scope=Scope()), paths)
 
 
 def medians_in_sql(session: SparkSession, whole: RunFolder) -> None:
