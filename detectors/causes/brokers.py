@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,6 +119,9 @@ def _down(facts: Facts) -> Hypothesis:
     for one in silent[:3]:
         strength = 0.0 if signs else CLEAR if beside else FAIR
         signs.append(Sign(strength, _silent_text(one, facts)))
+    if _took_turns(cut):
+        text = "Each stopped when the one before it answered again, as where somebody restarts them in order."
+        signs.append(Sign(0.0, Evidence(text)))
     if seen.refused and (silent or stopped is not None):
         who = ", ".join(sorted(filter(None, seen.refused))) or "a broker"
         since = when(min(seen.refused.values()) - facts.onset_k)
@@ -147,6 +151,15 @@ def _is_gone(one: Silence, facts: Facts) -> bool:
     """True for a silence that is long, or in an outage, or where connections were refused."""
     is_long = one.seconds >= _LONG_SECONDS
     return is_long or facts.outage is not None or bool(facts.answers.refused)
+
+
+def _took_turns(silent: list[Silence]) -> bool:
+    """True for several silences of which each began when the one before it was over."""
+    ordered = sorted(silent, key=lambda one: one.from_k)
+    return len(ordered) > 1 and all(
+        before.is_over and before.from_k + before.seconds <= after.from_k
+        for before, after in pairwise(ordered)
+    )
 
 
 def _stood_still(silent: list[Silence], facts: Facts) -> bool:

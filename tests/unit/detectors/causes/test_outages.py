@@ -104,6 +104,21 @@ def test_brokers_that_all_fall_silent_in_one_second_are_cut_off(ends: tuple[int,
     assert "All brokers stopped answering in one second" in found.evidence[0].text
 
 
+@pytest.mark.parametrize(("begins", "times"), [((0, 8, 16), 1), ((0, 4, 8), 0)])
+def test_brokers_that_take_turns_are_said_to_be_restarted_in_order(
+    begins: tuple[int, ...], times: int
+) -> None:
+    """Where two are away at once, nobody waited for the first to come back."""
+    silent = [
+        trips(f"b{i}:9092", range(ONSET + begin, ONSET + begin + 6))
+        for i, begin in enumerate(begins, start=1)
+    ]
+    found = first(around(*stopped(8), *silent, events=refused("b1:9092")))
+
+    assert found.cause == "broker_down"
+    assert sum("restarts them in order" in one.text for one in found.evidence) == times
+
+
 def test_brokers_that_refuse_connections_one_after_the_other_are_down() -> None:
     """As where somebody ends all of them."""
     silent = [trips(f"b{i}:9092", range(ONSET + i, END)) for i in (1, 2, 3)]
