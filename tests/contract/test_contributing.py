@@ -62,6 +62,7 @@ def test_each_page_shows_a_module_and_its_test() -> None:
     assert shown == [[False, True]] * 3
 
 
+@pytest.mark.long
 def test_the_skeletons_pass_their_tests_and_those_of_every_plugin(written: Path) -> None:
     """They are plug-ins of their packages, as files of the repository are."""
     own = [str(written / path) for path in skeletons() if path.startswith("tests/")]

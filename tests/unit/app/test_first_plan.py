@@ -56,6 +56,7 @@ def test_retention_is_set_and_reached_within_the_run(brokers: int, segment: int)
     }
 
 
+@pytest.mark.long
 def test_what_the_brokers_will_hold_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -198,6 +198,7 @@ def test_a_trouble_has_its_true_size_and_the_incident_that_began_in_it(tmp_path:
     assert trial_of(folder.path) == trial
 
 
+@pytest.mark.long
 def test_an_incident_dated_just_before_its_trouble_is_no_false_one(tmp_path: Path) -> None:
     """The stretch between 310 and 600 s is quiet, and ends with a trouble."""
     shape = Shape(seconds=700, deletions_k=None, fault_k=600, lifted_k=640)
@@ -293,6 +294,7 @@ def test_the_schedule_is_not_in_the_run_folder_before_its_end(
     assert names == []
 
 
+@pytest.mark.long
 def test_a_kept_trial_has_what_a_replay_needs_and_is_small(tmp_path: Path) -> None:
     """The judge gives its troubles the same size; histograms and spans are gone."""
     shape = Shape(seconds=400, deletions_k=None, fault_k=150, lifted_k=250)
