@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import pickle
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -55,6 +57,7 @@ OVER_STATES = frozenset({"ended", "interrupted", "failed"})
 PORTION_BYTES = 6 * 2**20
 """So much of the older journal is read at one look: about a fifth of a second."""
 _DELETION = b'"kind":"retention_deletion"'
+_NEVER_FOLDED = frozenset({"folder", "_run", "_plan", "_clock", "_seconds", "_folded"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,20 @@ class LiveRun:
         self._findings: tuple[tuple[object, ...], tuple[Finding, ...]] = ((), ())
         self._unread = ""
         self._report: tuple[tuple[int, int] | None, ReportHead | None] = (None, None)
+        self._folded = b""
+
+    def fold(self) -> int:
+        """Keep what was read compressed until the next look; return how many bytes that takes."""
+        if not self._folded:
+            names = [name for name in vars(self) if name not in _NEVER_FOLDED]
+            read = {name: vars(self).pop(name) for name in names}
+            self._folded = zlib.compress(pickle.dumps(read), 1)
+        return len(self._folded)
+
+    def _unfold(self) -> None:
+        if self._folded:
+            read = pickle.loads(zlib.decompress(self._folded))  # noqa: S301  # our own, never left this process
+            vars(self).update(read, _folded=b"")
 
     def look(self, portion_bytes: int = PORTION_BYTES) -> Snapshot:
         """Return how the run is now; the older part of its journals is read up to so many bytes.
@@ -171,6 +188,7 @@ class LiveRun:
         Raises:
             SoakError: a file of the run is damaged, or a newer version wrote it.
         """
+        self._unfold()
         with suppress(RunFolderError):  # it is being replaced, or was copied without it
             self._run = read_run(self.folder)
         now_k = self._now_k()

@@ -51,7 +51,9 @@ LOOK_NS = SECOND_NS
 _TICK_SECONDS = 0.1  # between two looks for connections that have had their time
 _ACCEPT_PAUSE_SECONDS = 0.5  # after a failure, such as of too many open files, which stays a while
 _PORTION_BYTES = 24 * 2**20
-_MAX_LIVE_RUNS = 16
+_MAX_LIVE_RUNS = 16  # so many are ready for the next look; what was read of others is folded
+_MAX_FOLDED_BYTES = 64 * 2**20  # more than 500 runs take; beyond it the oldest is read again
+_MAX_WATCHED_RUNS = 1000
 _PLAIN = "text/plain; charset=utf-8"
 _HTML = "text/html; charset=utf-8"
 _OWN_POLICY = (
@@ -105,6 +107,7 @@ class _Watched:
     run: tuple[str, int] = ("", 0)  # a folder of the same name may become another run
     found: Snapshot | None = None
     looked_ns: int = 0
+    folded_bytes: int = 0
 
 
 class Site:
@@ -193,11 +196,14 @@ class Site:
             if watched.found is None or now_ns - watched.looked_ns >= LOOK_NS:
                 watched.found = self._look_anew(watched, folder)
                 watched.looked_ns = self._clock.mono_ns()
-            return watched.found
+            found = watched.found
+        self._make_room()
+        return found
 
     def _look_anew(self, watched: _Watched, folder: RunFolder) -> Snapshot:
         run = read_run(folder)
         live, watched.live = watched.live, None  # after an error all is read again
+        watched.folded_bytes = 0
         if live is None or watched.run != (run.id, run.start_wall_ns):
             live = LiveRun(folder, run, read_plan(folder), self._clock)
             watched.run = run.id, run.start_wall_ns
@@ -209,9 +215,24 @@ class Site:
         with self._lock:
             known = self._watched.setdefault(folder.path, _Watched())
             self._watched.move_to_end(folder.path)
-            if len(self._watched) > _MAX_LIVE_RUNS:
-                self._watched.popitem(last=False)
         return known
+
+    def _make_room(self) -> None:
+        """Fold what was read of runs that were not looked at of late: pages that take turns keep it."""
+        with self._lock:
+            older = list(self._watched.values())[:-_MAX_LIVE_RUNS]
+        for one in older:
+            if one.live is None or one.folded_bytes or not one.lock.acquire(blocking=False):
+                continue
+            try:
+                if one.live is not None:
+                    one.folded_bytes, one.found = one.live.fold(), None
+            finally:
+                one.lock.release()
+        with self._lock:
+            folded = sum(one.folded_bytes for one in self._watched.values())
+            while folded > _MAX_FOLDED_BYTES or len(self._watched) > _MAX_WATCHED_RUNS:
+                folded -= self._watched.popitem(last=False)[1].folded_bytes
 
     def _compare(self, query: str) -> Answer:
         before, after = (self._folder.find(_parameter(query, name)) for name in "ab")

@@ -107,3 +107,40 @@ def test_no_page_is_wider_than_the_window(browser: Browser, tmp_path: Path, widt
             browser.open(f"http://127.0.0.1:{found.serving.port}/{path}", width=width)
 
             assert browser.run("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_no_page_has_a_serious_fault_for_readers_with_aids(
+    browser: Browser, tmp_path: Path, width: int, scheme: str
+) -> None:
+    """The list with one run chosen as the baseline, and a run in an outage with an incident."""
+    run, clock = written_run(tmp_path / "going-on"), FakeClock()
+    write_compared_run(tmp_path / "before", ComparedShape(incidents=("drive_gc",)))
+    for k in range(100):
+        run.write("produce.0@h", k, **(GOOD if k < 80 else GOOD | {"acked": 0.0, "failed": 900.0}))
+        run.write("consume.0@h", k, received=1000.0, lag=7.0, end_to_end_p99=0.03)
+    clock.advance(100)
+    with FindingsStore(run.folder.findings) as store:
+        store.save_finding(FOUND, (), 1)
+    with served(tmp_path, clock) as found:
+        for path in ("", "?with=before", "run/going-on/"):
+            address = f"http://127.0.0.1:{found.serving.port}/{path}"
+            browser.open(address, width=width, scheme=scheme)
+
+            assert browser.faults() == []
+
+
+def test_the_keyboard_stays_where_it_was_when_news_come(browser: Browser, tmp_path: Path) -> None:
+    run, clock = written_run(tmp_path / "r"), FakeClock()
+    for k in range(100):
+        run.write("produce.0@h", k, **GOOD)
+    clock.advance(100)
+    with served(tmp_path, clock) as found:
+        browser.open(f"http://127.0.0.1:{found.serving.port}/run/r/")
+        browser.run("document.querySelector('main [tabindex]').focus()")
+        run.write("produce.0@h", 100, **GOOD)
+        clock.advance(3)
+        browser.until("document.querySelector('.where').textContent.includes('1:43')")
+
+        assert browser.run("document.activeElement.matches('main [tabindex]')")

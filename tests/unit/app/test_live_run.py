@@ -326,6 +326,21 @@ def test_what_was_recorded_meanwhile_is_seen_and_nothing_twice(tmp_path: Path) -
     assert watched.look_at_all().totals.sent == 380_000
 
 
+def test_what_was_read_is_the_same_after_it_was_folded(tmp_path: Path) -> None:
+    run, clock = written_run(tmp_path), FakeClock()
+    folded, kept = live(run, clock), live(run, clock)
+    for k in range(380):
+        run.write("produce.0@h", k, **{**GOOD, "acked": 1000.0 * (k % 100 > 7)})
+        run.write("consume.0@h", k, received=900.0, lag=3.0, end_to_end_p99=0.03 + k * 1e-4)
+        if k % 37 == 0:
+            clock.advance(37)
+            kept.look(1000)
+            folded.look(1000)
+            assert folded.fold() == folded.fold() < 30_000
+
+    assert repr(folded.look_at_all()) == repr(kept.look_at_all())
+
+
 def test_nothing_is_written_and_a_folder_that_nobody_may_write_is_read(tmp_path: Path) -> None:
     """Neither a lock, nor an anchor, nor a file of SQLite appears; the incidents are there."""
     run = written_run(tmp_path / "run")

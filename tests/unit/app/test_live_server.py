@@ -209,7 +209,7 @@ def test_a_folder_of_one_run_leads_to_it(runs: Path) -> None:
 def test_an_outage_is_the_first_that_is_read() -> None:
     page = Pages().run(snapshot(troubles=(OUTAGE,)), 0, "", has_home=True)
 
-    assert f'<p class="trouble" role="alert">{OUTAGE}</p>' in page
+    assert f'<p class="trouble">{OUTAGE}</p>' in page
 
 
 def test_a_look_costs_no_more_when_many_look(runs: Path) -> None:
@@ -696,6 +696,29 @@ def test_no_name_is_markup_on_any_page(text: str) -> None:
         )
         assert is_harmless(elements.text)
         assert len(page) < 60_000
+
+
+def test_pages_that_are_open_in_turn_keep_what_was_read(tmp_path: Path) -> None:
+    """Forty runs go on. What was read is gone from their journals, so it cannot be read a second time."""
+    runs, clock = [written_run(tmp_path / f"run-{at}") for at in range(40)], FakeClock()
+    for run in runs:
+        for k in range(100):
+            run.write("produce.0@h", k, **GOOD)
+    clock.advance(100)
+    with served(tmp_path, clock) as found:
+
+        def sent(run: WrittenRun) -> float:
+            body = json.loads(found.get(f"/run/{run.folder.path.name}/now.json").body)
+            return float(body["totals"]["sent"])
+
+        assert {sent(run) for run in runs} == {100_000.0}
+        for run in runs:
+            (journal,) = (run.folder.journal / "produce.0@h").iterdir()
+            journal.write_bytes(b"\n" * journal.stat().st_size)
+            run.write("produce.0@h", 100, **GOOD)
+        clock.advance(2)
+
+        assert {sent(run) for run in runs} == {101_000.0}
 
 
 def test_another_run_in_the_same_folder_is_read_anew(tmp_path: Path) -> None:
