@@ -324,6 +324,38 @@ def level_changes(
     return [one for one in steps if abs(one[2] - one[1]) > least]
 
 
+LEAST_DRIFT_VALUES = 5
+"""Of four, chance puts one of twelve in order."""
+_MOST_CHANCE = 0.05
+_LEAST_DRIFT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How values went: ratio of the last to the first, and the chance that values without order look so."""
+
+    ratio: float
+    chance: float
+
+    @property
+    def is_clear(self) -> bool:
+        """True where chance is below 5 %, and the change from the first to the last is a tenth or more."""
+        is_large = not 1.0 / (1.0 + _LEAST_DRIFT) < self.ratio < 1.0 + _LEAST_DRIFT
+        return self.chance < _MOST_CHANCE and is_large
+
+
+def drift(values: Sequence[float]) -> Drift:
+    """Return how positive values went, which are in the order of time, such as one of each run.
+
+    Method: the median of the slopes of all pairs (Theil 1950, Sen 1968) on the logarithm, and Kendall's tau
+    as a test that there is an order at all. Assumes independent values.
+    """
+    places = np.arange(len(values))
+    slope = float(stats.theilslopes(np.log(values), places).slope)
+    chance = float(stats.kendalltau(places, values).pvalue)  # NaN where all values are equal
+    return Drift(math.exp(slope * (len(values) - 1)), 1.0 if math.isnan(chance) else chance)
+
+
 def _largest_step(rows: Floats) -> tuple[Floats, Ints]:
     """Return for each row the largest standardised step of its mean, and its place."""
     n = rows.shape[1]

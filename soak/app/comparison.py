@@ -26,7 +26,7 @@ from spark.batch.comparison import (
     runs_in,
     trend,
 )
-from spark.report.comparison import comparison_html, trend_html
+from spark.report.comparison import comparison_html, drift_text, trend_html
 
 EXIT_CODE: Mapping[Verdict, int] = {"same": 0, "better": 0, "worse": 3, "cannot tell": 4}
 _LEAST_SIDES = 2
@@ -149,6 +149,9 @@ def trend_lines(found: Trend, skipped: Sequence[str]) -> Iterator[str]:
         levels = " -> ".join(wording.amount(value, unit) for value in (one.before, one.after))
         since = f"{one.run.path} ({started(one.run)})"
         yield f"  {one.name} is {one.verdict} from {since} on: {levels}"
+    for name, drift in found.drifts.items():
+        if drift.is_clear:
+            yield f"  {name}: {drift_text(drift)}"
     rows = []
     for at, run in enumerate(found.runs):
         values = [

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from soak.core import json_text
 from soak.core.cluster.drives import Measured, from_json, to_json
@@ -398,6 +399,28 @@ def read_acknowledged(folder: RunFolder) -> dict[str, str]:
         return {}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunFolderError(f"{path} is damaged: {error}") from error
+
+
+def counting_incidents(
+    summary: Mapping[str, Any], notes: Mapping[str, str]
+) -> list[Mapping[str, Any]]:
+    """Return the incidents of a `summary.json` that count: of the cluster, and not acknowledged."""
+    return [
+        one
+        for one in summary["findings"]
+        if one.get("is_about_cluster")
+        and one.get("state") != "warning"
+        and one.get("key") not in notes
+    ]
+
+
+def counting_verdict(summary: Mapping[str, Any], notes: Mapping[str, str]) -> str:
+    """Return the verdict of a `summary.json` without its acknowledged incidents."""
+    found = str(summary["verdict"])
+    had = bool(counting_incidents(summary, {}))
+    is_all_known = had and not counting_incidents(summary, notes)
+    has_lost = bool(dict(summary.get("audit") or {}).get("lost"))
+    return "clean" if found == "regressed" and is_all_known and not has_lost else found
 
 
 def append_drive_checks(folder: RunFolder, several: list[Measured]) -> None:

@@ -40,6 +40,7 @@ from soak.store.journal.reader import SourceReader, segments, sources
 from soak.store.run_folder import (
     Run,
     RunFolder,
+    counting_verdict,
     read_acknowledged,
     read_phases,
     read_plan,
@@ -179,10 +180,10 @@ class ComparedRun:
     @property
     def verdict(self) -> str:
         """Return the verdict of the run's report; without its acknowledged incidents."""
-        found = str(self.summary.get("verdict", "not reported"))
-        has_lost = bool(dict(self.summary.get("audit") or {}).get("lost"))
-        is_all_known = any(one.counts for one in self.incidents) and not self.counting
-        return "clean" if found == "regressed" and is_all_known and not has_lost else found
+        if not self.summary:
+            return "not reported"
+        notes = {one.key: one.note for one in self.incidents if one.note is not None}
+        return counting_verdict(self.summary, notes)
 
 
 def read_compared(path: Path, *, is_cached: bool = True) -> ComparedRun:

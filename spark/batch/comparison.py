@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from detectors import comparison
-from detectors.comparison import Difference, Estimate, Verdict
+from detectors.comparison import LEAST_DRIFT_VALUES, Difference, Drift, Estimate, Verdict
 from soak.core import wording
 from soak.core.errors import RunFolderError
 from soak.store.run_folder import RunFolder, read_run
@@ -466,11 +466,12 @@ class TrendChange:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """By quantity the value of each run, NaN where it was not measured, and the changes of level."""
+    """By quantity the value of each run, NaN where it was not measured, the changes of level and drifts."""
 
     runs: tuple[ComparedRun, ...]
     values: Mapping[str, tuple[float, ...]]
     changes: tuple[TrendChange, ...]
+    drifts: Mapping[str, Drift] = field(default_factory=dict)  # of latencies with values enough
 
     def unit(self, name: str) -> str:
         """Return the unit of a quantity: latencies in seconds, the bad share of an objective as a ratio."""
@@ -509,6 +510,10 @@ class Trend:
                 }
                 for one in self.changes
             ],
+            "drifts": {
+                name: {"ratio": one.ratio, "chance": one.chance, "is_clear": one.is_clear}
+                for name, one in self.drifts.items()
+            },
         }
 
 
@@ -538,7 +543,18 @@ def trend(runs: Sequence[ComparedRun], settings: Settings) -> Trend:
             verdict: Verdict = "worse" if after > before else "better"
             changes.append(TrendChange(name, runs[there[place]], *levels, verdict))
     order = {run.path: at for at, run in enumerate(runs)}
-    return Trend(tuple(runs), values, tuple(sorted(changes, key=lambda one: order[one.run.path])))
+    changes.sort(key=lambda one: order[one.run.path])
+    measured_by = {
+        name: [one for one in found if math.isfinite(one) and one > 0]
+        for name, found in values.items()
+        if name in _QUANTILES
+    }
+    drifts = {
+        name: comparison.drift(found)
+        for name, found in measured_by.items()
+        if len(found) >= LEAST_DRIFT_VALUES
+    }
+    return Trend(tuple(runs), values, tuple(changes), drifts)
 
 
 def _incident_json(one: Incident) -> dict[str, object]:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from detectors import comparison
-from detectors.comparison import Distribution, Verdict, band_edge
+from detectors.comparison import Distribution, Drift, Verdict, band_edge
 from soak.core import wording
 from spark.batch.compared_run import LATENCIES, SHARES, ComparedRun, Incident, started
 from spark.batch.comparison import MOST_DETECTABLE, Comparison, Quantity, Side, Trend
@@ -28,7 +28,7 @@ _SHADES = (0.01, 0.03, 0.10, 0.30)
 _QQ_SHARES = (0.01, 0.05, *(x / 10 for x in range(1, 10)), 0.95, 0.99, 0.995, 0.999, 0.9999)
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --soft: #5d6673; --rule: #d9dee4;
-  --card: #f5f7f9; --before: #0072b2; --after: #d55e00; --same: #00795a; --worse: #b3261e; --unsure: #8a6d00;
+  --card: #f5f7f9; --before: #0072b2; --after: #b34e00; --same: #00795a; --worse: #b3261e; --unsure: #8a6d00;
   --heat: 0, 90, 150; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --paper: #14181d; --soft: #9aa5b1;
   --rule: #333b45; --card: #1c2229; --before: #56b4e9; --after: #f0a35e; --same: #2bc79a; --worse: #ff7a6e;
@@ -74,7 +74,7 @@ def comparison_html(several: Sequence[Comparison]) -> str:
     parts = []
     for found in several:
         parts += list(_sections(found, is_alone=len(several) == 1))
-    return _page(title, parts)
+    return page_html(title, parts)
 
 
 def trend_html(found: Trend) -> str:
@@ -101,7 +101,12 @@ def trend_html(found: Trend) -> str:
         else tag("p", "None was found."),
     ]
     for name, values in found.values.items():
-        parts += [tag("h2", name), _trend_svg(found, name, values)]
+        by_run = {run.path.name: value for run, value in zip(found.runs, values, strict=True)}
+        changed = [one.run.path.name for one in found.changes if one.name == name]
+        parts.append(tag("h2", name))
+        if name in found.drifts:
+            parts.append(tag("p", f"Trend: {drift_text(found.drifts[name])}."))
+        parts.append(course_svg(name, found.unit(name), by_run, changed))
     rows = [
         (
             run.path.name,
@@ -119,10 +124,11 @@ def trend_html(found: Trend) -> str:
         tag("h2", "Runs"),
         table(("run", "start, UTC", "verdict", "incidents", *found.values), rows, numeric=3),
     ]
-    return _page(f"Trend over {len(found.runs)} runs", parts)
+    return page_html(f"Trend over {len(found.runs)} runs", parts)
 
 
-def _page(title: str, parts: Sequence[object]) -> str:
+def page_html(title: str, parts: Sequence[object]) -> str:
+    """Return a page of static pictures and tables; everything that is no markup is escaped."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     head = joined(
         [
@@ -579,9 +585,15 @@ def _method(found: Comparison) -> Markup:
 # --- Trends, and what the charts share.
 
 
-def _trend_svg(found: Trend, name: str, values: Sequence[float]) -> Markup:
-    known = [value for value in values if math.isfinite(value)]
-    is_log = found.unit(name) == "seconds"
+def course_svg(
+    name: str,
+    unit: str,
+    values: Mapping[str, float],
+    changes: Sequence[str] = (),
+) -> Markup:
+    """Return the chart of a quantity by run, in order of time; those in `changes` brought another level."""
+    known = [value for value in values.values() if math.isfinite(value)]
+    is_log = unit == "seconds"
     low, high = (min(known) / 1.1, max(known) * 1.1) if is_log else (0.0, max(*known, 1e-9) * 1.1)
     width, foot = 2 * _WIDTH, _HEIGHT - _FOOT
 
@@ -596,35 +608,33 @@ def _trend_svg(found: Trend, name: str, values: Sequence[float]) -> Markup:
     for level in _ticks(low, high) if is_log else (0.0, high / 2, high):
         parts += [
             _line(_LEFT, y(level), width - _RIGHT, y(level), "grid"),
-            _text(wording.amount(level, found.unit(name)), _LEFT - 6, y(level) + 4, "axis end"),
+            _text(wording.amount(level, unit), _LEFT - 6, y(level) + 4, "axis end"),
         ]
-    places = {run.path: at for at, run in enumerate(found.runs)}
-    for one in found.changes:
-        if one.name == name:
-            place = places[one.run.path]
-            edge = (x(place) + x(place - 1)) / 2
-            parts.append(_line(edge, _TOP, edge, foot, "incident"))
-            parts.append(_text(f"from {one.run.path.name} on", edge + 5, _TOP + 12, "axis"))
-    points = [(x(at), y(value)) for at, value in enumerate(values) if math.isfinite(value)]
-    for (x1, y1), (x2, y2) in pairwise(points):
+    places = {run: at for at, run in enumerate(values)}
+    for run in changes:
+        edge = (x(places[run]) + x(places[run] - 1)) / 2
+        parts.append(_line(edge, _TOP, edge, foot, "incident"))
+        parts.append(_text(f"from {run} on", edge + 5, _TOP + 12, "axis"))
+    drawn = [(x(at), y(one)) for at, one in enumerate(values.values()) if math.isfinite(one)]
+    for (x1, y1), (x2, y2) in pairwise(drawn):
         parts.append(_line(x1, y1, x2, y2, "before"))
-    for at, value in enumerate(values):
+    for at, (run, value) in enumerate(values.items()):
         if math.isfinite(value):
-            title = f"{found.runs[at].path.name}: {wording.amount(value, found.unit(name))}"
-            circle = tag(
-                "circle",
-                tag("title", title),
-                cx=f"{x(at):.1f}",
-                cy=f"{y(value):.1f}",
-                r=4,
-                class_="dot",
-            )
-            parts.append(circle)
+            place = {"cx": f"{x(at):.1f}", "cy": f"{y(value):.1f}", "r": 4}
+            title = tag("title", f"{run}: {wording.amount(value, unit)}")
+            parts.append(tag("circle", title, **place, class_="dot"))
     parts.append(
         _text(f"runs in order of time, {len(values)}", width / 2, _HEIGHT - 8, "axis middle")
     )
     label = f"{name} by run"
     return tag("svg", joined(parts), viewBox=f"0 0 {width} {_HEIGHT}", role="img", aria_label=label)
+
+
+def drift_text(found: Drift) -> str:
+    """Return how a quantity went: `x2.50 from the first run to the last (by chance in 0.003)`."""
+    if not found.is_clear:
+        return "no clear trend"
+    return f"x{found.ratio:.2f} from the first run to the last (by chance in {found.chance:.2g})"
 
 
 def _svg(parts: Sequence[Markup], label: str) -> Markup:

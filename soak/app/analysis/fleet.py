@@ -1,25 +1,23 @@
 """Many runs side by side: how each ended, what caused incidents, and how latencies went from run to run.
 
-Method:  per plan and figure the median of the ratios of all pairs of runs, in order of their start (Theil
-         1950, Sen 1968 on the logarithm), and Kendall's tau as a test that there is an order at all; a trend
-         is named when chance would show it in one of twenty, and it is a tenth from the first run to the
-         last.
+Trends are those of `soak compare --trend`, by plan and from the reports alone: changes of level, and the
+drift from the first run to the last.
 Assumes: runs of one plan under one name differ by their time alone.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import numpy as np
-from scipy.stats import kendalltau, theilslopes
+from markupsafe import Markup
 
+from detectors import comparison
 from soak.core import json_text, wording
 from soak.core.errors import RunFolderError
 from soak.core.model import Finding
@@ -27,7 +25,15 @@ from soak.core.plan.text import load_fleet
 from soak.core.ports import Clock
 from soak.store.findings.topic import findings_by_run
 from soak.store.findings.topic_log import KafkaFindingsLog
-from soak.store.run_folder import RunFolder
+from soak.store.run_folder import (
+    RunFolder,
+    counting_incidents,
+    counting_verdict,
+    read_acknowledged,
+)
+from spark.batch.comparison import MIN_TREND_RUNS, Settings, runs_in
+from spark.report.comparison import course_svg, drift_text, page_html
+from spark.report.page import table, tag
 
 FIGURES = {
     "publish_p99_seconds": ("latency_seconds", "publish", "p99"),
@@ -37,10 +43,6 @@ FIGURES = {
     "availability_ratio": ("availability",),
 }
 """What is followed from run to run, and where the section `soak` of a summary has it."""
-LEAST_RUNS = 5
-"""Of four, chance puts one of twelve in order."""
-_MOST_CHANCE = 0.05
-_LEAST_CHANGE = 0.1
 _NO_REPORT = "no report"
 _WIDTH = 24
 
@@ -68,6 +70,8 @@ class Trend:
     ratio: float
     chance: float  # that values without an order look so
     is_clear: bool
+    changes: tuple[Mapping[str, Any], ...] = ()  # run from which on, level before and after
+    runs: tuple[str, ...] = ()  # that the values are of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,38 +124,34 @@ def _in_folders(folders: Sequence[Path], unread: list[str]) -> Iterable[FleetRun
     for given in folders:
         if not given.is_dir():
             raise RunFolderError(f"{given} is not a folder")
-        several = [given] if _is_run(given) else sorted(filter(_is_run, given.iterdir()))
+        several = [given] if RunFolder(given).run_json.is_file() else runs_in(given)
         if not several:
             unread.append(f"{given}: no run in it")
         for path in several:
             folder = RunFolder(path)
             try:
-                yield _of_summary(json_text.loads(folder.summary.read_text()), path)
+                notes = read_acknowledged(folder)
+                yield _of_summary(json_text.loads(folder.summary.read_text()), notes, path)
             except FileNotFoundError:
                 unread.append(f"{path}: no report yet; make it with `soak report {path}`")
+            except RunFolderError as error:
+                unread.append(str(error))
             except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
                 unread.append(f"{folder.summary}: {error!r}")
 
 
-def _is_run(path: Path) -> bool:
-    return (
-        not path.is_symlink() and RunFolder(path).run_json.is_file()
-    )  # `current` leads to one of the others
-
-
-def _of_summary(summary: Mapping[str, Any], path: Path) -> FleetRun:
+def _of_summary(summary: Mapping[str, Any], notes: Mapping[str, str], path: Path) -> FleetRun:
     known = {name: _at(summary.get("soak", {}), keys) for name, keys in FIGURES.items()}
     return FleetRun(
         run=str(summary["run"]),
         plan=str(summary["name"]),
         place=str(path),
         start=str(summary["start"]),
-        verdict=str(summary["verdict"]),
+        verdict=counting_verdict(summary, notes),
         figures={name: value for name, value in known.items() if value is not None},
         incidents=tuple(
             {name: str(one[name]) for name in ("what", "cause", "suspect", "state")}
-            for one in summary["findings"]
-            if one["is_about_cluster"]
+            for one in counting_incidents(summary, notes)
         ),
     )
 
@@ -202,27 +202,32 @@ def _trends(runs: Sequence[FleetRun]) -> Iterable[Trend]:
     for plan in dict.fromkeys(one.plan for one in runs):
         timed = [one for one in runs if one.plan == plan and one.start]
         for figure in FIGURES:
-            values = [one.figures[figure] for one in timed if one.figures.get(figure, 0.0) > 0.0]
-            if len(values) >= LEAST_RUNS:
+            values = {
+                one.run: one.figures[figure] for one in timed if one.figures.get(figure, 0.0) > 0.0
+            }
+            if len(values) >= comparison.LEAST_DRIFT_VALUES:
                 yield trend(plan, figure, values)
 
 
-def trend(plan: str, figure: str, values: Sequence[float]) -> Trend:
-    """Return how positive values went, which are in the order of time."""
-    places = np.arange(len(values))
-    slope = float(theilslopes(np.log(values), places).slope)
-    chance = float(kendalltau(places, values).pvalue)  # NaN where all values are equal
-    ratio = float(np.exp(slope * (len(values) - 1)))
-    is_clear = (
-        chance < _MOST_CHANCE and not 1.0 / (1.0 + _LEAST_CHANGE) < ratio < 1.0 + _LEAST_CHANGE
-    )
+def trend(plan: str, figure: str, values: Mapping[str, float]) -> Trend:
+    """Return how positive values went, by run in the order of time."""
+    runs, numbers = tuple(values), tuple(values.values())
+    drift = comparison.drift(numbers)
+    least = math.log1p(Settings().margin)
+    logs = [math.log(value) for value in numbers] if len(numbers) >= MIN_TREND_RUNS else []
+    changes = comparison.level_changes(logs, least)
     return Trend(
         plan=plan,
         figure=figure,
-        values=tuple(values),
-        ratio=ratio,
-        chance=1.0 if np.isnan(chance) else chance,
-        is_clear=is_clear,
+        values=numbers,
+        ratio=drift.ratio,
+        chance=drift.chance,
+        is_clear=drift.is_clear,
+        changes=tuple(
+            {"run": runs[place], "before": math.exp(before), "after": math.exp(after)}
+            for place, before, after in changes
+        ),
+        runs=runs,
     )
 
 
@@ -273,64 +278,67 @@ def lines(fleet: Fleet) -> Iterable[str]:
 def trend_text(one: Trend) -> str:
     """Return a trend as a sentence."""
     head = f"{one.plan}, {one.figure}, {wording.counted(len(one.values), 'run')}"
-    if not one.is_clear:
-        return f"{head}: no clear trend"
-    return f"{head}: x{one.ratio:.2f} from the first to the last (by chance in {one.chance:.2g})"
+    drift = drift_text(comparison.Drift(one.ratio, one.chance))
+    unit = _unit(one.figure)
+    steps = [
+        f"from {change['run']} on {wording.amount(change['after'], unit)} instead of "
+        f"{wording.amount(change['before'], unit)}"
+        for change in one.changes
+    ]
+    return f"{head}: {'; '.join([drift, *steps])}"
 
 
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Fleet</title>
-<meta name="viewport" content="width=device-width">
-<style>
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em; color: #222 }
-table { border-collapse: collapse; margin: 1em 0; width: 100% } th, td { text-align: left; padding: .3em .7em;
-border-bottom: 1px solid #ddd } .regressed { color: #b00 } .clean { color: #070 }
-svg { vertical-align: middle }
-</style>
-<h1>{{ fleet.runs|length }} runs</h1>
-<p>{% for name, count in fleet.verdicts.items() %}
-<b class="{{ name }}">{{ count }} {{ name }}</b> {% endfor %}</p>
-<h2>Causes</h2>
-<table><tr><th>cause<th>incidents<th>runs<th>suspects</tr>
-{% for one in fleet.causes %}<tr><td>{{ cause_text(one.cause) }}<td>{{ one.incidents }}<td>{{ one.runs }}
-<td>{{ one.suspects|join(", ") }}</tr>{% else %}<tr><td colspan="4">no incident</tr>{% endfor %}</table>
-<h2>Trends</h2>
-<table>{% for one in fleet.trends %}<tr><td>{{ trend_text(one) }}<td>
-<svg width="160" height="32" role="img" aria-label="{{ one.figure }} by run">
-<polyline fill="none" stroke="#06c" stroke-width="1.5" points="{{ points(one.values) }}"/></svg></tr>
-{% else %}<tr><td>too few runs of one plan</tr>{% endfor %}</table>
-<h2>Runs</h2>
-<table><tr><th>start<th>plan<th>run<th>verdict<th>incidents
-{% for name in figures %}<th>{{ name }}{% endfor %}</tr>
-{% for one in fleet.runs %}<tr><td>{{ one.start or "-" }}<td>{{ one.plan }}<td>{{ one.run }}
-<td class="{{ one.verdict }}">{{ one.verdict }}
-<td>{% for incident in one.incidents %}{{ incident.what }}: {{ cause_text(incident.cause) }}
-{%- if incident.suspect %} ({{ incident.suspect }}){% endif %}<br>{% endfor %}
-{% for name in figures %}
-<td>{{ "%.6g"|format(one.figures[name]) if name in one.figures else "-" }}{% endfor %}</tr>
-{% endfor %}</table>
-{% if fleet.unread %}<h2>Not read</h2>
-<ul>{% for one in fleet.unread %}<li>{{ one }}</li>{% endfor %}</ul>{% endif %}
-</html>
-"""
+def _unit(figure: str) -> str:
+    return "seconds" if figure.endswith("_seconds") else ""
 
 
 def page(fleet: Fleet) -> str:
     """Return the overview as one self-contained page."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.from_string(_PAGE).render(
-        fleet=fleet,
-        figures=list(FIGURES),
-        cause_text=wording.cause_text,
-        trend_text=trend_text,
-        points=_points,
+    verdicts = [f"{count} {name}" for name, count in fleet.verdicts.items()]
+    causes = [
+        (
+            wording.cause_text(one["cause"]),
+            one["incidents"],
+            one["runs"],
+            ", ".join(one["suspects"]),
+        )
+        for one in fleet.causes
+    ]
+    parts: list[object] = [tag("p", ", ".join(verdicts) or "none", class_="verdict")]
+    parts.append(tag("h2", "Causes"))
+    parts.append(
+        table(("cause", "incidents", "runs", "suspects"), causes)
+        if causes
+        else tag("p", "No incident.")
     )
+    parts.append(tag("h2", "Trends"))
+    for one in fleet.trends:
+        values = dict(zip(one.runs, one.values, strict=True))
+        changed = [str(change["run"]) for change in one.changes]
+        parts.append(tag("p", trend_text(one)))
+        parts.append(course_svg(one.figure, _unit(one.figure), values, changed))
+    if not fleet.trends:
+        parts.append(tag("p", "Too few runs of one plan."))
+    parts += [tag("h2", "Runs"), _runs_table(fleet)]
+    if fleet.unread:
+        parts.append(tag("h2", "Not read"))
+        parts.append(tag("ul", Markup("").join(tag("li", one) for one in fleet.unread)))
+    return page_html(wording.counted(len(fleet.runs), "run"), parts)
 
 
-def _points(values: Sequence[float]) -> str:
-    y = np.log(values)
-    scaled = (y - y.min()) / (float(np.ptp(y)) or 1.0)
-    x = np.linspace(2.0, 158.0, len(values))
-    return " ".join(
-        f"{at:.1f},{30.0 - 28.0 * high:.1f}" for at, high in zip(x, scaled, strict=True)
-    )
+def _runs_table(fleet: Fleet) -> Markup:
+    rows = []
+    for one in fleet.runs:
+        incidents = [
+            f"{incident['what']}: {wording.cause_text(incident['cause'])}"
+            + (f" ({incident['suspect']})" if incident["suspect"] else "")
+            for incident in one.incidents
+        ]
+        figures = [
+            wording.amount(one.figures[name], _unit(name)) if name in one.figures else "-"
+            for name in FIGURES
+        ]
+        rows.append(
+            (one.start or "-", one.plan, one.run, one.verdict, "; ".join(incidents), *figures)
+        )
+    return table(("start", "plan", "run", "verdict", "incidents", *FIGURES), rows)

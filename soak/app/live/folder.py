@@ -16,7 +16,13 @@ from soak.core.errors import RunFolderError, SoakError
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.store.journal.reader import segments
-from soak.store.run_folder import RunFolder, read_acknowledged, read_run
+from soak.store.run_folder import (
+    RunFolder,
+    counting_incidents,
+    counting_verdict,
+    read_acknowledged,
+    read_run,
+)
 
 MAX_RUNS = 500
 """The newest ones are listed."""
@@ -36,15 +42,11 @@ def list_run(path: Path) -> ListedRun:
     try:
         body = json_text.loads(folder.summary.read_text(encoding="utf-8"))
         notes = read_acknowledged(folder)
-        counting = [
-            one
-            for one in body["findings"]
-            if one.get("is_about_cluster") and one["key"] not in notes
-        ]
+        counting = counting_incidents(body, notes)
         p99 = body.get("soak", {}).get("latency_seconds", {}).get("publish", {}).get("p99")
         return replace(
             known,
-            verdict=str(body["verdict"]),
+            verdict=counting_verdict(body, notes),
             p99="-" if p99 is None else wording.amount(float(p99), "seconds"),
             incidents=str(len(counting)),
         )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soak.app.analysis.fleet import Fleet, lines, overview, page, trend
+from soak.app.analysis.fleet import Fleet, Trend, lines, overview, page, trend, trend_text
 from soak.core.errors import PlanError, RunFolderError
 from soak.store.findings.topic import FindingsTopics, findings_by_run
 from soak.store.findings.topic_log import OUTBOX_TOPIC
@@ -37,7 +37,7 @@ def write_run(runs: Path, at: int, p99: float, *findings: dict[str, Any]) -> Pat
         "name": "nightly",
         "start": f"2026-11-{at + 10}T00:00:00Z",
         "verdict": "regressed" if findings else "clean",
-        "findings": findings,
+        "findings": [{"key": f"run-{at}-{n}", **one} for n, one in enumerate(findings, 1)],
         "soak": {"latency_seconds": {"publish": {"p99": p99}}, "availability": None},
     }
     (folder / "report" / "summary.json").write_text(json.dumps(body))
@@ -58,6 +58,12 @@ def runs(tmp_path: Path) -> Path:
 
 def report(*folders: Path) -> Fleet:
     return overview(folders, None, FakeClock())
+
+
+def by_run(values: list[float]) -> Trend:
+    return trend(
+        "p", "publish_p99_seconds", {f"run-{at}": value for at, value in enumerate(values)}
+    )
 
 
 def test_runs_are_counted_once_with_verdicts_and_causes(runs: Path) -> None:
@@ -81,16 +87,35 @@ def test_a_latency_that_grows_from_run_to_run_is_a_trend(runs: Path) -> None:
 
 @given(values=st.permutations(LEVELS), unit=st.sampled_from([1e-3, 1.0, 1e3]))
 def test_a_trend_is_the_same_in_any_unit(values: list[float], unit: float) -> None:
-    one, other = trend("p", "f", values), trend("p", "f", [unit * value for value in values])
+    one, other = by_run(values), by_run([unit * value for value in values])
 
     assert other.ratio == pytest.approx(one.ratio)
     assert (other.chance, other.is_clear) == (one.chance, one.is_clear)
 
 
 def test_equal_runs_have_no_trend() -> None:
-    found = trend("p", "f", [0.01] * 23)
+    found = by_run([0.01] * 23)
 
     assert (found.is_clear, found.ratio, found.chance) == (False, 1.0, 1.0)
+
+
+def test_the_run_that_brought_another_level_is_named() -> None:
+    """As `soak compare --trend` names it."""
+    found = by_run([0.01, 0.0101, 0.0099, 0.01, 0.0102, 0.015, 0.0151, 0.0149, 0.015])
+
+    assert [one["run"] for one in found.changes] == ["run-5"]
+    assert "from run-5 on 15 ms instead of 10 ms" in trend_text(found)
+
+
+def test_acknowledged_incidents_do_not_count(runs: Path) -> None:
+    """As in `soak list` and comparisons; a run without others is clean."""
+    note = json.dumps([{"incident": "run-1-1", "note": "brokers were rolled"}])
+    (runs / "run-1" / "acknowledged.json").write_text(note)
+
+    found = report(runs)
+
+    assert found.verdicts == {"clean": 5, "regressed": 1}
+    assert found.causes[0]["incidents"] == 1
 
 
 def test_four_runs_are_too_few(tmp_path: Path) -> None:
@@ -127,7 +152,7 @@ def test_the_page_shows_runs_and_trends_and_executes_nothing(runs: Path) -> None
     text = page(report(runs))
 
     assert "stepped &lt;b&gt;" in text
-    assert text.count("<polyline") == 1
+    assert text.count("<svg") == 1
     assert all(f"run-{at}" in text for at in range(6))
 
 
