@@ -95,7 +95,7 @@ def _explained_away(one: Hypothesis, others: Iterable[Hypothesis]) -> Hypothesis
         least_left = min(0.0, _LEAST_LEFT - one.log_odds)
         is_whole = one.cause in reason.explains
         strength = least_left if is_whole else max(strength, least_left)
-    text = f"{reason.cause} brings this about by itself."
+    text = f"{_capital(reason.cause)} brings this about by itself."
     sign = Sign(strength, Evidence(text, {"by": reason.cause}))
     return replace(one, signs=(*one.signs, sign), share=1.0)
 
@@ -165,7 +165,11 @@ def _nearly(known: Sequence[Hypothesis]) -> list[Evidence]:
     if best is None:
         return []
     said = " ".join(one.text for one in (*best.evidence[:1], *best.against[:1]))
-    return [Evidence(f"Not enough for {best.cause} ({best.probability:.0%}): {said}")]
+    return [
+        Evidence(
+            f"Not enough for {wording.cause_text(best.cause)} ({best.probability:.0%}): {said}"
+        )
+    ]
 
 
 def _missing(known: Sequence[Hypothesis]) -> list[Evidence]:
@@ -178,6 +182,12 @@ def _missing(known: Sequence[Hypothesis]) -> list[Evidence]:
 def _ruled_out(known: Sequence[Hypothesis]) -> list[Evidence]:
     excluded = sorted((one for one in known if one.ruled_out), key=lambda one: one.cause)
     return [
-        Evidence(f"{one.cause} is ruled out: {one.against[0].text}", {"cause": one.cause})
+        Evidence(f"{_capital(one.cause)} is ruled out: {one.against[0].text}", {"cause": one.cause})
         for one in excluded[:_MOST_RULED_OUT]
     ]
+
+
+def _capital(cause: str) -> str:
+    """Return a cause in words as a sentence begins: `Drive GC`."""
+    text = wording.cause_text(cause)
+    return f"{text[:1].upper()}{text[1:]}"

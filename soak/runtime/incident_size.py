@@ -24,9 +24,16 @@ AROUND_SECONDS = 60
 """The levels before and after are medians of so many seconds on either side."""
 WORST_SECONDS = 10
 """The worst level is that of the ten seconds with the highest median; of maxima it is the highest."""
+LATE_SECONDS = 10
+"""What waited in an outage comes within so many seconds after it, and is a part of its size."""
 _QUANTILES: Mapping[str, str] = {"0.5": "p50", "0.99": "p99", "0.999": "p99.9", "max": "max"}
 _LATENCY, _ABOVE = "_latency_seconds", "_latency_above_messages"
 _NOT_COUNTED_BY = ("quantile", "leader")
+_OF_OUTAGE = {
+    wording.ACKNOWLEDGEMENTS_STOPPED: f"publish{_LATENCY}",
+    wording.ACKNOWLEDGEMENTS_SHORT: f"publish{_LATENCY}",
+    wording.DELIVERY_STOPPED: f"end_to_end{_LATENCY}",
+}
 
 Floats = NDArray[np.float64]
 
@@ -93,13 +100,13 @@ def incident_size(
     """Return the size of a latency incident that was resolved, or lasted until second `end_k`.
 
     Slow is a message above the level before by the minimum effect, to the next threshold of the journals.
-    None where its latency is no histogram, or nothing of it was recorded. Reads some 2 s an hour.
+    None where its latency is no histogram, nothing of it was recorded, or an outage is not over. Reads some
+    2 s an hour.
     """
-    name = parse_series(finding.series)
-    if finding.kind == "outage" or not name.metric.endswith(_LATENCY):
+    sought = _sought(history, finding, end_k, effect)
+    if sought is None:
         return None
-    last_k = end_k if finding.resolved_k is None else min(finding.resolved_k, end_k)
-    limit = _limit(finding.before, effect)
+    name, last_k, limit = sought
     rows: dict[str, list[tuple[NDArray[np.int64], Floats]]] = {one: [] for one in _QUANTILES}
     slow: list[int] = []
     alike = [one for one in sources(history.journal) if _kind_of(one) == _kind_of(name.source)]
@@ -121,19 +128,38 @@ def incident_size(
             np.concatenate([values for _, values in many]),
             finding.onset_k,
             last_k,
-            seconds=1 if quantile == "max" else WORST_SECONDS,
+            seconds=1 if quantile == "max" or finding.kind == "outage" else WORST_SECONDS,
             is_resolved=finding.resolved_k is not None,
         )
         for quantile, many in rows.items()
         if many
     }
+    if finding.kind == "outage":  # where all messages failed no latency is known
+        levels = {quantile: one for quantile, one in levels.items() if not np.isnan(one.worst)}
     if not levels:
         return None
     own = _QUANTILES.get(name.label("quantile"), "")
     if own in levels and np.isnan(levels[own].worst):  # only waits are known of it by now
         levels[own] = replace(levels[own], worst=finding.after)
+    end_k = end_k if finding.resolved_k is None else min(finding.resolved_k, end_k)
     slow_messages = sum(slow) if slow else None
-    return IncidentSize(levels, limit, slow_messages, max(0, last_k - finding.onset_k))
+    return IncidentSize(levels, limit, slow_messages, max(0, end_k - finding.onset_k))
+
+
+def _sought(
+    history: History, finding: Finding, end_k: int, effect: MinimumEffect
+) -> tuple[SeriesId, int, float] | None:
+    """Return the latency that an incident is about, the end of its seconds, and from where on one is slow."""
+    name = parse_series(finding.series)
+    last_k = end_k if finding.resolved_k is None else min(finding.resolved_k, end_k)
+    if finding.kind != "outage":
+        is_latency = name.metric.endswith(_LATENCY)
+        return (name, last_k, _limit(finding.before, effect)) if is_latency else None
+    latency = latency_of_outage(finding.series)
+    if latency is None or finding.resolved_k is None:
+        return None
+    before = _usual(history, latency, finding.onset_k)
+    return None if np.isnan(before) else (latency, last_k + LATE_SECONDS, _limit(before, effect))
 
 
 def _kind_of(source: str) -> str:
@@ -142,6 +168,23 @@ def _kind_of(source: str) -> str:
 
 def _spans(first: int, last: int, most: int) -> Iterator[tuple[int, int]]:
     return pairwise([*range(first, last, most), last])
+
+
+def latency_of_outage(series: str) -> SeriesId | None:
+    """Return the latency, without a quantile, of what waits in an outage; None: it is of none."""
+    name = parse_series(series)
+    metric = _OF_OUTAGE.get(name.metric)
+    return None if metric is None else replace(name, metric=metric)
+
+
+def _usual(history: History, name: SeriesId, onset_k: int) -> float:
+    """Return the p99 of a latency before an outage; NaN where it is not known."""
+    found = history.window(
+        max(0, onset_k - AROUND_SECONDS), onset_k, with_counts=True, of=[name.source]
+    )
+    seconds = found.sources.get(name.source)
+    at = None if seconds is None else _place(seconds.columns, name, "0.99")
+    return np.nan if seconds is None or at is None else _median(seconds.values[:, at])
 
 
 def _limit(before: float, effect: MinimumEffect) -> float:

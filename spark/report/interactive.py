@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from soak.core import wording
 from soak.core.model import Finding
 from soak.core.series import host_of, parse_series, series_name, source_of
+from soak.runtime.incident_size import latency_of_outage
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History
 from spark.batch.coverage import runs
 from spark.batch.digest import reduction
@@ -348,8 +349,11 @@ class _Making:
     def _cells(self, found: Finding) -> list[dict[str, Any]]:
         """Return the charts of an incident: each series that its evidence cites, beside its peers."""
         charts: list[dict[str, Any]] = []
-        name = found.series if found.series in self.page.timeline.series else ""
-        if name and self._add(name) and not parse_series(name).metric.endswith("_outage_seconds"):
+        waited = latency_of_outage(found.series)
+        name = found.series
+        if waited is not None:  # an outage is no series of the journals: its messages came late
+            name = str(replace(waited, labels=(*waited.labels, ("quantile", "0.99"))))
+        if self._add(name):
             note = where(self.page, name, self.addresses)
             title = shown_name(wording.title(name), 90)
             charts.append({"title": title, "note": note, "lines": [["", name, "bad"]], "row": 0})
@@ -415,7 +419,7 @@ class _Making:
 
     def _curves(self, found: Finding, span: tuple[int, int]) -> dict[str, list[float | None]]:
         """Return latency before, during and after an incident, at `CURVE`; empty where none was counted."""
-        metric = parse_series(found.series).metric
+        metric = (latency_of_outage(found.series) or parse_series(found.series)).metric
         families = [family for family in FAMILIES if metric.startswith(family)] or ["publish"]
         counts = f"{families[0]}_latency_above_messages"
         if counts not in self.counted:

@@ -54,7 +54,7 @@ def summary(
         "start": wording.iso(timeline.run.start_wall_ns),
         "verdict": verdict(timeline, judged, covered),
         "findings": [{**_finding(timeline, one), "rank": ranks[one.finding.key]} for one in told],
-        "soak": soak_json(timeline),
+        "soak": {**soak_json(timeline), "outages": outages(told)},
         "phases": _phases(timeline),
         "audit": dict(timeline.audit),
         "coverage": {
@@ -153,15 +153,46 @@ def planned_rate(timeline: Timeline, spans: Sequence[tuple[int, int]]) -> str:
 
 def affected(one: Judged) -> int:
     """Return how many messages failed, came late or were slower than the limit; 0: not counted."""
-    found = one.finding
-    late = (found.failed_messages or 0) + (found.late_messages or 0)
     slow = one.size.slow_messages if one.size is not None else 0
-    return max(late, slow or 0)
+    late = max(one.finding.late_messages or 0, slow or 0)
+    return (one.finding.failed_messages or 0) + late
 
 
 def worst_first(found: Sequence[Judged]) -> list[Judged]:
-    """Return incidents worst first: those of the cluster, by messages; equal ones in their order."""
-    return sorted(found, key=lambda one: (not one.finding.is_about_cluster, -affected(one)))
+    """Return incidents worst first, those of the cluster before others.
+
+    By messages that failed, then by the time that all slow messages together waited, then by messages; equal
+    ones keep their order.
+    """
+
+    def key(one: Judged) -> tuple[bool, int, float, int]:
+        failed = one.finding.failed_messages or 0
+        return not one.finding.is_about_cluster, -failed, -_waited_seconds(one), -affected(one)
+
+    return sorted(found, key=key)
+
+
+def _waited_seconds(one: Judged) -> float:
+    """Return slow messages times the rise of p99: about how long they waited in all; 0: not known."""
+    if one.size is None or not one.size.slow_messages:
+        return 0.0
+    level = one.size.levels.get("p99") or next(iter(one.size.levels.values()))
+    rise = level.worst - level.before
+    return one.size.slow_messages * rise if rise > 0 else 0.0  # NaN is not above 0
+
+
+def outages(judged: Sequence[Judged]) -> dict[str, float]:
+    """Return the outages of the cluster, and the seconds in which nothing was acknowledged."""
+    seconds = [
+        one.finding.after
+        for one in judged
+        if one.finding.kind == "outage"
+        and one.finding.is_about_cluster
+        and one.finding.state != "warning"
+        and parse_series(one.finding.series).metric == wording.ACKNOWLEDGEMENTS_STOPPED
+        and not parse_series(one.finding.series).label("leader")
+    ]
+    return {"count": len(seconds), "seconds": round(float(np.nansum(seconds)), 1)}
 
 
 def span_of(timeline: Timeline, one: Judged) -> tuple[int, int]:

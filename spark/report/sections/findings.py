@@ -36,6 +36,7 @@ _SEEN = {
 }
 _SEEN_SHORT = {"both": "in the run", "online": "in the run", "offline": "in the report"}
 _MOST_SERIES = 12
+_NOT_COUNTED = "Not counted against the cluster: the client or a phase of the run explains it."
 
 
 def render(page: Page) -> Markup:
@@ -94,7 +95,10 @@ def _row(page: Page, one: Judged, rank: int) -> Markup:
     mark = tag("b", rank, class_="mark" if found.is_about_cluster else "mark other")
     what = tag("bdi", shown_name(wording.what_text(found), 160))
     link = tag("a", joined([mark, " ", what]), href=f"#incident-{rank}", data_pick=rank)
-    note = tag("small", tag("bdi", where(page, found.series, leader_addresses(page.timeline))))
+    place = where(page, found.series, leader_addresses(page.timeline))
+    if not found.is_about_cluster:
+        place += "; not counted against the cluster"
+    note = tag("small", tag("bdi", place))
     messages = f"{affected(one):,}" if affected(one) else "-"
     for_ = wording.span(end - begin) + ("" if found.resolved_k is not None else ", not over")
     cells = [
@@ -135,18 +139,18 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
     found = one.finding
     low, high = found.interval
     title = f"{wording.what_text(found)}, cause {wording.cause_text(found.cause)}"
-    about = "" if found.is_about_cluster else " Not counted against the cluster."
     gone = "" if found.resolved_k is None else f" Resolved at {page.moment(found.resolved_k)}."
     state = wording.state_word(found.state).capitalize()
     text = (
         f"Since {page.moment(found.onset_k)}; with 95 % confidence between {page.moment(low)} and "
         f"{page.moment(high)}. {state}; confidence {found.confidence:.2%} that it "
-        f"changed. Seen {_SEEN[one.found]}.{gone}{about}"
+        f"changed. Seen {_SEEN[one.found]}.{gone}"
     )
     mark = tag("b", rank, class_="mark" if found.is_about_cluster else "mark other")
     name = f"title-{rank}"
     parts = [
         tag("h3", joined([mark, " ", tag("bdi", title)]), id=name),
+        "" if found.is_about_cluster else tag("p", tag("b", _NOT_COUNTED)),
         tag(
             "p",
             joined(
@@ -161,7 +165,7 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
         )
         if one.size
         else "",
-        tag("div", joined(_evidence(page, found.causes)), class_="evidence"),
+        tag("div", joined(_evidence(page, one)), class_="evidence"),
         tag("div", "", class_="cells js-only"),
         _also(page, one),
     ]
@@ -170,8 +174,9 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
     )
 
 
-def _evidence(page: Page, causes: Sequence[Explanation]) -> list[Markup]:
+def _evidence(page: Page, one: Judged) -> list[Markup]:
     """Return evidence for the first cause, against it and for others, and what to do next."""
+    causes = one.finding.causes
     if not causes:
         return [tag("div", tag("h4", "Evidence") + tag("p", "No cause was judged."))]
     first, *others = causes
@@ -194,14 +199,17 @@ def _evidence(page: Page, causes: Sequence[Explanation]) -> list[Markup]:
     rest = [
         joined(
             [
-                tag("h4", f"Or {wording.cause_text(one.cause)}, score {one.score:.2f}"),
-                _items(page, (*one.evidence, *one.against)),
+                tag("h4", f"Or {wording.cause_text(other.cause)}, score {other.score:.2f}"),
+                _items(page, (*other.evidence, *other.against)),
             ]
         )
-        for one in others
+        for other in others
     ]
     columns.append(tag("div", joined([tag("h4", title), against, *rest])))
     advice = attribution.causes().get(first.cause, "")
+    if first.score <= 0:
+        when = page.moment(one.finding.onset_k)
+        advice = f"compare the charts below, and ask what began at {when}: a deployment, a job, other clients"
     if advice:
         columns.append(
             tag(

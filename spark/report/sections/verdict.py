@@ -13,7 +13,7 @@ from spark.batch.outcomes import state_of
 from spark.batch.soak_totals import QUANTILES
 from spark.batch.timeline import Timeline
 from spark.report.page import Page, headline, joined, table, tag
-from spark.report.summary import planned_rate, soak_json
+from spark.report.summary import outages, planned_rate, soak_json
 
 ORDER = 10
 TITLE = ""
@@ -32,7 +32,7 @@ def render(page: Page) -> Markup:
     if page.shown:
         more = joined([" ", tag("a", "See the evidence", href="#incident-1", data_pick=1)])
     told = tag("p", joined([headline(page), more]), class_=f"verdict {page.verdict}")
-    parts = [told, _figures(timeline), tag("p", facts, class_="soft"), _objectives(page)]
+    parts = [told, _figures(page), tag("p", facts, class_="soft"), _objectives(page)]
     if page.drill is not None:
         injected = json.dumps(page.drill.get("config", {}))
         text = (
@@ -45,9 +45,9 @@ def render(page: Page) -> Markup:
     return joined(parts)
 
 
-def _figures(timeline: Timeline) -> Markup:
+def _figures(page: Page) -> Markup:
     """Return the figures of the whole soak: latencies, rates, and what became of the messages."""
-    totals = timeline.totals
+    totals = page.timeline.totals
     rows = [
         (
             _TITLES[name],
@@ -60,7 +60,7 @@ def _figures(timeline: Timeline) -> Markup:
     if rows:
         parts.append(table(("Latency of the whole soak", *QUANTILES, "max"), rows, numeric=1))
     if totals.messages:
-        cells = [_cell(*one) for one in _numbers(timeline)]
+        cells = [_cell(*one) for one in _numbers(page)]
         parts.append(tag("dl", joined(cells)))
     return tag("div", joined(parts), class_="numbers") if parts else Markup()
 
@@ -69,8 +69,9 @@ def _cell(name: str, value: str, note: str) -> Markup:
     return tag("div", joined([tag("dt", name), tag("dd", value), tag("dd", note, class_="soft")]))
 
 
-def _numbers(timeline: Timeline) -> list[tuple[str, str, str]]:
+def _numbers(page: Page) -> list[tuple[str, str, str]]:
     """Return name, value and note of rates, losses and availability; all of them are in `summary.json`."""
+    timeline = page.timeline
     body, counts, audit = soak_json(timeline), timeline.totals.messages, timeline.audit
     found = []
     if body.get("sent_per_second") is not None:
@@ -94,6 +95,10 @@ def _numbers(timeline: Timeline) -> list[tuple[str, str, str]]:
         ]
         shown = "100%" if share == 1.0 else wording.share_down(share, 3)
         note = ", ".join(parts) or "all messages that were due were acknowledged"
+        stopped = outages(page.judged)
+        if stopped["count"]:
+            times = wording.counted(int(stopped["count"]), "outage")
+            note += f"; in {times} nothing was for {stopped['seconds']:.0f} s"
         found.append(("Availability", shown, note))
     return found
 

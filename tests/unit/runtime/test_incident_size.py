@@ -146,3 +146,27 @@ def test_a_step_of_waits_alone_has_the_level_that_it_was_found_with(tmp_path: Pa
     assert size is not None
     assert size.levels["p99"].worst == 4.0
     assert any("p99 " in line and "4 s at worst" in line for line in size.lines())
+
+
+def test_an_outage_has_the_latencies_of_what_waited_in_it(tmp_path: Path) -> None:
+    """It is over, and its messages came late; while it lasts nothing is known of them."""
+    journal = write_synthetic_run(
+        tmp_path / "run", Shape(seconds=300, fault_k=ONSET_K, lifted_k=END_K)
+    ).journal
+    stopped = finding(
+        "gone",
+        series=f"{CONSUMER}|delivery_outage_seconds",
+        kind="outage",
+        onset_k=ONSET_K,
+        before=0.0,
+        after=60.0,
+        resolved_k=END_K,
+    )
+    lasting = dataclasses.replace(stopped, state="confirmed", resolved_k=None)
+
+    size = incident_size(History(journal), stopped, 250, MinimumEffect())
+
+    assert size is not None
+    assert 10 < size.levels["p99"].worst / size.levels["p99"].before < 30
+    assert size.slow_messages
+    assert incident_size(History(journal), lasting, 250, MinimumEffect()) is None

@@ -56,7 +56,7 @@ def test_what_a_better_cause_brings_about_comes_after_it_and_says_so() -> None:
 
     assert (first.cause, first.suspect) == ("broker_down", "b3:9092")
     assert second.cause == "leader_move"
-    assert second.against[-1].text == "broker_down brings this about by itself."
+    assert second.against[-1].text == "Broker down brings this about by itself."
 
 
 def test_a_cause_that_is_not_sure_itself_explains_no_other() -> None:
@@ -76,9 +76,9 @@ def test_unknown_says_what_is_ruled_out_and_what_would_have_to_be_measured() -> 
 
     assert (found.cause, found.score) == ("unknown", 0.0)
     assert "To tell, these would have to be measured: round trips." in texts
-    assert "Not enough for gc_pause (27%): A pause came then." in texts
+    assert "Not enough for GC pause (27%): A pause came then." in texts
     assert [text.text for text in found.against] == [
-        "drive_gc is ruled out: Writes did not become slower."
+        "Drive GC is ruled out: Writes did not become slower."
     ]
 
 

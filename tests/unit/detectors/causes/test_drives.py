@@ -101,7 +101,7 @@ def test_a_drive_that_answers_no_write_is_not_said_to_be_as_fast_as_before() -> 
     (found,) = attribute(STEP, around(*silent, *innocent_of("vdb")))
 
     assert found.cause == "unknown"
-    assert "slow_drive is ruled out" not in " ".join(one.text for one in found.against)
+    assert "Slow drive is ruled out" not in " ".join(one.text for one in found.against)
 
 
 def test_a_drive_that_nobody_writes_to_does_not_stand_still() -> None:
@@ -583,7 +583,7 @@ def test_a_broker_ends_because_its_drive_is_full(broker: str) -> None:
     assert [one.cause for one in found][:2] == ["disk_full", "broker_down"]
     assert found[0].suspect == "/data2 on b2"
     assert found[1].score < 0.51
-    assert "disk_full brings this about by itself." in [one.text for one in found[1].against]
+    assert "Disk full brings this about by itself." in [one.text for one in found[1].against]
 
 
 def test_a_probe_s_report_of_a_full_drive_explains_the_broker_s_end_as_well() -> None:

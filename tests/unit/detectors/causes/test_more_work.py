@@ -215,13 +215,13 @@ def test_others_who_write_as_before_may_still_read_more() -> None:
 
     assert found.cause == "unknown"
     assert any(MISSING in one.text for one in found.evidence)
-    assert not any("foreign_load is ruled out" in one.text for one in found.against)
+    assert not any("Foreign load is ruled out" in one.text for one in found.against)
 
 
 def test_where_pages_say_what_brokers_take_in_and_give_out_it_is_ruled_out() -> None:
     found = first(SENT, RECEIVED, written(120.0, 118.0), taken_in("b1:7071", 3e5, 3e5))
 
-    assert any("foreign_load is ruled out" in one.text for one in found.against)
+    assert any("Foreign load is ruled out" in one.text for one in found.against)
 
 
 def test_several_hosts_that_ask_one_cluster_count_once() -> None:

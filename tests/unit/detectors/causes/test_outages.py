@@ -187,7 +187,7 @@ def test_a_few_elections_of_other_topics_are_neither() -> None:
     (found,) = attribute(STEP, around(RUN_TOPIC, events=storm("other", 3, partitions=4)))
 
     assert found.cause == "unknown"
-    assert any("leader_move is ruled out" in one.text for one in found.against)
+    assert any("Leader move is ruled out" in one.text for one in found.against)
 
 
 def test_leaders_of_the_run_that_move_are_named_beside_elections_of_others() -> None:
@@ -245,7 +245,7 @@ def test_copies_are_known_without_any_page() -> None:
     late = behind(np.where((K >= ONSET - 30) & (K < ONSET + 50), 12.0, 0.0))
     found = first(around(late, page("b3:7071", range(ONSET - 30, ONSET))), STEP)
 
-    assert "under_replicated is ruled out: No copy was behind." in [
+    assert "Under replicated is ruled out: No copy was behind." in [
         one.text for one in calm.against
     ]
     assert (found.cause, found.suspect) == ("under_replicated", "b3:7071")
