@@ -131,7 +131,7 @@ class Plot:
         parts = [*self._below, *self._axes(), *self._lines, *self._above]
         box = f"0 0 {WIDTH} {self.height}"
         drawn = tag("svg", joined(parts), viewBox=box, role="img", aria_label=label)
-        return tag("div", drawn, class_="plot")
+        return tag("div", drawn, class_="plot", tabindex=0)
 
     def _axes(self) -> list[Markup]:
         parts = []

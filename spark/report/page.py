@@ -178,9 +178,8 @@ def table(
         for row in rows
     ]
     lines = joined([tag("tr", row) for row in body])
-    return tag(
-        "div", tag("table", tag("thead", tag("tr", head)) + tag("tbody", lines)), class_="wide"
-    )
+    found = tag("table", tag("thead", tag("tr", head)) + tag("tbody", lines))
+    return tag("div", found, class_="wide", tabindex=0)  # where it is too wide, keys scroll it
 
 
 # --- The verdict in one sentence: on the page, in `summary.json` and on the terminal the same.

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ _FLAGS = (
     "--host-resolver-rules='MAP * ~NOTFOUND, EXCLUDE 127.0.0.1' --remote-debugging-pipe"
 )
 _LIMIT_SECONDS = 60.0
+_FAULTS = """axe.run(document, { resultTypes: ["violations"] }).then(({ violations }) => violations
+    .filter(({ impact }) => impact === "serious" || impact === "critical")
+    .flatMap(({ id, impact, nodes }) => nodes.slice(0, 5).map(({ target, failureSummary }) =>
+        `${id} (${impact}) at ${target}: ${failureSummary}`)))"""
 
 
 class Browser:
@@ -114,6 +119,16 @@ class Browser:
         text = {"text": "\r"} if name == "Enter" else {"text": name} if len(name) == 1 else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", **about, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def faults(self) -> list[str]:
+        """Return the serious and critical faults that axe-core finds: rule, place and what is wrong."""
+        axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+        self.run(f"{axe}; 0")
+        return list(self.run(_FAULTS))
+
+    def pdf(self) -> bytes:
+        """Return the page as its reader would print it."""
+        return base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"])
 
     def picture(self, path: Path, *, is_whole: bool = False) -> None:
         found = self.call("Page.captureScreenshot", captureBeyondViewport=is_whole)

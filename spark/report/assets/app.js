@@ -38,7 +38,8 @@ function showSections() {
 function drawHeat(plot, at) {
   const { ctx, bbox, scales: { x, y } } = plot, { bands, perDecade, low } = run.heat;
   const [top, bottom] = [y.max, y.min].map((value) => bands - perDecade * Math.log10(value / low));
-  if (!heatMap) return void block("heat").then((words) => [(heatMap = paintHeat(words)), plot.redraw(false)]);
+  if (!unpacked.has("heat")) return void block("heat").then(() => plot.redraw(false));
+  heatMap ??= paintHeat(unpacked.get("heat"));
   const clip = new Path2D();
   clip.rect(bbox.left, bbox.top, bbox.width, bbox.height);
   ctx.clip(clip);
@@ -128,11 +129,12 @@ function listen() {
   $("#search input")?.addEventListener("input", ({ target }) => search(target.value));
   $("#theme").onclick = () => setTheme(!isDark);
   DARK.addEventListener("change", ({ matches }) => setTheme(matches));
-  addEventListener("beforeprint", () => [(wasDark = isDark), setTheme(false)]);
-  addEventListener("afterprint", () => setTheme(wasDark));
+  addEventListener("beforeprint", () => [(wasDark = isDark), setTheme(false), showOnPaper()]);
+  addEventListener("afterprint", () => [leavePaper(), setTheme(wasDark)]);
 }
 
 const kinds = Object.keys(run.main);
+$$(".wide, pre").forEach((box) => scrolled.observe(box));
 $("#theme").ariaPressed = String(isDark);
 $("#theme").onclick = () => setTheme(!isDark);
 if (kinds.length) {
@@ -140,6 +142,6 @@ if (kinds.length) {
   showView();
   showMain($("input[name=kind]").value).then(() => {
     performance.mark("first-chart");
-    requestAnimationFrame(() => [$(".list tbody tr") && pick(1, false), showSections()]);
+    requestAnimationFrame(() => [$(".list tbody tr") && pick(1, false), showSections(), setTimeout(() => prepareForPaper().catch(() => {}), 500)]);
   }).catch((error) => [console.error(error), (root.className = "")]); // no DecompressionStream, damaged data: the static page stands
 } else root.className = ""; // nothing was measured: no chart to draw

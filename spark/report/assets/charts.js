@@ -3,6 +3,8 @@ const view = { min: 0, max: run.seconds }, charts = new Set();
 const isWhole = () => view.max - view.min === run.seconds;
 const near = new IntersectionObserver((entries) => entries.forEach(({ target, isIntersecting }) => target.chart.update(isIntersecting)), { rootMargin: "240px" });
 const sized = new ResizeObserver((entries) => entries.forEach(({ target }) => target.clientWidth && target.resize()));
+const scrolled = new ResizeObserver((entries) => entries.forEach(({ target: { scrollWidth, clientWidth, scrollHeight, clientHeight }, target }) =>
+  (target.tabIndex = scrollWidth > clientWidth || scrollHeight > clientHeight ? 0 : -1))); // a stop of the keyboard only where it scrolls
 
 function node(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
@@ -79,9 +81,10 @@ class Chart {
     const grid = hasSeconds && max - min <= 120 * BUCKET && run.windows.some(([begin, end]) => begin < max && end > min) ? fine : coarse;
     if (this.grid !== grid) {
       this.grid = grid;
-      const parts = await Promise.all(this.spec.lines.map(({ index }) => columns(index, grid)));
+      const indices = this.spec.lines.map(({ index }) => index), wait = missing(indices, grid);
+      if (wait) await wait; // else nothing is put off: paper does not wait
       if (this.grid !== grid || !charts.has(this)) return; // the view has moved on
-      this.data = [grid.map(({ k }) => k), ...parts.flat()];
+      this.data = [grid.map(({ k }) => k), ...indices.flatMap((index) => columns(index, grid))];
       if (this.plot) this.plot.setData(this.data, false);
       else this.build();
     }

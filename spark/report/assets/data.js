@@ -4,10 +4,16 @@ const MISSING = 65535, MINUTE = 60, BUCKET = run.bucket, BUCKETS = run.buckets;
 const series = run.series.map(([source, title, note, unit, isLog, offset, step, block, place, fine]) =>
   ({ source, title, note, unit, isLog, offset, step, block, place, fine }));
 
-const blocks = new Map();
+const blocks = new Map(), unpacked = new Map();
 function block(name) { // unpacked when first needed
-  if (!blocks.has(name)) blocks.set(name, unpack(document.getElementById(`block-${name}`).textContent));
+  if (!blocks.has(name)) blocks.set(name, unpack(document.getElementById(`block-${name}`).textContent).then((words) => (unpacked.set(name, words), words)));
   return blocks.get(name);
+}
+// Returns what to wait for before `columns` of these series; null when all of it is there, so that nothing is put off.
+function missing(indices, grid) {
+  const names = new Set(indices.flatMap((index) => [series[index].block, ...(grid === fine ? [`${series[index].block}-seconds`] : [])]));
+  const found = [...names].filter((name) => !unpacked.has(name));
+  return found.length ? Promise.all(found.map(block)) : null;
 }
 async function unpack(text) {
   const bytes = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
@@ -24,11 +30,11 @@ const kept = run.windows.flatMap(([begin, end]) => Array.from({ length: end - be
 const isKept = new Set(kept);
 const fine = [...coarse.filter(({ k }) => !isKept.has(k)), ...kept.map((k, second) => ({ k, second }))].sort((a, b) => a.k - b.k);
 
-// Returns [high, low, middle] of a series, null where nothing was measured.
-async function columns(index, grid) {
+// Returns [high, low, middle] of a series whose blocks are unpacked, null where nothing was measured.
+function columns(index, grid) {
   const { block: name, place, fine: finePlace, isLog, offset, step } = series[index], size = isSeconds ? BUCKETS : 3 * BUCKETS;
-  const words = (await block(name)).subarray(place * size, (place + 1) * size);
-  const seconds = grid === fine && (await block(`${name}-seconds`)).subarray(finePlace * kept.length, (finePlace + 1) * kept.length);
+  const words = unpacked.get(name).subarray(place * size, (place + 1) * size);
+  const seconds = grid === fine && unpacked.get(`${name}-seconds`).subarray(finePlace * kept.length, (finePlace + 1) * kept.length);
   const value = (steps) => (isLog ? Math.exp(offset + step * steps) : offset + step * steps);
   const high = [], low = [], middle = [];
   for (const { bucket, second } of grid) {

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from soak.app.comparison import compare_runs, write_page
 from soak.core.model import Column
 from soak.core.plan.phases import decision_line, parse_phases
 from soak.core.series import series_name
+from spark.batch.comparison import Settings
 from spark.batch.coverage import coverage
 from spark.batch.digest import Extremes
 from spark.batch.offline_analysis import Judged
@@ -22,6 +24,7 @@ from spark.batch.timeline import Timeline, assemble
 from spark.report import job as report
 from spark.report.page import Page
 from tests.support.browser import CHROMIUM, Browser, chromium
+from tests.support.compared import ComparedShape, write_compared_run
 from tests.support.spark.report_run import read
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 from tests.unit.spark.test_report import finding_of
@@ -56,6 +59,26 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = finding_of(state="gone", resolved_k=190)
     report.write(assemble(folder, read), [found], report.drill_of)
     return folder.report
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of 36 hours and 500 series with five incidents."""
+    return wide_page(tmp_path_factory.mktemp("wide"))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a comparison of two runs, of which the second is slower and less durable."""
+    folder = tmp_path_factory.mktemp("compared")
+    before = ComparedShape(objectives=(), incidents=("drive_gc",))
+    after = ComparedShape(factor=1.5, seed=2, day=1, level=1, incidents=("gc_pause",))
+    paths = [
+        write_compared_run(folder / name, shape)
+        for name, shape in (("before", before), ("after", after))
+    ]
+    write_page(folder / "page.html", compare_runs(paths, Settings(), is_cached=False))
+    return folder / "page.html"
 
 
 def shown(browser: Browser, path: Path, **options: Any) -> None:
@@ -234,12 +257,8 @@ def wide_page(path: Path, names: Sequence[str] = ()) -> Path:
     return out
 
 
-def test_a_page_of_36_hours_and_500_series_is_small_and_fast(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_page_of_36_hours_and_500_series_is_small_and_fast(browser: Browser, wide: Path) -> None:
     """All five incidents are on the first screen."""
-    wide = wide_page(tmp_path)
-
     shown(browser, wide)
 
     assert wide.stat().st_size <= 8_000_000
@@ -266,3 +285,53 @@ def test_hostile_names_are_text_in_charts_too(browser: Browser, tmp_path: Path) 
     assert browser.problems == []
     assert browser.run("document.querySelectorAll('main script, main img').length") == 0
     assert browser.run("document.documentElement.scrollWidth") <= 1440
+
+
+INKED = """(canvas) => canvas.width * canvas.height > 0 && canvas.getContext("2d")
+    .getImageData(0, 0, canvas.width, canvas.height).data.some((one) => one > 0)"""
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_paper_has_the_charts_of_every_incident(browser: Browser, wide: Path, width: int) -> None:
+    """None of them was scrolled to. Afterwards the screen is as it was."""
+    shown(browser, wide, width=width, scheme="dark")
+    browser.run("document.querySelector('.list [data-pick=\"2\"]').click()")
+    browser.until("performance.getEntriesByName('ready-for-paper').length > 0")
+    screen = """[document.documentElement.dataset.theme ?? "dark",
+        document.querySelector("#range").textContent,
+        [...document.querySelectorAll(".finding")].map((one) => one.hidden)]"""
+    before = browser.run(screen)
+    browser.run(f"""addEventListener("beforeprint", () => {{
+        const inked = (box) => [...box.querySelectorAll("canvas")].filter({INKED}).length;
+        window.onPaper = [...document.querySelectorAll(".finding")].map(inked);
+        window.ofHosts = inked(document.querySelector("#hosts-grid")); }})""")
+    paper = browser.pdf()
+
+    assert paper.startswith(b"%PDF")
+    assert len(browser.run("window.onPaper")) == len(ONSETS)
+    assert min(browser.run("window.onPaper")) >= 3
+    assert browser.run("window.ofHosts") >= 1
+    assert browser.run(screen) == before
+    assert browser.problems == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("name", ["page", "wide"])
+def test_a_report_has_no_serious_fault_for_readers_with_aids(
+    browser: Browser, request: pytest.FixtureRequest, name: str, width: int, scheme: str
+) -> None:
+    shown(browser, request.getfixturevalue(name), width=width, scheme=scheme)
+
+    assert browser.faults() == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_comparison_has_no_serious_fault_for_readers_with_aids(
+    browser: Browser, compared: Path, width: int, scheme: str
+) -> None:
+    browser.open(compared, width=width, scheme=scheme)
+
+    assert browser.faults() == []
+    assert browser.problems == []
