@@ -162,8 +162,12 @@ bench-kills: $(STAMP) ## thirty kill -9 of the streaming detector's processes, r
 	@$(BIN)/python -m tests.bench.kills $(ARGS)
 
 .PHONY: bench-compare
-bench-compare: $(STAMP) ## how often soak compare is right about equal and slower runs; minutes, ARGS="--run DIR" adds recorded runs
+bench-compare: $(STAMP) ## how often soak compare is right about equal and slower runs; ten minutes, ARGS="--run DIR" adds recorded runs
 	@$(BIN)/python -m tests.bench.comparison $(ARGS)
+
+.PHONY: bench-report
+bench-report: $(STAMP) ## the report of 36 hours with every kind of trouble: is each seen at once, time, size, memory; ARGS=--quick: two hours
+	@$(BIN)/python -m tests.bench.report $(ARGS)
 
 .PHONY: bench-trials
 bench-trials: $(STAMP) ## judge today's detector by the trials that were recorded; ARGS="--use tuning", ARGS=--help has more

@@ -65,7 +65,7 @@ def main() -> int:
             if case == "cold":
                 _forget(folder)
             figures += _figures(
-                f"report, {hours} h x {series} series, {case}", _cost(folder), series, case
+                f"report, {hours} h x {series} series, {case}", report_cost(folder), series, case
             )
     _print(figures)
     RESULT.parent.mkdir(parents=True, exist_ok=True)
@@ -85,8 +85,8 @@ def _forget(folder: Path) -> None:
         path.unlink()
 
 
-def _cost(folder: Path) -> Cost:
-    """Run `soak report`, adding up what its processes have used when they were last seen."""
+def report_cost(folder: Path) -> Cost:
+    """Run `soak report`, adding up what its processes have used when they were last seen; return that."""
     command = [sys.executable, "-m", "soak.cli.main", "report", str(folder)]
     began, peak = time.monotonic(), 0.0
     cpu: dict[int, float] = {}

@@ -26,6 +26,7 @@ from soak.store.run_folder import Run, RunFolder, write_run
 from tests.support.spark.synthetic_run import START_WALL_NS
 
 RUN = "long-1"
+SPIKE_RATIO = 20.0
 _DRAIN_SECONDS = 20
 _PARTITIONS = 6
 _QUANTILES = ("0.5", "0.99", "0.999", "max")
@@ -42,6 +43,10 @@ class LongShape:
     deletions: int = 0  # events, over the second half
     steps: tuple[tuple[int, int, float], ...] = ()
     gap: range = range(0)  # of the first probe
+    drift: tuple[int, int, float] | None = (
+        None  # first second, seconds, factor in the end, then back
+    )
+    spikes: tuple[int, ...] = ()  # seconds that are slow by themselves
     segment_seconds: int = 3600
     seed: int = 1
 
@@ -99,6 +104,10 @@ def _slowness(shape: LongShape, rng: np.random.Generator) -> NDArray[np.float64]
     found = np.exp(_noise(shape.seconds, 0.1, rng))
     for first, seconds, factor in shape.steps:
         found[first : first + seconds] *= factor
+    if shape.drift is not None:
+        first, seconds, factor = shape.drift
+        found[first : first + seconds] *= np.exp(np.linspace(0.0, np.log(factor), seconds))
+    found[list(shape.spikes)] *= SPIKE_RATIO
     return found
 
 
