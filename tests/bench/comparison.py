@@ -92,8 +92,10 @@ def main() -> int:
     facts = []
     if "trend" in parts:
         for ratio in TREND_RATIOS:
-            what = f"trends over {TREND_RUNS} runs with a change of {100 * (ratio - 1):g} %"
-            facts.append(f"{what}: {trends_named(ratio)} of {TRENDS} name its run and no other")
+            change = f"a change of {100 * (ratio - 1):g} %" if ratio > 1.0 else "no change"
+            named = "name its run and no other" if ratio > 1.0 else "name none"
+            count = f"{trends_named(ratio)} of {TRENDS}"
+            facts.append(f"trends over {TREND_RUNS} runs with {change}: {count} {named}")
     if "durability" in parts:
         facts.append(f"runs at durability 1 and 2, first line: {durability_warning()}")
     if found:
@@ -234,7 +236,9 @@ def _quiet(folder: RunFolder, seconds: NDArray[np.int64]) -> NDArray[np.int64]:
         for one in json_text.loads(folder.summary.read_text())["findings"]:
             at = datetime.strptime(one["at"], _ISO).replace(tzinfo=UTC)
             at_ns = int(at.timestamp()) * SECOND_NS
-            spans.append((at_ns, at_ns + one["seconds"] * SECOND_NS))
+            spans.append(
+                (at_ns, at_ns + one.get("seconds", 0) * SECOND_NS)
+            )  # older reports have none
     if folder.faults.exists():
         for line in folder.faults.read_text().splitlines():
             body = json_text.loads(line)

@@ -1,0 +1,89 @@
+"""Which incident of a report comes first, and what its first screen says of outages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from soak.core.model import Finding
+from soak.runtime.incident_size import IncidentSize, Level
+from spark.batch.coverage import coverage
+from spark.batch.offline_analysis import Judged
+from spark.report.interactive import page_data
+from spark.report.page import Page
+from spark.report.sections import findings, verdict
+from spark.report.summary import affected, outages, worst_first
+from tests.support.spark.report_run import timeline
+from tests.support.spark.synthetic_run import PRODUCER
+from tests.unit.spark.test_report import finding_of
+
+
+def sized(finding: Finding, slow: int, worst: float) -> Judged:
+    levels = {"p99": Level(0.05, worst, 0.05)}
+    return Judged(finding, "both", size=IncidentSize(levels, 0.1, slow, 10))
+
+
+def outage(**changes: object) -> Finding:
+    values = {
+        "key": "outage",
+        "kind": "outage",
+        "series": f"{PRODUCER}|acknowledgement_outage_seconds",
+        "onset_k": 120,
+        "interval": (119, 121),
+        "resolved_k": 130,
+        "before": 0.0,
+        "after": 10.0,
+        "state": "gone",
+        "due_messages": 40_000,
+        "late_messages": 154,
+        "failed_messages": 0,
+    }
+    return finding_of(**{**values, **changes})
+
+
+def test_an_outage_of_ten_seconds_comes_before_more_messages_that_waited_less() -> None:
+    step = sized(finding_of(key="step"), 3453, 0.361)
+    stopped = sized(outage(), 1000, 9.2)
+    of_client = sized(outage(key="client", is_about_cluster=False), 9000, 60.0)
+
+    found = worst_first([of_client, step, stopped])
+
+    assert [one.finding.key for one in found] == ["outage", "step", "client"]
+
+
+def test_messages_that_failed_come_first() -> None:
+    failed = Judged(outage(key="failed", failed_messages=7, late_messages=0), "both")
+    slow = sized(finding_of(key="slow"), 100_000, 4.0)
+
+    assert worst_first([slow, failed])[0].finding.key == "failed"
+    assert affected(failed) == 7
+
+
+def test_messages_that_came_late_and_slow_ones_are_the_same() -> None:
+    """Those that failed are others."""
+    assert affected(sized(outage(failed_messages=7), 1000, 9.2)) == 1007
+    assert affected(sized(outage(failed_messages=7), 100, 9.2)) == 161
+
+
+def test_outages_of_a_leader_or_of_the_client_are_no_outages_of_the_cluster() -> None:
+    leader = f'{PRODUCER}|acknowledgement_outage_seconds{{leader="3"}}'
+    every = [outage(), outage(series=leader), outage(is_about_cluster=False), finding_of()]
+
+    assert outages([Judged(one, "both") for one in every]) == {"count": 1, "seconds": 10.0}
+
+
+def test_the_report_says_how_long_nothing_was_acknowledged_and_shows_what_waited(
+    tmp_path: Path,
+) -> None:
+    """Availability alone is 100 %."""
+    found = timeline(tmp_path)
+    judged = [sized(outage(), 1000, 9.2), sized(outage(key="c", is_about_cluster=False), 9, 1.0)]
+    page = Page(found, judged, coverage(found), "regressed", None)
+
+    first_screen, incidents = str(verdict.render(page)), str(findings.render(page))
+    body, _ = page_data(page)
+
+    assert "; in 1 outage nothing was for 10 s" in first_screen
+    assert "50 ms \u2192 9.2 s \u2192 50 ms" in incidents
+    assert incidents.count("; not counted against the cluster") == 1
+    chart = body["incidents"][0]["charts"][0]
+    assert chart["title"] == "p99 publish latency"
