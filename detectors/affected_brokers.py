@@ -22,7 +22,7 @@ _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _PROBE = "probe"  # the host of a load says nothing of a broker
 _OF_BROKERS = ("fsync_", "disk_", "node_disk_", "broker_log_", "retention_held_")
 _OF_CLUSTER = "cluster_"  # about the whole cluster, whichever host asked it
-_OF_FILES = ("gc_", "segment_")  # events of logs and folders; others are told of the whole cluster
+_OF_FILES = ("gc_", "segment_")  # events of logs and folders; others are of the whole cluster
 _SECONDS = 60
 _LEAST = 5
 _TOUCHED = 1.0 / 3.0  # of the whole step, on log10
@@ -41,7 +41,7 @@ def untouched(names: Iterable[str], change: Change, nearby: Nearby) -> frozenset
 
 
 def events_of_touched(change: Change, nearby: Nearby) -> tuple[TimedEvent, ...]:
-    """Return the events but for those that the files of an untouched broker's host told."""
+    """Return the events but for those from the files of an untouched broker's host."""
     local = {one.source for one in nearby.events if one.event.kind.startswith(_OF_FILES)}
     silent = untouched((f"{source}|" for source in local), change, nearby)
     return tuple(
@@ -111,11 +111,11 @@ class _Known:
 def _known(leaders: Iterable[str], nearby: Nearby) -> _Known:
     ids = frozenset(leaders)
     addresses = {leader: set() if leader.isdigit() else {leader.lower()} for leader in ids}
-    for name in nearby.named(_INFO):  # also of those whose latency nobody knows
-        told = dict(parse_series(name).labels)
-        address = told.get("address", "").lower()
-        if "leader" in told and address:
-            addresses.setdefault(told["leader"], set()).add(address)
+    for name in nearby.named(_INFO):  # also of those without a latency
+        info = dict(parse_series(name).labels)
+        address = info.get("address", "").lower()
+        if "leader" in info and address:
+            addresses.setdefault(info["leader"], set()).add(address)
     hosts: dict[str, set[str]] = {}  # by label
     for name in nearby.series:
         labels, host = _texts(name)

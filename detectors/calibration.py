@@ -60,7 +60,7 @@ class FalseAlarms:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """The level before a step, and the nearest above it that is told in time; None: none of those tried.
+    """The level before a step, and the nearest above it that is reported in time; None: none of those tried.
 
     Steps of a time are factors, so of a level that is not above zero nothing `is_known`.
     """

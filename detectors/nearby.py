@@ -15,7 +15,7 @@ from soak.core.series import parse_series
 
 @dataclass(frozen=True, slots=True)
 class TimedEvent:
-    """An event and the second k of the record that told it: it happened in that second or just before.
+    """An event and the second k of the record that reports it: it happened in that second or just before.
 
     `source`: whose record that is, "" where it is not known.
     """

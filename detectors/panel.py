@@ -195,7 +195,7 @@ class Panel:
     def _end_of_leaders(self, source: str, k: int) -> list[Change]:
         """Return what stands of leaders that had no message for long, while others had.
 
-        It is gone since: they lead no partition any more, and nobody waits for them.
+        It is resolved: they lead no partition any more, and no client waits for them.
         """
         known, found = self._sources[source], []
         for name, one in known.items():

@@ -294,7 +294,7 @@ def _plateau(metric: str, drive: Drive, facts: Facts) -> Evidence | None:
 
     A drive that keeps up is as steady as its load, so it must have been less steady before, and be given more
     than it takes: acknowledgements are missing, or the queue of a client is full. One that takes far more
-    than before is not held back: it is as fast as it can, and others gave it the work.
+    than before is not throttled: it is as fast as it can, and others gave it the work.
     """
     shift = drive.shifts.get(metric)
     if shift is None or not _falls_behind(facts) or shift.ratio >= _MORE_LOAD:

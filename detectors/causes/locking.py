@@ -223,7 +223,7 @@ def _rose(ks: NDArray[np.int64], words: Words, facts: Facts) -> Evidence | None:
 
 
 def _is_dense(ks: NDArray[np.int64], facts: Facts) -> bool:
-    """True when too few seconds since the onset lie clear of events, of which there are enough."""
+    """True when too few seconds since the onset lie clear of events, and there are enough events."""
     seconds = np.arange(facts.onset_k, facts.end_k)
     held = np.isin(seconds, ks)
     close = np.isin(seconds, np.concatenate([ks + lag for lag in LAGS]))

@@ -1,9 +1,9 @@
 """Drift: a level that rises or falls steadily over half an hour to six hours.
 
 Method:  medians of minutes (of ten minutes beyond the last hour) in windows of 30 and 60 minutes, 3 and 6
-         hours: Kendall's test with correlated residuals, slope by Theil and Sen (`_trend`). Told when three
-         minutes in a row pass the threshold, the line rises by the smallest step, and no single step would
-         tell it as well.
+         hours: Kendall's test with correlated residuals, slope by Theil and Sen (`_trend`). Reported when
+         three minutes in a row pass the threshold, the line rises by the smallest step, and no single step
+         would explain it as well.
 Assumes: a window about as long as the drift, or shorter. A day's rhythm above the smallest step is drift.
 """
 
@@ -105,7 +105,7 @@ _FINE, _COARSE = (30, 60), (18, 36)  # blocks of a window
 _LEAST_FILLED = 0.8
 _CROSSINGS = 3
 _LEVEL_BLOCKS = 5
-_WHOLE = (30, 60, 120, 240, 480, 960)  # minutes of a window, looking back
+_WHOLE = (30, 60, 120, 240, 480, 960)  # minutes of a window of the offline analysis
 _MOST_LEVELS = 60
 
 

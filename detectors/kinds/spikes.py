@@ -2,8 +2,8 @@
 
 Method:  a burst begins where a value lies both the smallest step and five robust sd above the median of the
          last minute, and ends after two calm rows. With each burst the last 24 are held against pulse trains
-         (`_comb`); one is told when it is rarer than the threshold, and gone after three ticks without a
-         burst on them, or when one of another period is told.
+         (`_comb`); one is reported when it is rarer than the threshold, and resolved after three ticks
+         without a burst on them, or when one of another period is reported.
 Assumes: bursts of at most 20 s or two rows, six rows to two hours apart, of which noise hides two in a row
          and a quarter of all at most; a minute is one of rows of a second. A pulse train that is there from
          the start of a watch is how the cluster is, no news.
@@ -347,7 +347,7 @@ class Watch:
 
     def _was_so(self, k: int, change: Change, steps: float) -> bool:
         """Return whether the series rose as high, as often, before: noise hid that it was a pulse train."""
-        if self.known_until_k is None:  # looking back, nobody is told
+        if self.known_until_k is None:  # offline, where nothing is reported
             return False
         every_rows = _period(change) / self.spacing
         is_hidden = self.crossings.were_as_often(steps, every_rows, change.onset_k)

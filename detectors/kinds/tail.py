@@ -38,14 +38,14 @@ from detectors.online.step import Following, unknown
 from soak.core.model import Change, Column, Series
 from soak.core.series import SeriesId, parse_series, series_name, source_of
 
-# --- Which steps of a latency are told or may yet be: a tail beside one is the step's.
+# --- Which steps of a latency are reported or may yet be: a tail beside one is the step's.
 
 _SECONDS = 60  # a step of the same latency raised so near tells it already
 
 
 @dataclass(slots=True)
 class NearSteps:
-    """When a step was last raised: of those told by latency, of those that wait by series."""
+    """When a step was last raised: of those reported by latency, of those that wait by series."""
 
     told_k: dict[str, int] = field(default_factory=dict)
     waiting_k: dict[str, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class NearSteps:
             self.told_k[latency_of(step.series)] = step.raised_k
 
     def forget(self, source: str) -> None:
-        """Forget what was told of a source whose clock was set back: it would lie in what is to come."""
+        """Forget what was reported of a source whose clock was set back: it would lie in what is to come."""
         told = self.told_k.items()
         self.told_k = {name: k for name, k in told if source_of(name) != source}
 

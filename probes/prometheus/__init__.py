@@ -7,8 +7,8 @@ Overhead: one request a reading and target, less often if it takes more than a q
 Caveats:  Fetched half a second before the reading. Counters become rates: the first reading has none, and
           there is none across a restart or when a series of a sum is missing. Quantiles computed by the
           exporter lag as its window does. A page without a content length that was cut at the end of a line
-          cannot be told from a complete one. Redirects to another host are refused, because that host would
-          receive the password.
+          cannot be distinguished from a complete one. Redirects to another host are refused, because that
+          host would receive the password.
 
 Open `probe` first; it reads `sources`, and turns their series into samples by `name_map` and `aggregation`.
 """

@@ -143,7 +143,7 @@ def trend_lines(found: Trend, skipped: Sequence[str]) -> Iterator[str]:
     """Give a trend as lines for the terminal: the changes first."""
     yield f"{_runs(found.runs)}; verdict: {found.verdict}"
     if len(found.runs) < MIN_TREND_RUNS:
-        yield f"  fewer than {MIN_TREND_RUNS} runs: a change of level cannot be told from noise"
+        yield f"  fewer than {MIN_TREND_RUNS} runs: a change of level cannot be distinguished from noise"
     for one in found.changes:
         unit = found.unit(one.name)
         levels = " -> ".join(wording.amount(value, unit) for value in (one.before, one.after))

@@ -347,7 +347,7 @@ def probe_setting_faults(plan: AnyPlan, document: Document) -> list[PlanError]:
 
 
 def check_fleet_plan(path: Path) -> None:
-    """Raise `PlanError` for every fault in the settings of clients of a fleet's plan, and in who may write.
+    """Raise `PlanError` for every fault in a fleet's plan: settings of clients, and the right to write.
 
     Raises:
         PlanError: with file, line and key of every fault.

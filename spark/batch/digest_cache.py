@@ -86,7 +86,7 @@ _TABLE = "values"
 
 
 def rows_of(table: pa.Table) -> Iterator[Row]:
-    """Give the rows of a table of `SCHEMA`; seconds and values as arrays, of which there are millions."""
+    """Give the rows of a table of `SCHEMA`; seconds and values, which are millions, as arrays."""
     plain = table.drop_columns([*_ARRAYS, _TABLE]).to_pylist()
     for at, row in enumerate(plain):
         arrays = {name: _array(table.column(name)[at]) for name in _ARRAYS}

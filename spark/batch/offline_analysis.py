@@ -33,7 +33,7 @@ from spark.streaming.attribution import (
     step_config,
 )
 
-# --- What changed in the latencies of a run, looking back at all of them together.
+# --- What changed in the latencies of a run, all of them analysed together.
 
 
 def changes_together(
@@ -52,7 +52,7 @@ def changes_together(
     return kinds.changes_of_many([(series, plan.minimum_effect) for series in many], steps, each)
 
 
-# --- Looks back at a whole run: which online findings the offline detector sees too, and what it sees alone.
+# --- Analyses a whole run: which online findings the offline detector sees too, and what it sees alone.
 
 NEAR_SECONDS = 15
 """An offline step this close to an online one is the same step."""
@@ -67,9 +67,9 @@ Found = Literal["online", "offline", "both"]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A finding, which of the two detectors saw it, and the step that it is looking back.
+    """A finding, which of the two detectors saw it, and the step that it is in the offline analysis.
 
-    That is a change of each latency which took it, clearest first, all of one onset; empty where looking back
+    That is a change of each latency which took it, clearest first, all of one onset; empty where that
     shows no step.
     """
 
@@ -155,7 +155,7 @@ def improvements_of(timeline: Timeline, changes: Sequence[Change]) -> list[Chang
 
 
 def headlines(timeline: Timeline) -> list[str]:
-    """Return the latencies that are looked back at."""
+    """Return the latencies that are analysed."""
     return [name for name, column in timeline.columns.items() if is_headline(column)]
 
 
@@ -203,7 +203,7 @@ def _within_buckets(change: Change, step: int) -> Change:
 
 
 def _step_of(finding: Finding, seen: Sequence[tuple[Change, ...]]) -> tuple[Change, ...]:
-    """Return the step that a finding is, looking back: the nearest, if may be one that its series took."""
+    """Return the offline step that a finding is: the nearest, if may be one that its series took."""
     near = [
         event
         for event in seen
@@ -301,7 +301,7 @@ def _lasting(steps: Sequence[Change], timeline: Timeline) -> list[Change]:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """An incident that only looking back shows, and what its causes are looked for in."""
+    """An incident that only the offline analysis shows, and what its causes are looked for in."""
 
     incident: Incident
     earlier: dict[str, int]  # events by kind before the seconds that are looked at

@@ -32,7 +32,7 @@ _JVM_OPTIONS = (
     "-XX:ReservedCodeCacheSize=96m",
     "-Djava.net.preferIPv4Stack=true",
 )
-_EXECUTOR_MEMORY = "512m"  # of the JVM, whose live heap is small; Python workers are beside it
+_EXECUTOR_MEMORY = "512m"  # of the JVM, whose live heap is small; Python workers are not in it
 _EXECUTOR_JVM_OPTIONS = _JVM_OPTIONS  # its work is done by Python too
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _LOG = """status = warn

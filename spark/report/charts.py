@@ -23,7 +23,7 @@ _SHORT_UNITS = frozenset({"seconds", "bytes", "ratio"})  # the others stand in t
 _MOST_MOMENTS = 9
 _STEPS = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 _FEW_DECADES, _TALL = 10**2.5, 200  # up to here 1, 2 and 5 of a decade have room for their labels
-_LEAST_LEVELS = 2  # or nobody can tell a scale
+_LEAST_LEVELS = 2  # or the scale cannot be seen
 _LOWEST = 1e-9
 MOST_POINTS = 1600  # beyond this neighbours are drawn as their highest
 

@@ -1,4 +1,4 @@
-"""Makes a run's report: reads its journals with Spark, looks back, writes index.html and summary.json."""
+"""Makes a run's report: reads its journals with Spark, analyses them, writes index.html and summary.json."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def drill_of(folder: RunFolder) -> Mapping[str, Any] | None:
 
 
 def durability_of(folder: RunFolder) -> Mapping[str, Any]:
-    """Return what the target promised when the load began; a level of null where nobody looked.
+    """Return what the target guaranteed when the load began; a level of null where that was not read.
 
     Raises:
         RunFolderError: the file is damaged.

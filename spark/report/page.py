@@ -202,7 +202,7 @@ def _doubts(page: Page) -> Iterator[str]:
     if covered.invalid_ratio > MOST_UNTRUSTED:
         share = wording.share_up(covered.invalid_ratio, 1)
         yield f"the load generator was the bottleneck in {share} of the soak's seconds, 10 % are allowed"
-    # what came and went is told once; the coverage has each of its times
+    # what came and went is reported once; the coverage has each of its times
     yield from (f"{gap.source}: {gap.why}" for gap in covered.doubts)
 
 

@@ -43,18 +43,20 @@ def summary(
     durability: Mapping[str, object],
 ) -> dict[str, object]:
     """Return the whole of `summary.json`; findings in order of time, warnings left out."""
-    told = sorted(
+    reported = sorted(
         (one for one in judged if one.finding.state != "warning"),
         key=lambda one: one.finding.onset_k,
     )
-    ranks = {one.finding.key: rank for rank, one in enumerate(worst_first(told), 1)}
+    ranks = {one.finding.key: rank for rank, one in enumerate(worst_first(reported), 1)}
     return {
         "run": timeline.run.id,
         "name": timeline.plan.name,
         "start": wording.iso(timeline.run.start_wall_ns),
         "verdict": verdict(timeline, judged, covered),
-        "findings": [{**_finding(timeline, one), "rank": ranks[one.finding.key]} for one in told],
-        "soak": {**soak_json(timeline), "outages": outages(told)},
+        "findings": [
+            {**_finding(timeline, one), "rank": ranks[one.finding.key]} for one in reported
+        ],
+        "soak": {**soak_json(timeline), "outages": outages(reported)},
         "phases": _phases(timeline),
         "audit": dict(timeline.audit),
         "coverage": {
@@ -260,7 +262,7 @@ def _messages(found: Finding) -> dict[str, int | None] | None:
 
 
 def _step(timeline: Timeline, step: Sequence[Change]) -> dict[str, object]:
-    """Return what looking back says: since when, and what each latency did, clearest first."""
+    """Return an offline step: since when, and what each latency did, clearest first."""
     onset_k, (low, high) = step[0].onset_k, step[0].interval
     return {
         "at": wording.iso(timeline.wall_ns(onset_k)),

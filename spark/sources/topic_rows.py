@@ -1,9 +1,9 @@
 """Records of the samples topic as rows: what they say, what they refer to, and what cannot be read.
 
 A record refers to its columns by id. The line that lists them may lie far before it: a sender sends it again
-after a minute or 8 MiB. What a process has seen of these lines it keeps; for another it looks back, at most
-over `LOOK_BACK_RECORDS` of the partition and never twice over the same ones. Where retention has deleted the
-line, the one that is repeated later in the same range serves as well.
+after a minute or 8 MiB. What a process has seen of these lines it keeps; for another it reads earlier
+records, at most `LOOK_BACK_RECORDS` of the partition and never the same ones twice. Where retention has
+deleted the line, the one that is repeated later in the same range serves as well.
 """
 
 from __future__ import annotations

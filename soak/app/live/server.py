@@ -319,7 +319,7 @@ def _not_found() -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may read: those who have the token; without one, those on this machine."""
+    """Which requests are answered: those with the token; without a token, those from this machine."""
 
     address: str
     token: str = ""

@@ -348,7 +348,7 @@ class FindingsStore:
 
 @dataclass(frozen=True, slots=True)
 class FindingsFile:
-    """The findings of a run in a file of its folder; who sends holds the lock of that folder."""
+    """The findings of a run in a file of its folder; the process that sends holds the lock of that folder."""
 
     path: Path
 

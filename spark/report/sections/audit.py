@@ -29,7 +29,7 @@ WORDS = {
 
 
 READING = ("received", "lost", "duplicated", "reordered", "reread", "expired", "unknown")
-"""What is told of each subscription, where there are several."""
+"""The counts that are shown for each subscription, where there are several."""
 
 
 def render(page: Page) -> Markup:

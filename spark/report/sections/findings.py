@@ -42,13 +42,13 @@ _NOT_COUNTED = "Not counted against the cluster: the client or a phase of the ru
 def render(page: Page) -> Markup:
     found = ranked(page)
     if found:
-        told = [
+        parts = [
             _list(page, found),
             *(_finding(page, one, rank) for rank, one in enumerate(found, 1)),
         ]
     else:
-        told = [tag("p", "No outage and no rise in latency was found.")]
-    return joined([*told, *([_improvements(page)] if page.improvements else [])])
+        parts = [tag("p", "No outage and no rise in latency was found.")]
+    return joined([*parts, *([_improvements(page)] if page.improvements else [])])
 
 
 def _improvements(page: Page) -> Markup:

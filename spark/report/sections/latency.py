@@ -78,10 +78,10 @@ def _clocks(timeline: Timeline) -> Iterator[str]:
     hosts = {host_of(name) for name in timeline.seconds if name.startswith(_CLIENTS)}
     if len(hosts) < 2:  # noqa: PLR2004  # on one host the monotonic clock is used
         return
-    told = [f"{host} {_bound(timeline, host)}" for host in sorted(hosts)]
+    bounds = [f"{host} {_bound(timeline, host)}" for host in sorted(hosts)]
     yield (
         "Messages went between hosts, so end-to-end latency is as good as their clocks agree: "
-        f"{'; '.join(told)}."
+        f"{'; '.join(bounds)}."
     )
 
 

@@ -31,8 +31,8 @@ def render(page: Page) -> Markup:
     more = Markup()
     if page.shown:
         more = joined([" ", tag("a", "See the evidence", href="#incident-1", data_pick=1)])
-    told = tag("p", joined([headline(page), more]), class_=f"verdict {page.verdict}")
-    parts = [told, _figures(page), tag("p", facts, class_="soft"), _objectives(page)]
+    sentence = tag("p", joined([headline(page), more]), class_=f"verdict {page.verdict}")
+    parts = [sentence, _figures(page), tag("p", facts, class_="soft"), _objectives(page)]
     if page.drill is not None:
         injected = json.dumps(page.drill.get("config", {}))
         text = (
