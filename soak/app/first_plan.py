@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,9 +14,11 @@ import typer
 
 from soak.app.check import run_check, without_client_logs
 from soak.core.clock import SystemClock
+from soak.core.cluster.forecast import forecast_plan
 from soak.core.errors import BrokerError, PlanError, SoakError
 from soak.core.plan import text
-from soak.core.wording import amount
+from soak.core.plan.plan import Plan
+from soak.core.wording import amount, counted
 from soak.runtime.context import connect
 
 KINDS = ("kafka", "redpanda", "pulsar")
@@ -25,12 +28,9 @@ PASSWORD = "SOAK_KAFKA_PASSWORD"  # noqa: S105  # the name of a variable
 _COPIES = 3  # of each partition, where the cluster has so many brokers
 _PARTITIONS_A_BROKER = 4
 _BYTES_A_SECOND = 1000 * 1024  # of the load below
-_RUN_SECONDS, _LIMIT_SECONDS = (
-    20 * 60,
-    9 * 60,
-)  # with the warm-up; until the topic is as large as it may be
-_CHECK_SECONDS = 5 * 60  # Kafka's default: so long may segments beyond the limit stay
-_SEGMENTS = 4  # of each partition at its limit
+_RUN_SECONDS = 15 * 60  # of the phases below
+_LIMIT_SECONDS = 5 * 60  # until the first segment of a partition may be deleted
+_SEGMENTS = 4  # that each partition keeps; a fifth is filled before the first is deleted
 _DEFAULT_BROKERS = 3
 _SASL = "SASL_"
 
@@ -46,8 +46,8 @@ ${settings}load:
   rate: 1k/s # messages a second of all producers together, kept whatever the brokers do
   message_size: 1KiB
 phases:
-  warm_up: 5min # recorded and not judged
-  soak: 15min # a first look; wear of drives and their garbage collection take 24h to 36h
+  warm_up: 1min # recorded and not judged
+  soak: 14min # a first look; wear of drives and their garbage collection take 24h to 36h
 objectives: # each breach is reported; adapt them to what your users need
   - p99 publish <= 100ms for 90% of minutes
   - 99.9% of messages acknowledged within 1s
@@ -62,7 +62,7 @@ $sinks""")
 
 _SETTINGS = Template("""\
   settings: # by their real names; for a long soak those of your own topics
-    retention.bytes: $retention # of each partition: reached after 9 minutes, so deletions are judged, too
+    retention.bytes: $retention # of each partition: exceeded after 5 minutes, so deletions are judged, too
     segment.bytes: $segment # what is deleted at once
 """)
 _ROUND_TRIP = "  round_trip: {}\n"  # asks brokers before a login, in plain text
@@ -123,8 +123,9 @@ def init(path: Path, answers: Answers) -> None:
             file.write(written)
     except OSError as error:
         raise SoakError(f"cannot write {path}: {error.strerror}") from error
-    print(f"{path} is written for {brokers} brokers{', as none answered' if is_guess else ''}.")
-    print(_size_text(answers, brokers))
+    size = counted(brokers, "broker")
+    print(f"{path} is written for {size}{', as none answered' if is_guess else ''}.")
+    print(_size_text(text.load(written, str(path)).plan))
     if answers.security.startswith(_SASL):
         print(f"The password is read from the environment variable {PASSWORD}.")
     print()
@@ -151,7 +152,7 @@ def ask(given: Answers) -> Answers:
     if found.kind == "pulsar":
         url = found.admin_url or typer.prompt("Admin URL (http://host:8080)")
         return _with_mail(replace(found, admin_url=url))
-    if not given.servers:  # else the options say all
+    if not given.servers:  # with them, options that are left out have their defaults
         security = typer.prompt(f"Security ({', '.join(SECURITY)})", default=found.security)
         found = replace(found, security=security)
     if found.security.startswith(_SASL) and not found.user:
@@ -203,22 +204,20 @@ def _probes(answers: Answers) -> str:
 
 def _retention(partitions: int) -> dict[str, int]:
     """Return the limits of a partition, whole MiB, as segments below one are refused by some brokers."""
-    segment = -(-_BYTES_A_SECOND * _LIMIT_SECONDS // (partitions * _SEGMENTS * 2**20)) * 2**20
+    share = _BYTES_A_SECOND * _LIMIT_SECONDS / (partitions * (_SEGMENTS + 1))
+    segment = math.ceil(share / 2**20) * 2**20
     return {"retention": segment * _SEGMENTS, "segment": segment}
 
 
-def _size_text(answers: Answers, brokers: int) -> str:
-    """Return what the first run writes, and what the cluster holds of it at most."""
-    copies, partitions = min(_COPIES, brokers), _PARTITIONS_A_BROKER * brokers
-    written = _BYTES_A_SECOND * _RUN_SECONDS
-    held = written
-    if answers.kind != "pulsar":
-        limits = _retention(partitions)
-        within = partitions * (limits["retention"] + limits["segment"])
-        held = min(written, within + _BYTES_A_SECOND * _CHECK_SECONDS)
+def _size_text(plan: Plan) -> str:
+    """Return what the first run writes and what is held of it at most, on brokers with their defaults."""
+    guarantees = connect(plan, SystemClock()).guarantees
+    limits = guarantees.assumed_retention(plan.topic, {})
+    stored = guarantees.stored_size(plan.load, plan.topic, limits)
+    found = forecast_plan(plan, limits, stored)
     return (
-        f"A run takes {_RUN_SECONDS // 60} minutes and writes {amount(written, 'bytes')} a copy; all brokers"
-        f" together hold at most {amount(held * copies, 'bytes')} of it, until `soak clean`."
+        f"A run takes {_RUN_SECONDS // 60} minutes and writes {amount(found.written_bytes, 'bytes')}; the"
+        f" brokers hold at most {amount(found.most_held_bytes, 'bytes')} of it, until `soak clean`."
     )
 
 

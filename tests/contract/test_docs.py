@@ -10,12 +10,20 @@ from pathlib import Path
 import pytest
 
 from detectors import attribution
+from soak.app import first_plan
 from soak.core.clock import SystemClock
-from soak.core.cluster.forecast import Forecast, forecast_plan
+from soak.core.cluster.forecast import (
+    Forecast,
+    forecast_lines,
+    forecast_plan,
+    forecast_warnings,
+)
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import Alerts, Plan
+from soak.core.wording import amount
 from soak.runtime.context import connect
-from tests.docs import prose, reference
+from soak.service.metric_names import SHOWN
+from tests.docs import prose, reference, walkthrough
 from tests.support.paths import ROOT
 
 PAGES = prose.all_pages()
@@ -163,18 +171,18 @@ def test_a_plan_that_a_page_shows_can_be_loaded(body: str) -> None:
     assert plan_text.load(padded(body), "page").plan.name
 
 
-def readme_forecast() -> tuple[Plan, Forecast]:
-    """Return the first plan of the README, and what it stores with Kafka's defaults."""
-    body = next(body for place, body in shown_plans() if place.startswith("README"))
-    plan = plan_text.load(body, "README.md").plan
+def forecast_with_defaults(plan: Plan) -> Forecast:
+    """Return what a plan stores on brokers with Kafka's defaults."""
     guarantees = connect(plan, SystemClock()).guarantees
     limits = guarantees.assumed_retention(plan.topic, {})
-    return plan, forecast_plan(plan, limits, guarantees.stored_size(plan.load, plan.topic, limits))
+    return forecast_plan(plan, limits, guarantees.stored_size(plan.load, plan.topic, limits))
 
 
 def test_the_first_plan_of_the_readme_is_safe_and_shows_deletions() -> None:
     """Deletions begin within the soak, and it holds what the README says."""
-    plan, found = readme_forecast()
+    body = next(body for place, body in shown_plans() if place.startswith("README"))
+    plan = plan_text.load(body, "README.md").plan
+    found = forecast_with_defaults(plan)
 
     assert found.seen == "in the soak"
     assert found.seen_seconds >= 300.0
@@ -182,6 +190,79 @@ def test_the_first_plan_of_the_readme_is_safe_and_shows_deletions() -> None:
         f"holds at most {found.most_held_bytes / 2**30:.2f} GiB" in (ROOT / "README.md").read_text()
     )
     assert plan.phases.warm_up + plan.phases.soak == 15 * 60 * 10**9
+
+
+def test_the_tutorial_shows_what_the_plan_of_soak_init_stores() -> None:
+    """On three brokers with Kafka's defaults; deletions begin within the soak."""
+    answers = first_plan.Answers("kafka", "broker1:9093")
+    written = first_plan.plan_text(Path("my-soak.yaml"), answers, 3)
+    found = forecast_with_defaults(plan_text.load(written, "my-soak.yaml").plan)
+    shown = [
+        line
+        for step in walkthrough.steps((DOCS / "tutorials" / "first-soak.md").read_text())
+        for line in step.expected
+    ]
+
+    assert found.seen == "in the soak"
+    assert forecast_warnings(found, None) == []
+    assert [line for line in forecast_lines(found, None) if line not in shown] == []
+    held = f"hold at most {amount(found.most_held_bytes, 'bytes')} of it"
+    assert any(held in line for line in shown)
+
+
+# --- pages that are followed
+
+
+def test_a_page_is_cut_into_steps_with_their_output() -> None:
+    page = "```\none\n```\nsays\n```text\na\n\nb\n```\n```yaml\nx: y\n```\n```\ntwo # exit code 2\n```\n"
+
+    assert list(walkthrough.steps(page)) == [
+        walkthrough.Step("one\n", 0, ("a", "b")),
+        walkthrough.Step("two # exit code 2\n", 2, ()),
+    ]
+
+
+def test_output_may_differ_in_numbers_ids_and_addresses_and_in_nothing_else() -> None:
+    """Other lines may be between; the order counts."""
+    shown = ["held 2.09 GiB at broker1:9093,broker2:9093", "verdict: clean"]
+    output = "held 1 MiB at h:1\nmore\nverdict: clean\n"
+
+    assert walkthrough.missing(shown, output) == []
+    assert walkthrough.missing(["held 2.09 GiB in broker1:9093"], output) != []
+    assert walkthrough.missing(shown[::-1], output) == [shown[0]]
+    assert walkthrough.missing(["verdict: bad"], output, [("bad", "cl.*")]) == []
+
+
+# --- commands of Kafka
+
+_OF_KAFKA = re.compile(r"\b(kafka-[a-z-]+\.sh)((?:\\\n|[^`\n|#])*)")
+_NOT_TO_RUN = re.compile(
+    r"<!-- generated.*?<!-- end -->|^```text\n.*?^```$|^\*\*Next step.*?$", re.MULTILINE | re.DOTALL
+)
+"""What soakd prints, which has room for the main options alone."""
+KAFKA_OPTIONS = {
+    "kafka-acls.sh": "add remove list allow-principal principal operation topic cluster group "
+    "transactional-id resource-pattern-type command-config",
+    "kafka-configs.sh": "alter describe entity-type entity-name entity-default add-config delete-config "
+    "command-config",
+    "kafka-consumer-groups.sh": "describe all-groups group command-config",
+    "kafka-leader-election.sh": "election-type all-topic-partitions topic partition command-config",
+    "kafka-topics.sh": "list describe topic under-replicated-partitions command-config",
+}
+"""Those options of Kafka 4's tools that pages use: --help of each lists them."""
+
+
+@pytest.mark.parametrize("page", USER_PAGES, ids=name_of)
+def test_a_command_of_kafka_can_be_run_as_it_is_written(page: Path) -> None:
+    """It says which cluster, and has no option that the tool does not know."""
+    wrong = []
+    for tool, rest in _OF_KAFKA.findall(_NOT_TO_RUN.sub("", page.read_text())):
+        options = re.findall(r"(?<=\s)--([a-z-]+)", rest)
+        unknown = set(options) - {"bootstrap-server", *KAFKA_OPTIONS.get(tool, "").split()}
+        if options and (unknown or "bootstrap-server" not in options):
+            wrong.append(f"{tool}{rest}")
+
+    assert wrong == []
 
 
 # --- causes
@@ -232,15 +313,21 @@ def recorded_metrics() -> set[str]:
     return {name for name in found if not name.startswith("x_")}
 
 
-def test_every_recorded_metric_is_in_the_reference() -> None:
-    assert sorted(name for name in recorded_metrics() if f"`{name}`" not in METRICS) == []
+def listed_metrics() -> set[str]:
+    """Return the metrics of soakd itself that have a row in the reference."""
+    own = METRICS.split("## Pages of brokers")[0]
+    rows = re.findall(r"^\| (`.*?) \|", own, re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
+def test_every_recorded_metric_has_a_row_in_the_reference() -> None:
+    """Also those whose names are put together: a metrics page has a type and a text for each."""
+    assert sorted((recorded_metrics() | SHOWN.keys()) - listed_metrics()) == []
 
 
 def test_every_metric_of_the_reference_is_in_the_code() -> None:
     """By its whole name, or in two parts: a prefix of the probe and the rest."""
-    own = METRICS.split("## Pages of brokers")[0]
-    rows = re.findall(r"^\| (`.*?) \|", own, re.MULTILINE)
-    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    named = listed_metrics()
     code = "".join(
         path.read_text()
         for package in ("soak", "probes", "spark")

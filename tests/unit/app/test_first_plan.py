@@ -32,7 +32,7 @@ def test_what_it_writes_is_a_plan_of_15_minutes(answers: Answers) -> None:
     found = plan(answers)
 
     assert (found.broker_kind, found.name) == (answers.kind, "my-soak")
-    assert found.phases.soak == 15 * 60 * 10**9
+    assert found.phases.warm_up + found.phases.soak == 15 * 60 * 10**9
     assert list(found.sinks) == (["mail"] if answers.mail_to else [])
 
 
@@ -45,7 +45,7 @@ def test_partitions_and_copies_follow_the_number_of_brokers(
     assert (topic.partitions, topic.replication) == (partitions, copies)
 
 
-@pytest.mark.parametrize(("brokers", "segment"), [(1, 33), (3, 11), (9, 4), (200, 1)])
+@pytest.mark.parametrize(("brokers", "segment"), [(1, 15), (3, 5), (9, 2), (200, 1)])
 def test_retention_is_set_and_reached_within_the_run(brokers: int, segment: int) -> None:
     """In whole MiB: some brokers refuse segments below one."""
     settings = plan(KAFKA, brokers).topic.settings
@@ -65,10 +65,12 @@ def test_what_the_brokers_will_hold_is_said(
     with pytest.raises(SoakError):
         init(path, replace(KAFKA, servers="127.0.0.1:1"))
 
+    printed = capsys.readouterr().out
     assert path.exists()
-    assert "is written for 3 brokers, as none answered.\nA run takes 20 minutes and writes" in (
-        capsys.readouterr().out
+    assert (
+        "is written for 3 brokers, as none answered.\nA run takes 15 minutes and writes" in printed
     )
+    assert "writes 2.67 GiB; the brokers hold at most 1.95 GiB of it" in printed
 
 
 @pytest.mark.parametrize(
