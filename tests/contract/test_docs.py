@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from detectors import attribution
+from probes.broker_log import patterns
 from soak.app import first_plan
 from soak.core.clock import SystemClock
 from soak.core.cluster.forecast import (
@@ -18,6 +19,7 @@ from soak.core.cluster.forecast import (
     forecast_plan,
     forecast_warnings,
 )
+from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import Alerts, Plan
 from soak.core.wording import amount
@@ -320,30 +322,27 @@ def listed_metrics() -> set[str]:
     return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
-def test_every_recorded_metric_has_a_row_in_the_reference() -> None:
-    """Also those whose names are put together: a metrics page has a type and a text for each."""
-    assert sorted((recorded_metrics() | SHOWN.keys()) - listed_metrics()) == []
+OF_PAGES = {"soak_daemon_info", "soak_last_record_timestamp_seconds"}
 
 
-def test_every_metric_of_the_reference_is_in_the_code() -> None:
-    """By its whole name, or in two parts: a prefix of the probe and the rest."""
-    named = listed_metrics()
-    code = "".join(
-        path.read_text()
-        for package in ("soak", "probes", "spark")
-        for path in (ROOT / package).rglob("*")
-        if path.suffix in {".py", ".toml"}
-    )
-    parts = set(re.findall(r"[a-z][a-z0-9_]+", code))
+def test_the_reference_has_a_row_of_every_metric_and_no_other() -> None:
+    """Also those whose names are put together, of which a metrics page has a text, and those of logs."""
+    files = sorted(path.stem for path in patterns.FOLDER.glob("*.toml"))
+    of_logs = {one.metric for one in patterns.load(files) if one.metric}
+    known = recorded_metrics() | SHOWN.keys() | of_logs | OF_PAGES
 
-    def is_known(name: str) -> bool:
-        words = name.split("_")
-        cuts = (("_".join(words[:at]), "_".join(words[at:])) for at in range(1, len(words)))
-        return name in parts or any(
-            head in parts and (tail in parts or f"_{tail}" in parts) for head, tail in cuts
-        )
+    assert sorted(known - listed_metrics()) == []
+    assert sorted(listed_metrics() - known) == []
 
-    assert sorted(name for name in named if not is_known(name)) == []
+
+# --- probes
+
+
+def test_every_probe_has_a_section_in_the_reference() -> None:
+    text = (DOCS / "reference" / "probes.md").read_text()
+    headings = " ".join(re.findall(r"^## (.+)$", text, re.MULTILINE))
+
+    assert sorted(set(plugins.names("probes")) - set(headings.split())) == []
 
 
 # --- events
