@@ -231,8 +231,7 @@ class KafkaBroker:
 
         A broker that has not learnt of one yet says nothing about it.
         """
-        common = self._config.common
-        error = rights.topics_error(self._admin(), names, common, self._timeout_seconds)
+        error = rights.topics_error(self._admin(), names, self._config, self._timeout_seconds)
         if error:
             raise BrokerError(error)
 
@@ -320,13 +319,13 @@ class KafkaBroker:
         )
 
     def topic_error(self, topic: Topic) -> str:
-        common = self._config.common
+        admin, config = self._admin(), self._config
         if topic.use_existing:
-            return rights.topics_error(self._admin(), topic.names, common, self._timeout_seconds)
+            return rights.topics_error(admin, topic.names, config, self._timeout_seconds)
         new = NewTopic(
             topic.names[0], topic.partitions, topic.replication, config=dict(topic.settings)
         )
-        return rights.creation_error(self._admin(), new, common, self._timeout_seconds)
+        return rights.creation_error(admin, new, config, self._timeout_seconds)
 
     def cluster_warnings(self) -> list[str]:
         return partition_warnings(self._metadata().topics)

@@ -8,7 +8,7 @@ Limits:   what may be done with a topic is known once it exists.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
@@ -17,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
     NewTopic,
 )
 
+from soak.brokers.kafka.config import KafkaProtocolConfig
 from soak.clients.client_settings import is_secret_reference
 from soak.clients.kafka_log import error_text
 
@@ -33,7 +34,7 @@ _RUN_TOPIC = re.compile(r"soak-(\d{8}T|check$)")  # named after its run: the nex
 
 
 def creation_error(
-    admin: AdminClient, new: NewTopic, common: Mapping[str, str], timeout_seconds: float
+    admin: AdminClient, new: NewTopic, config: KafkaProtocolConfig, timeout_seconds: float
 ) -> str:
     """Return why the cluster would refuse to create a topic, "" where it would not or did not answer."""
     (future,) = admin.create_topics(
@@ -47,13 +48,14 @@ def creation_error(
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return ""
         if is_refused(error):
-            return _text(new.topic, ["Create", *_NEEDED.values()], common, "create")
+            operations = ["Create", *_NEEDED.values(), "Delete"]  # the last for `soak clean`
+            return _text(new.topic, operations, config, "create")
         return f"cannot create topic {new.topic}: {error_text(error)}"
     return ""
 
 
 def topics_error(
-    admin: AdminClient, names: Sequence[str], common: Mapping[str, str], timeout_seconds: float
+    admin: AdminClient, names: Sequence[str], config: KafkaProtocolConfig, timeout_seconds: float
 ) -> str:
     """Return what the user may not do with topics that exist, for the first where that is anything."""
     if not names:
@@ -70,13 +72,13 @@ def topics_error(
             continue
         except KafkaException as error:
             if is_refused(error):
-                return _text(name, _NEEDED.values(), common, "see")
+                return _text(name, _NEEDED.values(), config, "see")
             continue
         if allowed is None:  # before Kafka 2.3
             continue
         missing = [word for operation, word in _NEEDED.items() if operation not in allowed]
         if missing:
-            return _text(name, missing, common, " and ".join(missing).lower())
+            return _text(name, missing, config, " and ".join(missing).lower())
     return ""
 
 
@@ -86,8 +88,8 @@ def is_refused(error: KafkaException) -> bool:
     return isinstance(reason, KafkaError) and reason.code() in _REFUSALS
 
 
-def _text(name: str, operations: Iterable[str], common: Mapping[str, str], verb: str) -> str:
-    user = common.get("sasl.username", "")
+def _text(name: str, operations: Iterable[str], config: KafkaProtocolConfig, verb: str) -> str:
+    user = config.common.get("sasl.username", "")
     known = user if user and not is_secret_reference(user) else ""
     pattern = f"--topic {name}"
     if _RUN_TOPIC.match(name):
@@ -95,5 +97,6 @@ def _text(name: str, operations: Iterable[str], common: Mapping[str, str], verb:
     options = " ".join(f"--operation {operation}" for operation in operations)
     return (
         f"{f'user {known}' if known else 'the user of the plan'} may not {verb} topic {name}; grant it: "
-        f"kafka-acls.sh --add --allow-principal User:{known or '<name>'} {options} {pattern}"
+        f"kafka-acls.sh --bootstrap-server {config.bootstrap_servers} --add "
+        f"--allow-principal User:{known or '<name>'} {options} {pattern}"
     )
