@@ -43,7 +43,7 @@ def steps(page: str) -> Iterator[Step]:
 def pattern(line: str, instead: Sequence[tuple[str, str]] = ()) -> re.Pattern[str]:
     """Return what a line of output looks like; `instead`: texts with the expressions that replace them."""
     parts = [re.escape(part) for part in _VARYING.split(line)]
-    text = ".+?".join(parts).replace(r"\ brokers", r"\ brokers?")
+    text = re.sub(r"\b(broker|gap)s\b", r"\1s?", ".+?".join(parts))
     for shown, expression in instead:
         text = text.replace(re.escape(shown), expression)
     return re.compile(text)

@@ -70,7 +70,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         "bootstrap.servers": given.bootstrap_server,
         **client_settings(given.command_config),
     }
-    for made in AdminClient(settings).create_acls(bindings).values():
+    admin = AdminClient(settings)  # kept until it has answered
+    for made in admin.create_acls(bindings).values():
         made.result(30)
     return 0
 
