@@ -39,7 +39,7 @@ class Latency:
     max_seconds: float = math.nan
 
     def add(self, texts: Sequence[str], overflow: int, max_seconds: float) -> None:
-        """Add histograms in V2 base64, and what is beside them; one that is damaged is left out."""
+        """Add histograms in V2 base64, and the counts that go with them; one that is damaged is left out."""
         add_all(self.histogram, texts)
         self.overflow += overflow
         self.max_seconds = float(np.fmax(self.max_seconds, max_seconds))
