@@ -267,6 +267,7 @@ def _standstill_text(drive: Drive) -> Evidence:
 _STEADY = 0.05  # robust relative deviation of what stays at a limit
 _LIMITED = (drive_facts.WRITTEN, drive_facts.WRITES)
 _LEAST_VALUES = 15
+_FELL = 1.5
 
 
 def _throttled(drive: Drive, facts: Facts) -> Hypothesis | None:
@@ -385,8 +386,9 @@ def _from_to(one: Shift) -> str:
 
 def _work_text(written: Shift) -> Evidence:
     before, after = (f"{wording.amount(v, 'bytes')}/s" for v in (written.before, written.after))
+    course = "fell" if written.after < written.before / _FELL else "did not grow"
     return Evidence(
-        f"The work on the drive did not grow: {before} were written to it before the step, {after} after it.",
+        f"The work on the drive {course}: {before} were written to it before the step, {after} after it.",
         {"before": written.before, "after": written.after},
     )
 

@@ -26,7 +26,7 @@ from soak.core.plan.objectives import parse_objective
 from soak.core.ports import Message
 from soak.core.series import parse_series
 from soak.core.units import SECOND_NS
-from soak.runtime.incident_size import IncidentSize
+from soak.runtime.incident_size import WORST_SECONDS, IncidentSize
 from soak.store.findings.rows import NotificationKind
 
 MAX_LINES = 40
@@ -34,6 +34,7 @@ MAX_EVIDENCE = 4
 MAX_AGAINST = 2
 MAX_CAUSES = 2
 MAX_SERIES = 4
+_SCORES_APART = 0.05  # of two causes, where the second is hardly less probable
 _UNKNOWN = "unknown"
 _MAX_SUBJECT_LENGTH = 140  # three lines of a phone; the message has the rest
 _MIN_WHAT_LENGTH = 60  # of these, however long the plan's name is
@@ -167,6 +168,9 @@ def _subject(context: MessageContext) -> str:
     finding = context.finding
     cause = wording.cause_text(finding.cause)
     where = f" on {finding.suspect}" if 0 < len(finding.suspect) <= _MAX_SUSPECT_LENGTH else ""
+    second = _as_probable(finding)
+    if second:
+        cause, where = f"{cause} or {second}", ""
     name = "" if finding.cause == _UNKNOWN else f"{cause}{where}: "
     what = _what_briefly(finding).replace(" latency", "", 1)
     if context.is_withdrawn:
@@ -183,6 +187,14 @@ def _subject(context: MessageContext) -> str:
     room = _MAX_SUBJECT_LENGTH - len(f"[soakd]  - {context.plan}")
     what = textwrap.shorten(what, max(room, _MIN_WHAT_LENGTH), placeholder=" ...")
     return f"[soakd] {what} - {context.plan}"
+
+
+def _as_probable(finding: Finding) -> str:
+    """Return the second cause in words where it explains the finding about as well as the first."""
+    if len(finding.causes) < 2 or finding.cause == _UNKNOWN:  # noqa: PLR2004
+        return ""
+    first, second = finding.causes[:2]
+    return wording.cause_text(second.cause) if second.score >= first.score - _SCORES_APART else ""
 
 
 def _recovery(context: MessageContext) -> str:
@@ -281,9 +293,8 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
         facts.append(("budget", left))
     source = wording.shortened(parse_series(finding.series).source, _MAX_SOURCE_LENGTH)
     if finding.suspect:
-        facts.append(("suspect", finding.suspect))
-    if finding.kind != "objective":
-        source = f"{source}, confidence {finding.confidence:.2%}"
+        is_own = finding.run.lower() in finding.suspect.lower()
+        facts.append(("suspect", f"{finding.suspect}{', made for this run' * is_own}"))
     facts.append(("source", source))
     if context.other_findings:
         facts.append(("also open", _other_findings(context)))
@@ -296,14 +307,14 @@ def _size(context: MessageContext) -> Numbers:
         return Numbers((), ())
     rows = [
         (
-            name,
+            f"{size.latency.replace('_', '-')} {name}".strip(),
             *(wording.amount(one, "seconds") for one in (level.before, level.worst, level.after)),
         )
         for name, level in size.levels.items()
     ]
     if not context.is_resolved:
         rows = [row[:-1] for row in rows]
-    columns = ("before", "worst", "now") if context.is_resolved else ("before", "worst")
+    columns = ("before", f"worst {WORST_SECONDS} s", "now")[: 3 if context.is_resolved else 2]
     return Numbers(columns, rows, size.messages_text())
 
 
@@ -356,12 +367,17 @@ def _other_causes(finding: Finding, max_causes: int) -> Points:
         for item in others[:max_causes]
     ]
     left_out = len(others) - max_causes
-    return Points("other possible causes", points, left_out=left_out, max_lines=2)
+    return Points("other possible causes", points, left_out=left_out, max_lines=3)
 
 
 def _changed_series(context: MessageContext) -> Pairs:
     finding = context.finding
-    series = [name for name in finding.changes if name != finding.series]
+    own = parse_series(finding.series)
+    series = [
+        name
+        for name in finding.changes
+        if (parse_series(name).source, parse_series(name).metric) != (own.source, own.metric)
+    ]
     rows = [_changed_series_row(context, name) for name in series[:MAX_SERIES]]
     return Pairs("also changed", rows, len(series) - len(rows))
 

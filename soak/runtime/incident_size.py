@@ -29,6 +29,7 @@ LATE_SECONDS = 10
 _QUANTILES: Mapping[str, str] = {"0.5": "p50", "0.99": "p99", "0.999": "p99.9", "max": "max"}
 _LATENCY, _ABOVE = "_latency_seconds", "_latency_above_messages"
 _NOT_COUNTED_BY = ("quantile", "leader")
+_MEASURED = {"publish": "acked_messages", "end_to_end": "received_messages"}
 _OF_OUTAGE = {
     wording.ACKNOWLEDGEMENTS_STOPPED: f"publish{_LATENCY}",
     wording.ACKNOWLEDGEMENTS_SHORT: f"publish{_LATENCY}",
@@ -55,6 +56,8 @@ class IncidentSize:
     limit: float  # seconds; a message above it was slow
     slow_messages: int | None  # of all sources that measure this latency; None: not counted
     seconds: int  # that the incident lasted, so far where it is open
+    latency: str = ""  # `publish` or `end_to_end`
+    messages: int | None = None  # whose latency was measured meanwhile; None: not counted
 
     def lines(self) -> list[str]:
         """Return a line for each latency, and one for the messages."""
@@ -68,12 +71,14 @@ class IncidentSize:
         return [*found, *filter(None, [self.messages_text()])]
 
     def messages_text(self) -> str:
-        """Return how many messages were slow: `1,200 messages above 10 ms in 3 min`; "" if not counted."""
+        """Return how many were slow: `1,200 of 9,000 messages took longer than 10 ms in 3 min`, or ""."""
         if self.slow_messages is None:
             return ""
         slow = wording.counted(self.slow_messages, "message")
+        if self.messages is not None and self.messages >= self.slow_messages:
+            slow = f"{self.slow_messages:,} of {wording.counted(self.messages, 'message')}"
         limit, lasted = wording.amount(self.limit, "seconds"), wording.span(self.seconds)
-        return f"{slow} above {limit} in {lasted}"
+        return f"{slow} took longer than {limit} in {lasted}"
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -109,6 +114,7 @@ def incident_size(
     name, last_k, limit = sought
     rows: dict[str, list[tuple[NDArray[np.int64], Floats]]] = {one: [] for one in _QUANTILES}
     slow: list[int] = []
+    messages: list[int] = []
     alike = [one for one in sources(history.journal) if _kind_of(one) == _kind_of(name.source)]
     for first, last in _spans(
         max(0, finding.onset_k - AROUND_SECONDS), last_k + AROUND_SECONDS, MAX_WINDOW_SECONDS
@@ -117,6 +123,7 @@ def incident_size(
             first, last, with_counts=True, of=alike
         ).sources.items():
             slow += _slow(seconds, name, limit, finding.onset_k, last_k)
+            messages += _messages(seconds, name, finding.onset_k, last_k)
             if source == name.source:
                 for quantile, found in rows.items():
                     at = _place(seconds.columns, name, quantile)
@@ -143,7 +150,14 @@ def incident_size(
         levels[own] = replace(levels[own], worst=finding.after)
     end_k = end_k if finding.resolved_k is None else min(finding.resolved_k, end_k)
     slow_messages = sum(slow) if slow else None
-    return IncidentSize(levels, limit, slow_messages, max(0, end_k - finding.onset_k))
+    return IncidentSize(
+        levels,
+        limit,
+        slow_messages,
+        max(0, end_k - finding.onset_k),
+        name.metric.removesuffix(_LATENCY),
+        sum(messages) if messages else None,
+    )
 
 
 def _sought(
@@ -205,6 +219,14 @@ def _slow(
         for i, column in enumerate(seconds.columns)
         if column.metric == metric and dict(column.labels) == wanted
     ]
+    within = (seconds.k >= first_k) & (seconds.k < last_k)
+    return [int(np.nansum(seconds.values[within][:, at]))] if at else []
+
+
+def _messages(seconds: SourceSeconds, name: SeriesId, first_k: int, last_k: int) -> list[int]:
+    """Return the number of messages of a source whose latency this is; empty where it counts none."""
+    counted = _MEASURED.get(name.metric.removesuffix(_LATENCY))
+    at = [i for i, one in enumerate(seconds.columns) if one.metric == counted and not one.labels]
     within = (seconds.k >= first_k) & (seconds.k < last_k)
     return [int(np.nansum(seconds.values[within][:, at]))] if at else []
 

@@ -143,8 +143,7 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
     state = wording.state_word(found.state).capitalize()
     text = (
         f"Since {page.moment(found.onset_k)}; with 95 % confidence between {page.moment(low)} and "
-        f"{page.moment(high)}. {state}; confidence {found.confidence:.2%} that it "
-        f"changed. Seen {_SEEN[one.found]}.{gone}"
+        f"{page.moment(high)}. {state}. Seen {_SEEN[one.found]}.{gone}"
     )
     mark = tag("b", rank, class_="mark" if found.is_about_cluster else "mark other")
     name = f"title-{rank}"

@@ -70,7 +70,7 @@ CONTEXT = MessageContext(FINDING, "opened", "demo", REPORT, START_WALL_NS, (CHAN
 CONFIRMED = """\
 what      p99 end-to-end latency 4.1 ms -> 61 ms (x15)
 since     2026-09-21 14:15:12Z (between 14:15:11Z and 14:15:13Z)
-source    consume.0@host, confidence 99.90%
+source    consume.0@host
 
   ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█████████████████████████
   14:13:32Z                                14:16:51Z  4 ms to 60 ms
@@ -89,6 +89,37 @@ also changed
 report    on h1: soak report /runs/r1
 finding   run1-118
 """
+
+
+def test_a_subject_names_both_causes_where_one_is_as_probable_as_the_other() -> None:
+    first, second, *_ = CAUSES
+    causes = (dataclasses.replace(first, suspect="b1"), dataclasses.replace(second, score=0.9))
+    finding = dataclasses.replace(FINDING, causes=causes)
+
+    message = compose(dataclasses.replace(CONTEXT, finding=finding), None, 7)
+
+    assert message.subject.startswith("[soakd] retention cliff or slow fsync: p99 end-to-end")
+
+
+def test_other_quantiles_of_what_changed_are_in_the_table_and_not_listed_again() -> None:
+    median = P99.replace("0.99", "0.5")
+    finding = dataclasses.replace(FINDING, changes=(P99, median, PUBLISH))
+
+    message = compose(dataclasses.replace(CONTEXT, finding=finding), None, 7)
+
+    assert message.text == CONFIRMED
+
+
+def test_a_topic_that_was_made_for_the_run_is_said_to_be() -> None:
+    def text(suspect: str) -> str:
+        causes = (dataclasses.replace(CAUSES[0], suspect=suspect),)
+        finding = dataclasses.replace(FINDING, causes=causes)
+        return compose(dataclasses.replace(CONTEXT, finding=finding), None, 7).text
+
+    own, other = text("topic soak-run1"), text("topic orders")
+
+    assert "suspect   topic soak-run1, made for this run\n" in own
+    assert "suspect   topic orders\n" in other
 
 
 def test_an_opened_finding_reads_like_this() -> None:
@@ -201,12 +232,18 @@ def test_hostile_names_and_log_lines_are_no_markup() -> None:
 
 
 def test_the_page_has_what_the_text_has_and_the_chart_instead_of_the_sparkline() -> None:
-    size = IncidentSize({"p99": Level(0.0041, 0.074, np.nan)}, 0.0075, 1200, 68)
+    levels = {"p99": Level(0.0041, 0.074, np.nan)}
+    size = IncidentSize(levels, 0.0075, 1200, 68, "end_to_end", 1300)
     context = dataclasses.replace(CONTEXT, size=size)
 
     plain, drawn = compose(context, None, 7), compose(context, b"png", 7)
 
-    for part in ("4.1 ms", "74 ms", "1,200 messages above 7.5 ms in 1 min 8 s"):
+    for part in (
+        "4.1 ms",
+        "74 ms",
+        "end-to-end p99",
+        "1,200 of 1,300 messages took longer than 7.5 ms",
+    ):
         assert part in plain.text
         assert part in plain.html
     assert "▁▁▁█" in plain.html.replace("\n", "")
