@@ -135,9 +135,9 @@ def _part_text(trip: Shift, facts: Facts) -> Evidence:
 
 def _resent(again: background.Resent, facts: Facts) -> Hypothesis:
     text = (
-        f"In {again.seconds} of {again.of} seconds an answer of "
-        f"{again.suspect or 'one broker or another'} came {wording.amount(again.delay, 'seconds')} later "
-        "than others to the same question, as late as when a packet is lost and sent again; before, in "
+        f"In {again.seconds} of {again.of} seconds one of several connections to "
+        f"{again.suspect or 'one broker or another'} was answered {wording.amount(again.delay, 'seconds')} "
+        "later than the others, as when a lost packet is sent again; before, in "
         f"{again.seconds_before} of {again.of_before}."
     )
     numbers = {

@@ -55,7 +55,7 @@ def test_deletions_in_every_second_from_the_onset_on_are_named(first: int) -> No
     assert explanation.cause == "retention_cliff"
     assert explanation.score > 0.8
     assert "The first deletion of old segments in this run came" in texts[0]
-    assert "there is only the time of the onset" in texts[1]
+    assert "only the time of the onset speaks for it" in texts[1]
 
 
 def test_deletions_in_some_seconds_are_named_with_what_they_explain() -> None:
