@@ -121,7 +121,7 @@ def power(
         tables.append(table)
     whole, units = np.hstack(tables), _units(tables, many)
     delays = np.full(len(units), np.inf)
-    for limit in sorted(set(within_rows)):  # each series is judged by itself: those told are done
+    for limit in sorted(set(within_rows)):  # each series is judged by itself; the reported are done
         open_ = np.flatnonzero(np.isinf(delays))
         some = whole[: _LEAD_ROWS + limit, open_]
         for row, column, change in _said(config, some, [units[i] for i in open_]):

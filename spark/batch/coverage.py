@@ -47,7 +47,7 @@ def runs(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[int, int]]:
 # --- Whether messages came once and in order, where the client's settings promise that.
 
 
-def order_doubts(timeline: Timeline) -> Iterator[Gap]:
+def order_blockers(timeline: Timeline) -> Iterator[Gap]:
     """Name what an idempotent producer rules out; without one, a message sent again may come twice."""
     doubled, late = timeline.audit["duplicated"] or 0, timeline.audit["reordered"] or 0
     if (doubled or late) and is_order_guaranteed(timeline.plan):
@@ -70,7 +70,7 @@ Ints = NDArray[np.int64]
 _NOTHING: tuple[Ints, NDArray[np.float64]] = (np.empty(0, np.int64), np.empty(0))
 
 
-def load_doubts(timeline: Timeline) -> Iterator[Gap]:
+def load_blockers(timeline: Timeline) -> Iterator[Gap]:
     """Name what did not come through in the soak; seconds in which we ourselves were late do not count."""
     yield from _standstills(timeline)
     yield from _not_carried(timeline)
@@ -194,12 +194,12 @@ class Coverage:
     gaps: tuple[Gap, ...]
     invalid_seconds: int  # of the soak, in any load source
     invalid_ratio: float
-    doubts: tuple[Gap, ...]  # those of the gaps of which each alone forbids to call a run clean
+    blockers: tuple[Gap, ...]  # gaps that each alone forbid to call a run clean
 
     @property
     def is_enough(self) -> bool:
         is_there = self.ratio >= LEAST_COVERAGE and self.invalid_ratio <= MOST_UNTRUSTED
-        return is_there and not self.doubts
+        return is_there and not self.blockers
 
 
 def coverage(timeline: Timeline, unread: Sequence[Gap] = ()) -> Coverage:
@@ -211,8 +211,8 @@ def coverage(timeline: Timeline, unread: Sequence[Gap] = ()) -> Coverage:
     if 0 <= due_k - timeline.recorded_k <= LATE_SECONDS:
         due_k = timeline.end_k
     expected = np.arange(due_k)
-    doubts = (*unread, *_doubts(timeline), *load_doubts(timeline), *order_doubts(timeline))
-    gaps: list[Gap] = list(doubts)
+    blockers = (*unread, *_blockers(timeline), *load_blockers(timeline), *order_blockers(timeline))
+    gaps: list[Gap] = list(blockers)
     recorded = wanted = 0
     found = [name for name in timeline.seconds if name.startswith(MEASURING)]
     for source in found:
@@ -241,7 +241,7 @@ def coverage(timeline: Timeline, unread: Sequence[Gap] = ()) -> Coverage:
         gaps=tuple(gaps),
         invalid_seconds=len(invalid),
         invalid_ratio=len(invalid) / len(soak) if soak else 0.0,
-        doubts=doubts,
+        blockers=blockers,
     )
 
 
@@ -262,7 +262,7 @@ def judged_seconds(timeline: Timeline) -> int:
     return min(counted)
 
 
-def _doubts(timeline: Timeline) -> Iterator[Gap]:
+def _blockers(timeline: Timeline) -> Iterator[Gap]:
     k = timeline.recorded_k
     if timeline.phases.end_k is None and not timeline.is_running:
         yield Gap("run", k, k, "was killed: it has no recorded end")

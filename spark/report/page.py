@@ -186,16 +186,16 @@ def table(
 
 
 def headline(page: Page) -> str:
-    """Return the verdict and what it rests on: losses, the first finding that counts, or every doubt."""
+    """Return the verdict and what it rests on: losses, the first finding that counts, or every blocker."""
     so_far = "So far: " if page.timeline.is_running else ""
     if page.verdict == "regressed":
         return plain(page, f"{so_far}Regressed: {'; '.join(_regression(page))}.")
     if page.verdict == "inconclusive":
-        return plain(page, f"{so_far}Inconclusive: {'; '.join(dict.fromkeys(_doubts(page)))}.")
+        return plain(page, f"{so_far}Inconclusive: {'; '.join(dict.fromkeys(_blockers(page)))}.")
     return f"{so_far}Clean: the cluster kept its latency."
 
 
-def _doubts(page: Page) -> Iterator[str]:
+def _blockers(page: Page) -> Iterator[str]:
     covered = page.covered
     if covered.ratio < LEAST_COVERAGE:
         yield f"{wording.share_down(covered.ratio, 2)} of the expected records are there, 97 % are needed"
@@ -203,7 +203,7 @@ def _doubts(page: Page) -> Iterator[str]:
         share = wording.share_up(covered.invalid_ratio, 1)
         yield f"the load generator was the bottleneck in {share} of the soak's seconds, 10 % are allowed"
     # what came and went is reported once; the coverage has each of its times
-    yield from (f"{gap.source}: {gap.why}" for gap in covered.doubts)
+    yield from (f"{gap.source}: {gap.why}" for gap in covered.blockers)
 
 
 def _regression(page: Page) -> Iterator[str]:

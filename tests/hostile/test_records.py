@@ -96,7 +96,7 @@ def judged(folder: RunFolder) -> tuple[object, ...]:
     timeline = assemble(folder, digest_rows)
     found = coverage(timeline)
     audit = audit_run(folder, read_run(folder), read_plan(folder)).verdict()
-    return dict(timeline.audit), dict(audit), found.seconds, found.ratio, found.doubts
+    return dict(timeline.audit), dict(audit), found.seconds, found.ratio, found.blockers
 
 
 def changes(folder: RunFolder) -> int:

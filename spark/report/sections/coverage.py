@@ -74,14 +74,14 @@ def _coverage(page: Page) -> Markup:
     reasons = Counter(
         (source, why) for source, found in page.timeline.invalid.items() for why in found.values()
     )
-    doubts = [(source, why, f"{count} s") for (source, why), count in reasons.most_common()]
+    invalid = [(source, why, f"{count} s") for (source, why), count in reasons.most_common()]
     parts = [tag("p", text)]
     if rows:
         parts.append(table(("source", "from", "missing", "why"), rows))
     if len(covered.gaps) > MOST_ROWS:
         parts.append(tag("p", f"{len(covered.gaps) - MOST_ROWS} more are in summary.json."))
-    if doubts:
-        parts.append(table(("source", "invalid because of", "seconds"), doubts, numeric=2))
+    if invalid:
+        parts.append(table(("source", "invalid because of", "seconds"), invalid, numeric=2))
     return joined(parts)
 
 

@@ -21,8 +21,8 @@ SOAK = range(20, 235)
 RECEIVED = f"{CONSUMER}|received_messages"
 
 
-def doubts(found: Timeline) -> list[str]:
-    return [f"{gap.source} {gap.why}" for gap in coverage(found).doubts]
+def blockers(found: Timeline) -> list[str]:
+    return [f"{gap.source} {gap.why}" for gap in coverage(found).blockers]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_a_cluster_that_takes_less_than_the_load_is_not_clean(
         "cluster did not carry the load: of 86,000 messages due in the soak "
         f"{missed * 215:,} were skipped and 0 failed"
     )
-    assert doubts(found) == ([doubt] if code else [])
+    assert blockers(found) == ([doubt] if code else [])
     assert [(one["kind"], one["found"]) for one in body["findings"]] == (
         [("outage", "offline")] if code else []
     )
@@ -56,7 +56,7 @@ def test_a_cluster_that_takes_less_than_the_load_is_not_clean(
 def test_what_was_given_up_was_not_carried_either(quiet: Timeline) -> None:
     short = np.array([[100, 500, 1], [101, 0, 360]])
 
-    (told,) = doubts(replace(quiet, short={PRODUCER: short}))
+    (told,) = blockers(replace(quiet, short={PRODUCER: short}))
 
     assert told.endswith("of 86,000 messages due in the soak 500 were skipped and 361 failed")
 
@@ -64,7 +64,7 @@ def test_what_was_given_up_was_not_carried_either(quiet: Timeline) -> None:
 @pytest.mark.parametrize("k", [19, 235])
 def test_a_load_that_was_not_carried_outside_the_soak_is_no_doubt(k: int, quiet: Timeline) -> None:
     """A ramp tries rates that are too high, and a catch-up may be one."""
-    assert doubts(replace(quiet, short={PRODUCER: np.array([[k, 9000, 0]])})) == []
+    assert blockers(replace(quiet, short={PRODUCER: np.array([[k, 9000, 0]])})) == []
 
 
 def test_what_was_missed_while_this_client_was_late_is_not_the_clusters(quiet: Timeline) -> None:
@@ -74,7 +74,7 @@ def test_what_was_missed_while_this_client_was_late_is_not_the_clusters(quiet: T
         invalid={PRODUCER: {100: "schedule_lag"}},
     )
 
-    assert doubts(late) == []
+    assert blockers(late) == []
 
 
 @pytest.mark.long
@@ -85,7 +85,7 @@ def test_a_subscription_that_may_not_read_is_not_clean(tmp_path: Path) -> None:
     assert report.write(found, [], None) == 3
     body = summary(found.folder)
     assert body["headline"].startswith("Regressed: nothing was received for ")
-    assert doubts(found) == [
+    assert blockers(found) == [
         "cluster delivered to subscription 0 none of the messages that it acknowledged"
     ]
     assert (body["audit"]["received"], body["audit"]["lost"]) == (0, 0)
@@ -97,7 +97,7 @@ def test_ten_seconds_in_which_nothing_came_are_a_doubt(
 ) -> None:
     silent = {PRODUCER: quiet.silent[PRODUCER], CONSUMER: np.arange(100, 100 + seconds)}
 
-    assert len(doubts(replace(quiet, silent=silent))) == count
+    assert len(blockers(replace(quiet, silent=silent))) == count
 
 
 def starved(quiet: Timeline, **changes: object) -> Timeline:
@@ -115,13 +115,13 @@ def test_a_planned_pause_of_the_readers_is_no_doubt(quiet: Timeline) -> None:
         decision_line("end", 240),
     ]
 
-    assert doubts(starved(quiet, phases=parse_phases("".join(lines)))) == []
+    assert blockers(starved(quiet, phases=parse_phases("".join(lines)))) == []
 
 
 def test_a_reader_that_was_itself_the_bottleneck_is_no_doubt(quiet: Timeline) -> None:
     paused = {CONSUMER: dict.fromkeys(range(100, 120), "consumer_pause")}
 
-    assert doubts(starved(quiet, invalid=paused)) == []
+    assert blockers(starved(quiet, invalid=paused)) == []
 
 
 def test_where_hardly_anything_is_sent_nothing_need_come_for_long(quiet: Timeline) -> None:
@@ -129,7 +129,7 @@ def test_where_hardly_anything_is_sent_nothing_need_come_for_long(quiet: Timelin
     often = set(range(100, 120, 7))
     rarely = np.array([k for k in range(100, 120) if k not in often])
 
-    assert doubts(starved(quiet, silent={PRODUCER: rarely, CONSUMER: np.arange(100, 120)})) == []
+    assert blockers(starved(quiet, silent={PRODUCER: rarely, CONSUMER: np.arange(100, 120)})) == []
 
 
 def test_a_subscription_is_starved_when_all_its_readers_are(quiet: Timeline) -> None:
@@ -144,11 +144,11 @@ def test_a_subscription_is_starved_when_all_its_readers_are(quiet: Timeline) -> 
         series={**quiet.series, f"{other}|received_messages": quiet.series[RECEIVED]},
     )
 
-    assert doubts(alone) == []
-    assert doubts(both) == [
+    assert blockers(alone) == []
+    assert blockers(both) == [
         "cluster delivered to subscription 0 none of the messages that it acknowledged"
     ]
-    assert doubts(replace(both, silent={**quiet.silent, other: np.arange(0, 240)})) == []
+    assert blockers(replace(both, silent={**quiet.silent, other: np.arange(0, 240)})) == []
 
 
 def receiving(quiet: Timeline, share: float, **counts: int) -> Timeline:
@@ -162,21 +162,21 @@ def receiving(quiet: Timeline, share: float, **counts: int) -> Timeline:
 
 def test_a_subscription_that_got_a_part_is_not_clean(quiet: Timeline) -> None:
     """It may read three of four topics: what does come has the best of latencies."""
-    assert doubts(receiving(quiet, 0.75)) == [
+    assert blockers(receiving(quiet, 0.75)) == [
         "cluster delivered to subscription 0 64,500 of 86,000 messages acknowledged in the soak"
     ]
-    assert doubts(receiving(quiet, 0.9)) == []
+    assert blockers(receiving(quiet, 0.9)) == []
 
 
 def test_what_retention_took_before_it_was_read_is_told_as_that(quiet: Timeline) -> None:
-    assert doubts(receiving(quiet, 0.75, expired=21_500)) == []
+    assert blockers(receiving(quiet, 0.75, expired=21_500)) == []
 
 
 def test_what_came_while_a_reader_recorded_nothing_is_not_known(quiet: Timeline) -> None:
     """It was killed, and a line of what it read then is damaged; the gap says so."""
     seconds = {**quiet.seconds, CONSUMER: np.arange(60, 240)}
 
-    assert doubts(replace(receiving(quiet, 0.75), seconds=seconds)) == []
+    assert blockers(replace(receiving(quiet, 0.75), seconds=seconds)) == []
 
 
 def test_a_digest_names_the_seconds_in_which_the_load_did_not_come_through() -> None:

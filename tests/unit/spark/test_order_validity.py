@@ -35,7 +35,7 @@ def test_only_an_idempotent_producer_rules_doubles_out(
         audit={**found.audit, "duplicated": 1009, "reordered": 3},
     )
 
-    doubts = [f"{gap.source} {gap.why}" for gap in coverage(found).doubts]
+    blockers = [f"{gap.source} {gap.why}" for gap in coverage(found).blockers]
 
     told = ["cluster duplicated 1,009 and reordered 3 messages of idempotent producers"]
-    assert doubts == told * is_promised
+    assert blockers == told * is_promised

@@ -109,11 +109,11 @@ def test_a_cluster_that_acknowledges_nothing_is_not_clean(
     standing = replace(found, standing={PRODUCER: np.arange(100, 100 + seconds)})
     ours = replace(standing, invalid={PRODUCER: dict.fromkeys(range(100, 110), "schedule_lag")})
 
-    assert [(gap.source, gap.from_k, gap.to_k) for gap in coverage(standing).doubts] == [
+    assert [(gap.source, gap.from_k, gap.to_k) for gap in coverage(standing).blockers] == [
         ("cluster", 100, 110)
     ] * (code > 0)
     assert report.write(standing, [], None) == code
-    assert coverage(ours).doubts == ()
+    assert coverage(ours).blockers == ()
 
 
 def unacknowledged(raw: bytes, seconds: list[int]) -> bytes:
@@ -184,7 +184,7 @@ def test_a_run_without_enough_soak_is_inconclusive(tmp_path: Path) -> None:
 
     assert judged_seconds(found) == 205
     assert report.write(found, [], None) == 4
-    assert [gap.why for gap in coverage(found).doubts] == [
+    assert [gap.why for gap in coverage(found).blockers] == [
         "205 s of soak could be judged, at least 210 s are needed"
     ]
     folder.phases.write_text(decision_line("warm-up", 0) + decision_line("end", 240))
