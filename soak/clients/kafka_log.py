@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException
@@ -29,6 +30,19 @@ def error_text(error: BaseException) -> str:
     """Return the text of a client's error, without its codes."""
     inner = error.args[0] if error.args else error
     return inner.str() if isinstance(inner, KafkaError) else str(inner) or type(error).__name__
+
+
+# The binding decodes the name of a header without a look at the result, and Python looks at that of a method
+# only where nothing calls it directly: called as `message.headers()` it ends the process.
+_headers: Callable[[Any], list[tuple[str, bytes | None]] | None] = methodcaller("headers")
+
+
+def headers_of_message(message: Any) -> list[tuple[str, bytes | None]]:  # noqa: ANN401  # the client ships no types
+    """Return the headers of a message; none of them where the name of one is no text."""
+    try:
+        return _headers(message) or []
+    except (SystemError, UnicodeDecodeError):
+        return []
 
 
 def without_details(text: str) -> str:

@@ -30,6 +30,8 @@ DTYPE = np.dtype(
     ]
 )
 SIZE = DTYPE.itemsize
+MAX_SEQUENCE = 2**53
+"""No producer counts so far; a message that says so is somebody else's, and would not fit a record."""
 STAMPED = ("sequence", "intended_mono_ns", "delay_ns", "sent_wall_ns")
 """The fields that differ from message to message, 8 bytes each; they come last."""
 
@@ -70,6 +72,7 @@ def parse(heads: Heads, run: int | None = None) -> tuple[NDArray[np.void], NDArr
         else np.frombuffer(b"".join(head[:SIZE].ljust(SIZE, b"\0") for head in heads), dtype=DTYPE)
     )
     is_ours = (block["magic"] == MAGIC) & (block["version"] == VERSION)
+    is_ours &= block["sequence"] < MAX_SEQUENCE
     if run is not None:
         is_ours &= block["run"] == run
     return block, is_ours

@@ -115,6 +115,7 @@ _NOT_A_LINE = (
     IndexError,
     AttributeError,
     OverflowError,
+    RecursionError,  # the reader goes deeper than what writes a list, as into the message of an error
 )
 """The errors that foreign JSON with a valid checksum raises in this parser."""
 _STREAM = re.compile(r"(\d{1,10})\.(\d{1,10})\.(\d{1,7})", re.ASCII)
@@ -215,6 +216,7 @@ def _parse_record(raw: dict[str, object]) -> Record:
     found = raw["v"]
     if not isinstance(found, list):
         raise DamagedLineError("values are not a list")
+    _bounded("values", found, MAX_COLUMNS)
     # a product with a float, which no text has, and JSON has no infinity
     values = tuple([math.nan if value is None else value * 1.0 for value in found])
     events = raw.get("e", ())

@@ -9,6 +9,8 @@ import json
 from typing import Any
 
 _MAX_DIGITS = 20  # of 2**64, with a sign
+_MARGIN = 50
+"""So much deeper than the reader a caller may be that shows what was read, which nests as deeply."""
 
 
 def loads(text: str | bytes) -> Any:  # noqa: ANN401  # whatever the text holds
@@ -19,9 +21,13 @@ def loads(text: str | bytes) -> Any:  # noqa: ANN401  # whatever the text holds
             larger than any count or time.
     """
     try:
-        return json.loads(text, parse_int=_whole)
+        return _read(text, _MARGIN)
     except RecursionError as error:
         raise ValueError("JSON is nested too deeply") from error
+
+
+def _read(text: str | bytes, margin: int) -> Any:  # noqa: ANN401  # as above
+    return _read(text, margin - 1) if margin else json.loads(text, parse_int=_whole)
 
 
 def _whole(digits: str) -> int:

@@ -15,6 +15,7 @@ from soak.core.journal_format import (
     End,
     checked_places,
     decode,
+    encode,
     wrong_count,
 )
 from soak.core.model import Column, Record
@@ -42,6 +43,8 @@ WRITER_DESCRIPTORS = 4  # its file, its lock, and what is being flushed
 OTHER_DESCRIPTORS = 100  # of this process: clients, logs, the metrics page
 IDLE_NS = 60 * SECOND_NS  # then the files of a source are closed
 _SAME_HOST_NAME = "two hosts have the same name"
+_NOT_SIGNED = "its signature does not hold"
+_TOO_MUCH = f"more than {MAX_HOUR_BYTES >> 20} MiB in an hour"
 
 
 @dataclass(slots=True)
@@ -53,10 +56,10 @@ class _Source:
     since_k: int = 0  # the first interval from that sender
     columns: dict[str, Columns] = field(default_factory=dict)  # by id, the newest last
     places: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of counts, by id of columns
-    hour: int = -1  # of the run, of the newest record
-    hour_bytes: int = 0  # of the lines that were written in it
+    bytes_of_hour: dict[int, int] = field(default_factory=dict)  # of the run, of written lines
     writer: JournalWriter | None = None
     written_id: str = ""  # of the newest columns line that the writer has
+    named: set[str] = field(default_factory=set)  # ids that a reader of the newest record on finds
     written_ns: int = 0
     ended_epoch: int = -1
 
@@ -144,12 +147,13 @@ class Ingest:
         ]
 
     def _process(self, line: ShippedLine) -> None:
+        reason = line.refusal or (_NOT_SIGNED if line.is_signed is False else "")
+        if reason:
+            self._refuse(line, reason)
+            return
         if line.source.endswith(f"@{self._host}"):  # the journal of this host has it already
             if line.sender not in ("", self._own_sender_id()):
                 self._refuse(line, _SAME_HOST_NAME)
-            return
-        if line.is_signed is False:
-            self._refuse(line, "its signature does not hold")
             return
         source = self._sources.get(line.source)
         if source is None and (reason := self._reason_to_refuse_source(line.source)):
@@ -161,7 +165,6 @@ class Ingest:
             self._refuse(line, str(error))
             return
         source = source or self._restored(line.source)
-        source.hour_bytes += len(line.raw)
         self.unsigned += line.is_signed is None
         if isinstance(found, Columns):
             self._process_columns(line, source, found)
@@ -182,9 +185,11 @@ class Ingest:
 
     def _process_columns(self, line: ShippedLine, source: _Source, columns: Columns) -> None:
         """Write columns at once, not with their first record: the offset on the topic moves past them."""
-        if columns.id == next(reversed(source.columns), ""):  # the sender repeats them
-            return
-        self._write_columns(line.source, source, columns)
+        if columns.id not in source.named:  # else the sender repeats them
+            if not _has_room(source, len(line.raw), max(0, source.last[1])):
+                self._refuse(line, _TOO_MUCH)
+                return
+            self._write_columns(line.source, source, columns)
         source.columns.pop(columns.id, None)
         source.columns[columns.id] = columns
         if len(source.columns) > MAX_COLUMNS_LINES:
@@ -200,7 +205,7 @@ class Ingest:
             else:
                 self.repeated += 1
             return
-        reason = self._reason_to_refuse(source, record, is_other_sender=is_other_sender)
+        reason = self._reason_to_refuse(line, source, record, is_other_sender=is_other_sender)
         if reason:
             self._refuse(line, reason)
             return
@@ -211,20 +216,19 @@ class Ingest:
         if source.writer is None or record.columns_id != source.written_id:
             self._write_columns(line.source, source, source.columns[record.columns_id])
         self._writer(line.source, source).copy(record)
+        source.named = {record.columns_id}
         source.last = (record.epoch, record.k)
         if line.sender and line.sender != source.sender:
             source.sender, source.since_k = line.sender, record.k
         self.records += 1
 
-    def _reason_to_refuse(self, source: _Source, record: Record, *, is_other_sender: bool) -> str:
+    def _reason_to_refuse(
+        self, line: ShippedLine, source: _Source, record: Record, *, is_other_sender: bool
+    ) -> str:
         """Return why a new record cannot be written; "" if it can."""
-        if record.k // 3600 != source.hour:
-            source.hour, source.hour_bytes = record.k // 3600, 0
         columns = source.columns.get(record.columns_id)
         if columns is None or len(columns.columns) != len(record.values):
             return f"no columns line {record.columns_id:.40}"
-        if source.hour_bytes > MAX_HOUR_BYTES:
-            return f"more than {MAX_HOUR_BYTES >> 20} MiB in an hour"
         # a folder that was made anew begins with the interval after the present one
         first_epoch = max(source.last[0], record.k + 1)
         if source.last[0] >= 0 and record.epoch > first_epoch + MAX_EPOCHS_AHEAD:
@@ -237,7 +241,12 @@ class Ingest:
             return f"its interval {record.k} is not within the run so far: check the clocks of both hosts"
         if record.columns_id not in source.places:
             source.places = {id_: checked_places(of.columns) for id_, of in source.columns.items()}
-        return wrong_count(record, source.places[record.columns_id]) or _wrong_histogram(record)
+        reason = wrong_count(record, source.places[record.columns_id]) or _wrong_histogram(record)
+        if reason:
+            return reason
+        is_named = source.writer is not None and record.columns_id == source.written_id
+        size = len(line.raw) + (0 if is_named else len(encode(columns)))
+        return "" if _has_room(source, size, record.k) else _TOO_MUCH
 
     def _process_end(self, name: str, source: _Source, epoch: int) -> None:
         if epoch > source.ended_epoch and epoch == source.last[0]:
@@ -247,6 +256,7 @@ class Ingest:
     def _write_columns(self, name: str, source: _Source, columns: Columns) -> None:
         self._writer(name, source).copy(columns)
         source.written_id = columns.id
+        source.named.add(columns.id)
 
     def _restored(self, name: str) -> _Source:
         """Return the state of a source from its journal here, as an earlier process left it."""
@@ -260,6 +270,7 @@ class Ingest:
                 source.last = (record.epoch, record.k)
                 known.insert(0, Columns(record.columns_id, columns))
             source.columns = {columns.id: columns for columns in known[-MAX_COLUMNS_LINES:]}
+            source.named = set(source.columns)
         return self._sources.setdefault(name, source)
 
     def _writer(self, name: str, source: _Source) -> JournalWriter:
@@ -304,7 +315,21 @@ class Ingest:
         return self._own_sender
 
     def _refuse(self, line: ShippedLine, reason: str) -> None:
-        self._refused.add(line.source, reason, line.place, line.raw)
+        if line.place is None:
+            self._refused.add(line.source, reason, "", line.raw)
+            return
+        partition, offset = f"partition {line.place[0]}", line.place[1]
+        place = f"{partition}, offset {offset}"
+        self._refused.add(line.source, reason, place, line.raw, position=(partition, offset))
+
+
+def _has_room(source: _Source, size_bytes: int, k: int) -> bool:
+    """Count what is to be written of an interval; return False where its hour has no room for it."""
+    total = source.bytes_of_hour.get(k // 3600, 0) + size_bytes
+    if total > MAX_HOUR_BYTES:
+        return False
+    source.bytes_of_hour[k // 3600] = total
+    return True
 
 
 def _wrong_histogram(record: Record) -> str:

@@ -26,7 +26,7 @@ from soak.service.files import file_lock, raise_descriptor_limit, write_atomical
 from soak.service.systemd import Notifier, notifier
 from soak.shipping.announcements import RunAnnouncer
 from soak.shipping.ingest import Ingest
-from soak.store.run_announcements import AnnouncementWriter
+from soak.store.run_announcements import AnnouncementWriter, reason_to_refuse
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run
 from soak.store.samples_topic import SamplesReader, ShippedLine
 
@@ -74,7 +74,15 @@ def run(
     with file_lock(folder.path / "receive.lock", "the receiving of this run"):
         ingest = Ingest(folder, clock, host_name(), plan)
         stored = OffsetFile(folder.path / "receive.json", plan.ship.topic, clock)
-        reader = SamplesReader(plan.ship, known.id, known.start_wall_ns, stored.read(), clock)
+        reader = SamplesReader(
+            plan.ship,
+            known.id,
+            known.start_wall_ns,
+            stored.read(),
+            clock,
+            plan.name,
+            reason_to_refuse,
+        )
         manager.ready()
         try:
             if is_once:

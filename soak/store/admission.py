@@ -5,7 +5,8 @@ with them: so a line is of this run, of this source, and of somebody who has the
 speaking for another one: `docs/explanation/trust.md` says what is left.
 
 What is refused is counted by source and reason in `refused/<daemon>.json` of the run folder, with the first
-place of each. The report, `soak receive` and the metrics page show it. Nothing refused is read again.
+place of each. The report, `soak receive` and the metrics page show it. Nothing refused is read again, except
+after a crash: the file says up to where it was counted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import hmac
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -94,21 +95,40 @@ class Refused:
     example: str
 
 
+Position = tuple[str, int]
+"""Where a line lies in what is read again after a crash: the name of a log, and a number in it."""
+
+
 class RefusedLines:
     """Counts refused lines in a file; it holds at most `MAX_GROUPS` entries, however much is refused."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
         self._clock = clock
-        self._groups = {(one.source, one.reason): one for one in _read(path)}
+        groups, self._counted = _read(path)
+        self._groups = {(one.source, one.reason): one for one in groups}
+        self._counted_before = dict(self._counted)  # by an earlier process, where not passed yet
         self._stored_ns = clock.mono_ns()
         self._is_stored = True
         self.total = sum(one.count for one in self._groups.values())
 
     def add(
-        self, source: str, reason: str, place: str = "", raw: bytes = b"", count: int = 1
+        self,
+        source: str,
+        reason: str,
+        place: str = "",
+        raw: bytes = b"",
+        count: int = 1,
+        *,
+        position: Position | None = None,
     ) -> None:
-        """Count a line; logs the 1st, 2nd, 4th, 8th ... of all."""
+        """Count a line, unless an earlier process has counted it; logs the 1st, 2nd, 4th, 8th ... of all."""
+        if position is not None:
+            log, number = position
+            if number <= self._counted_before.get(log, -1):
+                return
+            self._counted_before.pop(log, None)
+            self._counted[log] = number
         self.total += count
         self._is_stored = False
         now_ns = self._clock.wall_ns()
@@ -135,7 +155,10 @@ class RefusedLines:
         if self._is_stored or not (is_due or now_ns - self._stored_ns >= STORE_PERIOD_NS):
             return
         self._stored_ns = now_ns
-        body = [asdict(one) for one in self._groups.values()]
+        body = {
+            "counted": self._counted,
+            "refused": [asdict(one) for one in self._groups.values()],
+        }
         try:
             self._path.parent.mkdir(exist_ok=True)
             write_atomically(self._path, json.dumps(body) + "\n")
@@ -147,18 +170,25 @@ class RefusedLines:
 
 def read_refused(folder: Path) -> list[Refused]:
     """Return what the daemons of a run refused, the most first; a damaged file is as good as none."""
-    found = [one for path in sorted(folder.glob("*.json")) for one in _read(path)]
+    found = [one for path in sorted(folder.glob("*.json")) for one in _read(path)[0]]
     return sorted(found, key=lambda one: (-one.count, one.source, one.reason))
 
 
-def _read(path: Path) -> Iterator[Refused]:
+def _read(path: Path) -> tuple[list[Refused], dict[str, int]]:
+    """Return what a file lists, and up to where it was counted; a file of before is the list alone."""
     try:
         if path.is_symlink() or path.stat().st_size > MAX_FILE_BYTES:
-            return
+            return [], {}
         found = json_text.loads(path.read_text(encoding="utf-8"))
-        known = [Refused(**one) for one in found]
-    except (OSError, ValueError, TypeError):
-        return
+        listed = found["refused"] if isinstance(found, dict) else found
+        counted = found["counted"] if isinstance(found, dict) else {}
+        groups = list(_valid([Refused(**one) for one in listed]))
+        return groups, {log: at for log, at in counted.items() if type(at) is int}
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return [], {}
+
+
+def _valid(known: Iterable[Refused]) -> Iterator[Refused]:
     for one in known:
         texts = (one.source, one.reason, one.place, one.example)
         numbers = (one.count, one.first_ns, one.last_ns)

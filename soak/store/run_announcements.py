@@ -17,7 +17,7 @@ from typing import Any, get_args
 import confluent_kafka
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 
-from soak.clients.kafka_log import error_text
+from soak.clients.kafka_log import error_text, headers_of_message
 from soak.core import json_text
 from soak.core.errors import BrokerError
 from soak.core.journal_format import MAX_TIME_NS
@@ -27,7 +27,12 @@ from soak.core.ports import Clock
 from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 from soak.store.admission import SIGNATURE_HEADER, Signer, is_same, signer_of
-from soak.store.samples_topic import MAX_MESSAGE_BYTES, SamplesClients
+from soak.store.samples_topic import (
+    ANNOUNCEMENT_HEADER,
+    MAX_MESSAGE_BYTES,
+    SamplesClients,
+    new_messages,
+)
 
 LOG = logging.getLogger(__name__)
 ANNOUNCE_PERIOD_NS = 5 * SECOND_NS
@@ -36,8 +41,10 @@ JOIN_AHEAD_NS = 60 * SECOND_NS
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """An id becomes a part of topic names and of a folder name."""
 ANNOUNCEMENT_PARTITION = 0  # every topic has it
-ANNOUNCEMENT_HEADER = "announces"  # its value is the name of the plan
-MAX_ANNOUNCEMENTS = 1000
+MAX_MESSAGES = 1000  # taken at once
+MAX_TAKES = 10  # at each poll
+MAX_BEHIND = MAX_TAKES * MAX_MESSAGES
+"""Messages: a reader that is further behind goes on at the end of the partition."""
 MAX_PHASES = 64
 """The newest of a run that an announcement has."""
 MAX_DETECTION_CHARACTERS = 100_000
@@ -53,6 +60,7 @@ _CONSUMER = {
     "auto.offset.reset": "latest",
     "fetch.max.bytes": str(MAX_MESSAGE_BYTES),
     "queued.max.messages.kbytes": str(MAX_MESSAGE_BYTES // 1024),
+    "isolation.level": "read_uncommitted",  # or whoever begins a transaction could stop all reading
 }
 _KEY_ON_TOPIC = {"sent_wall_ns": "said_wall_ns"}
 _OPTIONAL = ("phases", "detection")  # earlier programs do not send them
@@ -122,7 +130,7 @@ def parse_announcement(text: bytes) -> Announcement:
     )
     is_typed = is_typed and _has_typed_options(found)
     if not is_typed or not RUN_ID.fullmatch(found.run_id):
-        raise ValueError(f"no announcement: {body!r:.200}")
+        raise ValueError(f"no announcement: {text[:200]!r}")
     return found
 
 
@@ -162,8 +170,21 @@ def _has_typed_options(found: Announcement) -> bool:
     )
 
 
+def reason_to_refuse(raw: bytes, headers: Mapping[str, bytes | None], signer: Signer | None) -> str:
+    """Return why an announcement, of whatever age, may not be believed; "" if it may."""
+    try:
+        admitted(raw, headers, signer, None)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 class AnnouncementReader:
-    """Reads the announcements that are sent from now on."""
+    """Reads the announcements that are sent from now on.
+
+    Records lie between them, and what strangers write. A reader that cannot keep up goes on at the end: an
+    announcement is repeated every few seconds, and an old one counts as none.
+    """
 
     def __init__(self, ship: Ship, clock: Clock) -> None:
         self._ship = ship
@@ -183,23 +204,41 @@ class AnnouncementReader:
         self._signer = signer_of(self._ship)
         self._clients.ensure_topic()
         self._client = self._clients.create(confluent_kafka.Consumer, _CONSUMER)
-        self._client.assign([TopicPartition(self._ship.topic, ANNOUNCEMENT_PARTITION, OFFSET_END)])
+        self._go_to_end()
 
     def poll(self, timeout_seconds: float) -> list[Announcement]:
         """Return the announcements since the last call; none while the cluster is unreachable."""
-        found = []
-        for message in self._client.consume(MAX_ANNOUNCEMENTS, timeout_seconds):
-            headers = dict(message.headers() or ()) if message.error() is None else {}
-            if ANNOUNCEMENT_HEADER in headers:
-                try:
-                    found.append(
-                        admitted(
-                            message.value() or b"", headers, self._signer, self._clock.wall_ns()
-                        )
-                    )
-                except ValueError as error:
-                    self._refuse(error)
+        found: list[Announcement] = []
+        newest = -1
+        for take in range(MAX_TAKES):
+            messages = new_messages(self._client, MAX_MESSAGES, 0.0 if take else timeout_seconds)
+            if not messages:
+                break
+            found += filter(None, map(self._announcement, messages))
+            newest = max(newest, *(one.offset() or 0 for one in messages))
+        if newest >= 0:
+            self._keep_up(newest)
         return found
+
+    def _keep_up(self, newest: int) -> None:
+        place = TopicPartition(self._ship.topic, ANNOUNCEMENT_PARTITION)
+        _, end = self._client.get_watermark_offsets(place, cached=True)  # as the last answer said
+        if end - newest > MAX_BEHIND:
+            LOG.warning("announcements_skipped topic=%s n=%d", self._ship.topic, end - newest)
+            self._go_to_end()
+
+    def _go_to_end(self) -> None:
+        self._client.assign([TopicPartition(self._ship.topic, ANNOUNCEMENT_PARTITION, OFFSET_END)])
+
+    def _announcement(self, message: Any) -> Announcement | None:  # noqa: ANN401  # a client's
+        headers = dict(headers_of_message(message)) if message.error() is None else {}
+        if ANNOUNCEMENT_HEADER not in headers:
+            return None
+        try:
+            return admitted(message.value() or b"", headers, self._signer, self._clock.wall_ns())
+        except ValueError as error:
+            self._refuse(error)
+            return None
 
     def _refuse(self, error: ValueError) -> None:
         self.refused += 1

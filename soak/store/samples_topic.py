@@ -23,7 +23,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from soak.clients import client_settings
-from soak.clients.kafka_log import ClientLog, ErrorCause, error_text
+from soak.clients.kafka_log import ClientLog, ErrorCause, error_text, headers_of_message
 from soak.core.errors import BrokerError
 from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
@@ -58,7 +58,13 @@ _CONSUMER = {
     "auto.offset.reset": "earliest",
     "fetch.max.bytes": str(MAX_MESSAGE_BYTES),
     "queued.max.messages.kbytes": str(MAX_MESSAGE_BYTES // 1024),  # of each partition
+    "isolation.level": "read_uncommitted",  # or whoever begins a transaction could stop all reading
 }
+MAX_POLL_BYTES = 32 * 2**20
+_SLICE_SECONDS = 0.05
+ANNOUNCEMENT_HEADER = "announces"  # its value is the name of the plan
+ANNOUNCEMENTS = "announcements"
+"""What stands for the source where an announcement is refused."""
 PACKED = (
     "takes batches as they were compressed, and a small one may unpack to gigabytes in each reader: "
     "set its compression.type to uncompressed"
@@ -222,14 +228,16 @@ class SamplesClients:
 class ShippedLine:
     """One line of a journal without its line break; `sender` is the id of the run folder that it is from.
 
-    `place` is where it lies on the topic. `is_signed`: its signature holds; None where no key says so.
+    `place` is where it lies on the topic, as partition and offset. `is_signed`: its signature holds; None
+    where no key says so. `refusal`: why it is none of this run, where that is known already.
     """
 
     source: str
     raw: bytes
     sender: str = ""
-    place: str = ""
+    place: tuple[int, int] | None = None
     is_signed: bool | None = None
+    refusal: str = ""
 
 
 class SamplesWriter:
@@ -310,8 +318,15 @@ class SamplesWriter:
             failures.append(error)
 
 
+Judge = Callable[[bytes, Mapping[str, bytes | None], Signer | None], str]
+"""Says why an announcement, of this text and with these headers, is refused; "" if it is not."""
+
+
 class SamplesReader:
-    """Reads the lines of one run, from stored offsets on or from the start of the run."""
+    """Reads the lines of one run, from stored offsets on or from the start of the run.
+
+    With a `judge` it returns the announcements of `plan` besides that are refused, to be counted.
+    """
 
     def __init__(
         self,
@@ -320,8 +335,12 @@ class SamplesReader:
         start_wall_ns: int,
         offsets: Mapping[int, int],
         clock: Clock,
+        plan: str = "",
+        judge: Judge | None = None,
     ) -> None:
         self._ship = ship
+        self._plan = plan.encode()
+        self._judge = judge
         self._headers = headers_of(run_id, start_wall_ns)
         self._start_ms = start_wall_ns // 10**6 - _SKEW_MS
         self.offsets = dict(offsets)  # the next to read, by partition
@@ -407,21 +426,26 @@ class SamplesReader:
     def poll(self, limit: int, timeout_seconds: float) -> list[ShippedLine]:
         """Return the new lines of this run; none while the cluster is unreachable."""
         found = []
-        for message in self._client.consume(limit, timeout_seconds):
+        for message in new_messages(self._client, limit, timeout_seconds):
             if message.error() is not None:
                 self._log_error(message.error())
                 continue
             self._advance(message.partition(), message.offset())
-            headers = dict(message.headers() or ())
+            headers = dict(headers_of_message(message))
             if headers.items() >= self._headers.items() and message.key():
                 found.append(self._line(message, headers))
+            elif self._judge is not None and headers.get(ANNOUNCEMENT_HEADER) == self._plan:
+                raw = message.value() or b""
+                place = message.partition(), message.offset()
+                if refusal := self._judge(raw, headers, self._signer):
+                    found.append(ShippedLine(ANNOUNCEMENTS, raw, place=place, refusal=refusal))
         return found
 
-    def _line(self, message: Any, headers: Mapping[str, bytes]) -> ShippedLine:  # noqa: ANN401  # a client's
+    def _line(self, message: Any, headers: Mapping[str, bytes | None]) -> ShippedLine:  # noqa: ANN401  # a client's
         source = message.key().decode(errors="replace")
         sender = (headers.get("sender") or b"").decode(errors="replace")
         raw = message.value() or b""
-        place = f"partition {message.partition()}, offset {message.offset()}"
+        place = message.partition(), message.offset()
         is_signed = None
         if self._signer is not None:
             wanted = self._signer.line(self._headers, source, sender, raw)
@@ -455,6 +479,22 @@ class SamplesReader:
         if self._client is not None:
             self._client.close()
             self._client = None
+
+
+def new_messages(client: Any, limit: int, timeout_seconds: float) -> list[Any]:  # noqa: ANN401  # a client
+    """Return what a consumer gets within a time, at most `limit` messages.
+
+    It ends early when they are more than `MAX_POLL_BYTES` together: each may be as large as the topic allows.
+    """
+    found: list[Any] = []
+    size = 0
+    for _ in range(max(1, round(timeout_seconds / _SLICE_SECONDS))):
+        new = client.consume(limit - len(found), min(timeout_seconds, _SLICE_SECONDS))
+        found += new
+        size += sum(len(one) + len(one.key() or b"") for one in new)
+        if len(found) >= limit or size >= MAX_POLL_BYTES:
+            break
+    return found
 
 
 def headers_of(run_id: str, start_wall_ns: int) -> dict[str, bytes]:

@@ -21,7 +21,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from soak.clients.kafka_log import error_text
+from soak.clients.kafka_log import error_text, headers_of_message
 from soak.core.errors import BrokerError
 from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
@@ -273,5 +273,5 @@ def _record_of(message: Any) -> TopicRecord:  # noqa: ANN401  # the client ships
         message.offset(),
         message.key(),
         message.value(),
-        message.headers() or (),
+        headers_of_message(message),
     )

@@ -25,8 +25,13 @@ from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.store.admission import SIGNATURE_HEADER, Signer, is_same
-from soak.store.run_announcements import ANNOUNCEMENT_HEADER, RUN_ID, admitted
-from soak.store.samples_topic import MAX_MESSAGE_BYTES, SOURCE_NAME, SamplesClients
+from soak.store.run_announcements import RUN_ID, admitted
+from soak.store.samples_topic import (
+    ANNOUNCEMENT_HEADER,
+    MAX_MESSAGE_BYTES,
+    SOURCE_NAME,
+    SamplesClients,
+)
 from spark.sources.schema import Row, columns_text, gap_row, record_row
 from spark.sources.topic_log import Lost, TopicLog, TopicRecord
 from spark.sources.topic_offsets import Range, Scanned, chunks

@@ -171,7 +171,7 @@ class FleetStream:
                 found, aside = take_apart(rows_)
                 for one in aside:
                     place = f"run {name}, interval {one.k} of epoch {one.epoch}"
-                    refused.add(one.source, one.reason, place)
+                    refused.add(one.source, one.reason, place, position=("batches", batch))
                 for change in found:
                     _LOG.info("change batch=%d run=%s %s", batch, name, change)
                 findings.take(name, found)

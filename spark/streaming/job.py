@@ -180,7 +180,8 @@ class _Stream:
             rows = [row.asDict() for row in frame.collect()]  # the one action
             found, aside = take_apart(rows)
             for one in aside:
-                refused.add(one.source, one.reason, f"interval {one.k} of epoch {one.epoch}")
+                place = f"interval {one.k} of epoch {one.epoch}"
+                refused.add(one.source, one.reason, place, position=("batches", batch))
             refused.store(is_due=True)
             for change in found:
                 _LOG.info("change batch=%d %s", batch, change)

@@ -247,7 +247,7 @@ def test_whatever_arrives_leaves_a_journal_that_can_be_read(
         ingest = Ingest(folder, clock, "host")
         lines = [line_of(record_body(at, 10**18, change)) for at, change in enumerate(changes)]
         every = [encode(columns_line(COLUMNS)).rstrip(), *lines, *lines]
-        ingest.write([ShippedLine("probe@b", raw, place="p") for raw in every])
+        ingest.write([ShippedLine("probe@b", raw, place=(0, at)) for at, raw in enumerate(every)])
         ingest.close()
         reader = SourceReader(folder.journal / "probe@b")
         found = [record for record, _ in read_source(folder.journal, "probe@b", reader)]
@@ -320,6 +320,26 @@ def test_what_is_too_much_is_refused(line: bytes) -> None:
     """By number or by bytes."""
     with pytest.raises(DamagedLineError):
         decode(line)
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+@pytest.mark.parametrize("depth", [900, *range(960, 1030)])
+def test_a_line_that_is_nested_deeply_is_refused(depth: int, *, is_foreign: bool) -> None:
+    """Wherever it is: a parser goes deeper than what shows a list in an error, or hashes it."""
+    nested = b"[" * depth + b"0" + b"]" * depth
+    column = b'{"metric":"a","labels":{"b":@},"unit":"","lag_seconds":0}'
+    places = [
+        *(b'{"t":@}', b'{"t":"end","inc":@}', b'{"t":"c","version":@}', b"@"),
+        b'{"t":"c","version":1,"id":@,"columns":[]}',
+        b'{"t":"c","version":1,"id":"x","columns":[%s]}' % column,
+        *(
+            b'{"t":"r","c":"x","k":1,"inc":1,"at_ns":1,"length_ns":1,"v":[],"%s":@}' % key
+            for key in (b"e", b"h", b"a", b"g", b"n", b"trust", b"k", b"v", b"c")
+        ),
+    ]
+    for place in places:
+        with suppress(DamagedLineError, JournalError):
+            decode(line_of(place.replace(b"@", nested)), is_foreign=is_foreign)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from soak.core.errors import BrokerError
 from soak.core.journal_format import MAX_TIME_NS, columns_line, encode
+from soak.core.model import Column
 from soak.core.plan.plan import Ship
 from soak.shipping.ingest import MAX_AHEAD_SECONDS, MAX_EPOCHS_AHEAD, Ingest
 from soak.store.admission import (
     MAX_GROUPS,
     SIGNATURE_HEADER,
+    Refused,
     RefusedLines,
     Signer,
     is_same,
@@ -25,14 +27,13 @@ from soak.store.admission import (
     signer_of,
 )
 from soak.store.run_announcements import (
-    ANNOUNCEMENT_HEADER,
     MAX_AGE_NS,
     Announcement,
     admitted,
     parse_announcement,
 )
 from soak.store.run_folder import read_plan
-from soak.store.samples_topic import ShippedLine, headers_of
+from soak.store.samples_topic import ANNOUNCEMENT_HEADER, ShippedLine, headers_of
 from spark.sources.topic_offsets import Range
 from spark.sources.topic_rows import KnownColumns, TopicRows
 from tests.support.fakes import FakeClock
@@ -175,11 +176,21 @@ def test_an_announcement_of_another_time_is_refused(by_ns: int) -> None:
         admitted(*announced(OURS), SIGNER, NOW_NS + by_ns)
 
 
+@pytest.mark.parametrize("depth", [900, *range(930, 1010)])
+def test_an_announcement_that_is_nested_deeply_is_none(depth: int) -> None:
+    """Also where it can just be read, and not be shown."""
+    nested = "[" * depth + "]" * depth
+    for field in ("plan", "run_id", "phases", "detection"):
+        body = json.loads(OURS.to_json()) | {field: "@"}
+        with pytest.raises(ValueError, match=r"."):
+            parse_announcement(json.dumps(body).replace('"@"', nested).encode())
+
+
 def lines_of(*bodies: dict[str, object], is_signed: bool | None = None) -> list[ShippedLine]:
     columns = encode(columns_line(COLUMNS)).rstrip()
     raws = [columns, *map(line_of, bodies)]
     return [
-        ShippedLine("probe@b", raw, place=f"partition 0, offset {at}", is_signed=is_signed)
+        ShippedLine("probe@b", raw, place=(0, at), is_signed=is_signed)
         for at, raw in enumerate(raws)
     ]
 
@@ -254,6 +265,109 @@ def test_a_record_that_comes_again_is_counted(tmp_path: Path) -> None:
     assert (ingest.records, ingest.repeated, ingest.refused) == (1, 2, 0)
 
 
+def test_what_is_sent_again_uses_up_no_room_of_a_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may copy signed lines; those that were not heard yet are still taken, in the same hour."""
+    monkeypatch.setattr("soak.shipping.ingest.MAX_HOUR_BYTES", 20_000)
+    folder = folder_of(tmp_path / "r")
+    ingest = Ingest(folder, FakeClock(wall_ns=NOW_NS), "host")
+    ours = lines_of(*(record_body(at, NOW_NS, {}) for at in range(20)), is_signed=True)
+    for _ in range(50):
+        ingest.write(ours[:11])
+    ingest.write(ours)
+    ingest.close()
+
+    assert (ingest.records, ingest.refused) == (20, 0)
+
+
+def test_a_source_fills_no_drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by records that go from hour to hour and back, nor by columns that take turns."""
+    monkeypatch.setattr("soak.shipping.ingest.MAX_HOUR_BYTES", 20_000)
+    folder = folder_of(tmp_path / "r")
+    ingest = Ingest(folder, FakeClock(wall_ns=START_NS + 7200 * 10**9), "host")
+    wide = [(Column(f"a{at}_seconds", (("b", "x" * 500),), "seconds"), *COLUMNS) for at in range(2)]
+    lines = []
+    for at in range(300):
+        columns = wide[at % 2]
+        body = record_body(3600 * (at % 2), NOW_NS, {"inc": 2 + at}, columns)
+        lines += [encode(columns_line(columns)).rstrip(), line_of(body)]
+        lines += [encode(columns_line(one)).rstrip() for one in wide]
+    ingest.write([ShippedLine("probe@b", raw) for raw in lines])
+    ingest.close()
+
+    written = sum(path.stat().st_size for path in folder.journal.rglob("*.jsonl"))
+    assert 20_000 < written < 2 * 20_000 + 2000
+    (one,) = read_refused(folder.refused)
+    assert one.reason == "more than N MiB in an hour"
+
+
+def test_columns_that_come_again_are_written_once(tmp_path: Path) -> None:
+    """Until a record is there; a later process knows them by then."""
+    folder = folder_of(tmp_path / "r")
+    other = (*COLUMNS, Column("a_seconds", (), "seconds"))
+    lines = [encode(columns_line(columns)).rstrip() for columns in (COLUMNS, other)]
+    for last in (1, 2):
+        ingest = Ingest(folder, FakeClock(wall_ns=NOW_NS), "host")
+        ingest.write([ShippedLine("probe@b", raw) for raw in 100 * lines])
+        ingest.write([ShippedLine("probe@b", line_of(record_body(last, NOW_NS, {})))])
+        ingest.close()
+
+    raw = b"".join(path.read_bytes() for path in sorted(folder.journal.rglob("*.jsonl")))
+    assert raw.count(b'"t":"c"') <= 6
+    assert (ingest.records, ingest.refused) == (1, 0)
+
+
+def test_a_line_in_the_name_of_this_host_that_nobody_signed_is_counted(tmp_path: Path) -> None:
+    """Its journal is here already, so nothing is taken; the report says that somebody tried."""
+    folder = folder_of(tmp_path / "r")
+    ingest = Ingest(folder, FakeClock(wall_ns=NOW_NS), "b")
+    ingest.write(lines_of(record_body(3, NOW_NS, {}), is_signed=False))
+    ingest.write(lines_of(record_body(3, NOW_NS, {}), is_signed=True))
+    ingest.close()
+
+    assert (ingest.records, ingest.refused) == (0, 2)
+
+
+@pytest.mark.parametrize("again", [0, 2, 4])
+def test_what_is_read_again_after_a_crash_is_counted_once(tmp_path: Path, again: int) -> None:
+    """From whichever line on the next process reads: the offsets are stored some time after the counts."""
+    folder = folder_of(tmp_path / "r")
+    lines = [ShippedLine("probe@b", b"x", place=(at % 2, at)) for at in range(8)]
+    total = []
+    for part in (lines[:5], lines[again:]):
+        ingest = Ingest(folder, FakeClock(wall_ns=NOW_NS), "host")
+        ingest.write(part)
+        ingest.close()
+        total.append(ingest.refused)
+
+    assert total == [5, 8]
+    assert sum(one.count for one in read_refused(folder.refused)) == 8
+
+
+def test_a_topic_that_was_made_anew_is_counted_from_its_beginning(tmp_path: Path) -> None:
+    """Its offsets begin at nothing again, while the process lives."""
+    ingest = Ingest(folder_of(tmp_path / "r"), FakeClock(wall_ns=NOW_NS), "host")
+    for at in (7, 8, 0, 1):
+        ingest.write([ShippedLine("probe@b", b"x", place=(0, at))])
+    ingest.close()
+
+    assert ingest.refused == 4
+
+
+def test_a_list_of_before_is_read_and_counted_on(tmp_path: Path) -> None:
+    """It says nothing of places."""
+    folder = folder_of(tmp_path / "r")
+    one = Refused("probe@b", "crc does not match", 3, 1, 2, "partition 0, offset 9", "x")
+    folder.refused.mkdir()
+    (folder.refused / "receive.json").write_text(json.dumps([asdict(one)]))
+    ingest = Ingest(folder, FakeClock(wall_ns=NOW_NS), "host")
+    ingest.write([ShippedLine("probe@c", b"x", place=(0, 4))])
+    ingest.close()
+
+    assert [found.count for found in read_refused(folder.refused)] == [3, 1]
+
+
 def test_what_is_refused_is_bounded(tmp_path: Path) -> None:
     """A stranger may make up any number of sources and reasons."""
     refused = RefusedLines(tmp_path / "refused" / "receive.json", FakeClock())
@@ -269,7 +383,13 @@ def test_what_is_refused_is_bounded(tmp_path: Path) -> None:
     assert "\x1b" not in found[0].example
 
 
-@pytest.mark.parametrize("text", ["", "[", "[1]", '[{"source": 1}]', "[" * 100_000, "{}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[", "[1]", '[{"source": 1}]', "[" * 100_000, "{}", '{"refused": 1, "counted": {}}'),
+        *('{"refused": [], "counted": [1]}', '{"refused": [{}], "counted": {}}'),
+    ],
+)
 def test_a_damaged_list_of_what_was_refused_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "receive.json").write_text(text)
 

@@ -169,6 +169,7 @@ class ConsumerLoop:
         batch = merge_batches(self._uncounted)
         self._uncounted, self._uncounted_messages = [], 0
         block, is_ours = header.parse(batch.heads, self._run)
+        is_ours = self._tracker.admitted(block, is_ours)
         counts = self._tracker.add(block, is_ours, batch.partition, batch.offset)
         self._interval.note(block, is_ours, batch, counts)
 

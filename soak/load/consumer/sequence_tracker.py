@@ -30,6 +30,8 @@ Ints = NDArray[np.int64]
 OffsetGap = tuple[int, int, int]
 """Partition, the first missing offset, and the next offset that exists."""
 
+MAX_PRODUCERS = 20_000
+"""Clients and epochs of a process: far more than a run has. Others may write any header to its topic."""
 _PARTITIONS = 2**20  # more than a plan may have
 _RETRY_RATIO = 10  # a failed request is repeated after ten times as long as it took
 
@@ -53,6 +55,7 @@ class SequenceTracker:
     block_bits: int = 0  # of the broker; above 0 only a jump from block to block may be a gap
     streams: dict[str, IntervalSet] = field(default_factory=dict)
     _owners: dict[int, int] = field(default_factory=dict)  # running number by instance and epoch
+    _owner_keys: list[int] = field(default_factory=list)  # the same, by number
     _names: dict[int, str] = field(
         default_factory=dict
     )  # of streams, by owner number and partition
@@ -79,6 +82,19 @@ class SequenceTracker:
             stream = self._stream_numbers(block, partition)
             self._add_to_streams(stream, block["sequence"], offset, before, counts)
         return counts
+
+    def admitted(self, block: NDArray[np.void], is_ours: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which messages of a batch are of this run, without those of too many new producers."""
+        room = MAX_PRODUCERS - len(self._owner_keys)
+        if room >= is_ours.size or not is_ours.any():
+            return is_ours
+        owner = _owner_of(block)
+        new = [key for key in np.unique(owner[is_ours]).tolist() if key not in self._owners]
+        if len(new) <= room:
+            return is_ours
+        LOG.warning("producers_refused known=%d refused=%d", len(self._owner_keys), len(new) - room)
+        found: NDArray[np.bool_] = is_ours & ~np.isin(owner, new[max(room, 0) :])
+        return found
 
     def take_spans(self) -> dict[str, tuple[Span, ...]]:
         """Return the spans received since the last call, by producer stream."""
@@ -170,15 +186,20 @@ class SequenceTracker:
 
     def _stream_numbers(self, block: NDArray[np.void], partition: Ints) -> Ints:
         """Return the running number of each message's stream; new streams get a name."""
-        owner = block["instance"].astype(np.uint64) << np.uint64(32) | block["epoch"]
-        owners, inverse = np.unique(owner, return_inverse=True)
-        numbers = [self._owners.setdefault(key, len(self._owners)) for key in owners.tolist()]
+        owners, inverse = np.unique(_owner_of(block), return_inverse=True)
+        numbers = list(map(self._number_of, owners.tolist()))
         found: Ints = np.array(numbers, dtype=np.int64)[inverse] * _PARTITIONS + partition
         for at in set(found.tolist()) - self._names.keys():
             number, its_partition = divmod(at, _PARTITIONS)
-            key = next(key for key, known in self._owners.items() if known == number)
+            key = self._owner_keys[number]
             self._names[at] = stream_name(key >> 32, key & 0xFFFFFFFF, its_partition)
         return found
+
+    def _number_of(self, owner: int) -> int:
+        number = self._owners.setdefault(owner, len(self._owner_keys))
+        if number == len(self._owner_keys):
+            self._owner_keys.append(owner)
+        return number
 
     def _add_to_streams(
         self,
@@ -211,6 +232,13 @@ class SequenceTracker:
         self._new.append((stream[is_new], sequence_[is_new], offset[is_new]))
         counts.is_new = np.empty_like(is_new)
         counts.is_new[order] = is_new
+
+
+def _owner_of(block: NDArray[np.void]) -> NDArray[np.uint64]:
+    owner: NDArray[np.uint64] = (
+        block["instance"].astype(np.uint64) << np.uint64(32) | block["epoch"]
+    )
+    return owner
 
 
 def _add_each(

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
-from soak.clients.kafka_log import error_text
+from soak.clients.kafka_log import error_text, headers_of_message
 from soak.core.errors import BrokerError, FindingsBusyError, FindingsError
 from soak.core.plan.plan import Store
 from soak.core.ports import Clock
@@ -384,7 +384,7 @@ class KafkaFindingsLog:
 
     def _keep_ms(self, message: Any) -> int:  # noqa: ANN401  # the client ships no types
         """Return how long the plan of a record's run keeps it; a record without a mark is kept as ours."""
-        text = dict(message.headers() or ()).get(_KEEP) or b""
+        text = dict(headers_of_message(message)).get(_KEEP) or b""
         return int(text) if text.isdigit() else self._store.keep // 10**6
 
     def _ensure_topics(self) -> list[Place]:

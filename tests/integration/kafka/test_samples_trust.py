@@ -19,13 +19,18 @@ from soak.shipping.ingest import Ingest
 from soak.shipping.sender import Shipper
 from soak.store.admission import SIGNATURE_HEADER, read_refused
 from soak.store.run_announcements import (
-    ANNOUNCEMENT_HEADER,
     ANNOUNCEMENT_PARTITION,
     Announcement,
     AnnouncementReader,
     AnnouncementWriter,
 )
-from soak.store.samples_topic import SamplesClients, SamplesReader, SamplesWriter, headers_of
+from soak.store.samples_topic import (
+    ANNOUNCEMENT_HEADER,
+    SamplesClients,
+    SamplesReader,
+    SamplesWriter,
+    headers_of,
+)
 from tests.support.hostile import COLUMNS, forged_records
 from tests.support.shipping.shipped_run import START_NS, Host, folder_of, records
 

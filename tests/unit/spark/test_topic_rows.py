@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from soak.core.journal_format import Columns, columns_line, encode
 from soak.core.model import Column
-from soak.store.run_announcements import ANNOUNCEMENT_HEADER, Announcement
-from soak.store.samples_topic import headers_of
+from soak.store.run_announcements import Announcement
+from soak.store.samples_topic import ANNOUNCEMENT_HEADER, headers_of
 from spark.sources.schema import Row, columns_of
 from spark.sources.topic_log import TopicRecord
 from spark.sources.topic_offsets import Range
