@@ -185,6 +185,7 @@ class AlertDaemon:
         self._added = AddedSinks(self._findings, run, added, clock)
         self._is_owner = True
         self._sent: dict[str, int] = {}  # in the last hour and this round, by sink
+        self._failing: set[str] = set()  # sinks whose last try failed: those that work go first
         self._problem = ""  # why not all messages could be sent in this round
         self._logged_problem = ""
         self._counts: list[tuple[Column, float]] = []  # of incidents, for the metrics page
@@ -323,7 +324,8 @@ class AlertDaemon:
         try:
             self._delivery.store_last_result()
             with self._findings.open() as store:
-                rows = store.due(self._clock.wall_ns() + ahead_ns)
+                found = store.due(self._clock.wall_ns() + ahead_ns)
+                rows = sorted(found, key=lambda row: row.sink in self._failing)
                 is_in_sight = self._draws_later and store.has_findings(self._run.id)
             if is_in_sight and not rows:  # its message is due in some seconds
                 self._draws_later = False
@@ -339,7 +341,9 @@ class AlertDaemon:
                     self._sent[row.sink] += outcome.result == "delivered" and not _is_summary(row)
                 if outcome is not None and outcome.result == "retry":
                     unavailable.add(row.sink)
+                    self._failing.add(row.sink)
                 else:
+                    self._failing.discard(row.sink)
                     settled += 1
         except FindingsError as error:
             self._problem = str(error)
