@@ -161,6 +161,10 @@ bench-long: $(STAMP) ## 3,000 batches of the streaming detector: heap, memory, d
 bench-kills: $(STAMP) ## thirty kill -9 of the streaming detector's processes, results compared row by row; half an hour; ARGS=--help
 	@$(BIN)/python -m tests.bench.kills $(ARGS)
 
+.PHONY: bench-hostile
+bench-hostile: $(STAMP) ## floods of 5,000 findings and 100,000 foreign producers beside usual work, four minutes; ARGS="--rounds 1"
+	@$(BIN)/python -m tests.bench.hostile $(ARGS)
+
 .PHONY: bench-compare
 bench-compare: $(STAMP) ## how often soak compare is right about equal and slower runs; ten minutes, ARGS="--run DIR" adds recorded runs
 	@$(BIN)/python -m tests.bench.comparison $(ARGS)

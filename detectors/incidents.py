@@ -391,8 +391,9 @@ def group(
         count = len(remaining)
         every.rewind()
         remaining = [change for change in remaining if not every.joined(change)]
-    others = [change for change in known if not is_of_finding(change)]
-    found = [_incident(one, others) for one in every.every if one.has_rise]
+    others = [(change.onset_k, at) for at, change in enumerate(known) if not is_of_finding(change)]
+    others.sort()
+    found = [_incident(one, others, known) for one in every.every if one.has_rise]
     found += [Incident((one,), key=keys.get(identity(one), ""), effect=least) for one in breaches]
     return sorted(found, key=lambda incident: (incident.raised_k, incident.changes[0].series))
 
@@ -411,9 +412,14 @@ def improvements(changes: Iterable[Change], incidents: Iterable[Incident]) -> li
     return sorted(found, key=lambda change: (change.onset_k, change.series))
 
 
-def _incident(one: _Group, others: Iterable[Change]) -> Incident:
+def _incident(one: _Group, others: Sequence[tuple[int, int]], known: Sequence[Change]) -> Incident:
+    """Return a group as an incident; `others` are onset and place in `known` of changes of other series."""
     members = sorted(one.members, key=lambda change: (change.raised_k, change.series))
     alone = Incident(tuple(members), key=one.key, effect=one.effect)
+    if not others:
+        return alone
     worst_k = alone.headline.onset_k
-    related = (other for other in others if abs(other.onset_k - worst_k) <= TOGETHER_SECONDS)
-    return replace(alone, related=tuple(related))
+    begin = bisect_left(others, (worst_k - TOGETHER_SECONDS, -1))
+    end = bisect_left(others, (worst_k + TOGETHER_SECONDS + 1, -1))
+    places = sorted(place for _, place in others[begin:end])
+    return replace(alone, related=tuple(known[place] for place in places))

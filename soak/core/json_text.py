@@ -11,6 +11,7 @@ from typing import Any
 _MAX_DIGITS = 20  # of 2**64, with a sign
 _MARGIN = 50
 """So much deeper than the reader a caller may be that shows what was read, which nests as deeply."""
+_FLAT_CHARACTERS = 1000  # with so few a text nests less deeply than any limit
 
 
 def loads(text: str | bytes) -> Any:  # noqa: ANN401  # whatever the text holds
@@ -21,7 +22,7 @@ def loads(text: str | bytes) -> Any:  # noqa: ANN401  # whatever the text holds
             larger than any count or time.
     """
     try:
-        return _read(text, _MARGIN)
+        return _read(text, _MARGIN if len(text) > _FLAT_CHARACTERS else 0)
     except RecursionError as error:
         raise ValueError("JSON is nested too deeply") from error
 

@@ -31,9 +31,14 @@ def reduce_garbage_collection() -> None:
     fifth of a producer's CPU at full speed, and pauses. Each `GC_THRESHOLD_OBJECTS` new objects are still
     collected.
     """
+    keep_present_objects()
+    gc.set_threshold(GC_THRESHOLD_OBJECTS, 20, 50)
+
+
+def keep_present_objects() -> None:
+    """Exclude the present objects, such as loaded modules, from every later garbage collection."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GC_THRESHOLD_OBJECTS, 20, 50)
 
 
 def minimise_timer_slack() -> None:

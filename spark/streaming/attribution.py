@@ -52,6 +52,7 @@ class Attribution:
     _own: tuple[int, int] = (-1, 0)  # the newest second of its sources, and since when it is that
     _is_settled: bool = False  # all findings are
     _has_news: bool = False  # changes that were stored since the last look
+    _settled: dict[str, tuple[Incident, Finding]] = field(default_factory=dict)  # by key
     _turn: threading.Lock = field(default_factory=threading.Lock)  # at the store
 
     def __post_init__(self) -> None:
@@ -123,8 +124,17 @@ class Attribution:
         latest = self._latest() if incidents else {}
         of_series = [change for change in known if change.kind != "objective"]
         judged: list[Finding] = []
+        same = self._same(incidents, stored)
+
+        def is_breach(one: Incident) -> bool:
+            kind = same[one.key].kind if one.key in same else one.headline.kind
+            return kind == "objective"
+
         # breaches come last, for the others are their causes
-        for incident in sorted(incidents, key=lambda one: one.headline.kind == "objective"):
+        for incident in sorted(incidents, key=is_breach):
+            if incident.key in same:
+                judged.append(same[incident.key])
+                continue
             before = stored.get(incident.key)
             finding = finding_of(self.run, incident, before)
             if finding.kind == "objective":
@@ -134,7 +144,24 @@ class Attribution:
                     incident, finding, before, of_series, latest, is_over=is_over
                 )
             judged.append(finding)
+            if finding.is_settled:
+                self._settled[incident.key] = incident, finding
         return judged
+
+    def _same(
+        self, incidents: Sequence[Incident], stored: Mapping[str, Finding]
+    ) -> dict[str, Finding]:
+        """Return the findings of incidents that were settled at an earlier look and have not changed since.
+
+        There may be thousands, and nothing new is known of any.
+        """
+        by_key = {incident.key: incident for incident in incidents}
+        self._settled = {
+            key: known
+            for key, known in self._settled.items()
+            if by_key.get(key) == known[0] and stored.get(key) == known[1]
+        }
+        return {key: finding for key, (_, finding) in self._settled.items()}
 
     def _judged(  # what is known of one incident
         self,

@@ -17,6 +17,7 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.service.files import file_lock, write_atomically
 from soak.service.metrics import MetricsPage, publish
+from soak.service.scheduling import keep_present_objects
 from soak.service.systemd import Notifier, notifier
 from soak.store.admission import RefusedLines
 from soak.store.journal.reader import has_ended, sources
@@ -132,6 +133,7 @@ class _Stream:
         thread.start()
         query = self._started(session, attribution, thread, refused)
         self.manager.alive()
+        keep_present_objects()  # a look at thousands of findings would have them visited a dozen times
         try:
             while not stop.is_set() and not self._is_over():
                 if headway.has_progressed():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from soak.core import header
@@ -46,6 +47,29 @@ def test_a_hundred_thousand_foreign_producers_cost_linear_time_and_bounded_memor
     assert len(tracker.streams) == MAX_PRODUCERS
     assert received(tracker, own, 1 + 50 * BATCH) == 1
     assert min(seconds[40:]) < 20 * min(seconds[:5]) + 0.05
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_producer_of_the_plan_may_start_anew_after_a_flood(*, is_own: bool) -> None:
+    """Its messages would be lost ones otherwise; strangers have no room left."""
+    tracker = SequenceTracker({0: EARLIEST}, own=frozenset({2**31}))
+    for number in range(12):
+        received(tracker, forged(np.arange(BATCH) + number * BATCH), number * BATCH)
+    block = forged(np.full(3, 2**31 if is_own else 2**31 + 1))
+    block["epoch"] = (1, 2, 3)
+
+    assert received(tracker, block, 12 * BATCH) == (3 if is_own else 0)
+
+
+def test_the_room_of_the_producers_of_the_plan_has_a_bound_too() -> None:
+    """A stranger may use their name, with any epoch."""
+    tracker = SequenceTracker({0: EARLIEST}, own=frozenset({2**31}))
+    for number in range(30):
+        block = forged(np.full(BATCH, 2**31))
+        block["epoch"] = np.arange(BATCH) + number * BATCH
+        received(tracker, block, number * BATCH)
+
+    assert len(tracker.streams) == MAX_PRODUCERS
 
 
 def test_a_sequence_number_of_no_producer_is_not_of_the_run() -> None:

@@ -51,7 +51,11 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     broker = connect(plan, clock)
     context.recorder.note_event(CLIENT_EVENT, broker.client_facts())
     tracker, is_restart = restore_tracker(
-        context.folder.journal, context.source, start_offsets, broker.block_bits
+        context.folder.journal,
+        context.source,
+        start_offsets,
+        broker.block_bits,
+        own_instances(context),
     )
     subscription = f"audit-{consumers.subscription_of(index)}"
     consumer = broker.consumer(topics, subscription, tracker.positions)
@@ -77,6 +81,17 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     leaders.close()
     context.writer.close(is_end=not context.recorder.is_suspended)
     return RESTART_CODE if context.recorder.is_suspended else 0
+
+
+def own_instances(context: Context) -> frozenset[int]:
+    """Return the instances of all clients that produce on this host."""
+    plan, host = context.plan, context.source.partition("@")[2]
+    return frozenset(
+        header.instance_of(context.run.id, f"{name}@{host}", client)
+        for name in plan.measuring
+        if name.startswith("produce.")
+        for client in range(plan.load.clients_per_producer)
+    )
 
 
 class ConsumerLoop:

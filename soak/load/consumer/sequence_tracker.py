@@ -53,9 +53,12 @@ class SequenceTracker:
 
     positions: dict[int, int]  # next offset by partition
     block_bits: int = 0  # of the broker; above 0 only a jump from block to block may be a gap
+    own: frozenset[int] = frozenset()  # instances of the clients that the plan has on this host
     streams: dict[str, IntervalSet] = field(default_factory=dict)
     _owners: dict[int, int] = field(default_factory=dict)  # running number by instance and epoch
     _owner_keys: list[int] = field(default_factory=list)  # the same, by number
+    _own_count: int = 0  # of them: of own clients
+    _refused: int = 0  # producers in batches, as often as they came
     _names: dict[int, str] = field(
         default_factory=dict
     )  # of streams, by owner number and partition
@@ -84,17 +87,32 @@ class SequenceTracker:
         return counts
 
     def admitted(self, block: NDArray[np.void], is_ours: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which messages of a batch are of this run, without those of too many new producers."""
-        room = MAX_PRODUCERS - len(self._owner_keys)
-        if room >= is_ours.size or not is_ours.any():
+        """Return which messages of a batch are of this run, without those of too many new producers.
+
+        Clients of the plan have room of their own: however many others there are, one may start anew.
+        """
+        if len(self._owner_keys) + is_ours.size <= MAX_PRODUCERS or not is_ours.any():
             return is_ours
         owner = _owner_of(block)
         new = [key for key in np.unique(owner[is_ours]).tolist() if key not in self._owners]
-        if len(new) <= room:
+        own = [key for key in new if key >> 32 in self.own]
+        others = [key for key in new if key >> 32 not in self.own]
+        known_others = len(self._owner_keys) - self._own_count
+        surplus = [
+            *own[max(0, MAX_PRODUCERS - self._own_count) :],
+            *others[max(0, MAX_PRODUCERS - known_others) :],
+        ]
+        if not surplus:
             return is_ours
-        LOG.warning("producers_refused known=%d refused=%d", len(self._owner_keys), len(new) - room)
-        found: NDArray[np.bool_] = is_ours & ~np.isin(owner, new[max(room, 0) :])
+        self._refuse(len(surplus))
+        found: NDArray[np.bool_] = is_ours & ~np.isin(owner, surplus)
         return found
+
+    def _refuse(self, count: int) -> None:
+        before, self._refused = self._refused, self._refused + count
+        if before.bit_length() < self._refused.bit_length():  # at 1, 2, 4, 8 ...
+            known = len(self._owner_keys)
+            LOG.warning("producers_refused known=%d refused=%d", known, self._refused)
 
     def take_spans(self) -> dict[str, tuple[Span, ...]]:
         """Return the spans received since the last call, by producer stream."""
@@ -189,7 +207,8 @@ class SequenceTracker:
         owners, inverse = np.unique(_owner_of(block), return_inverse=True)
         numbers = list(map(self._number_of, owners.tolist()))
         found: Ints = np.array(numbers, dtype=np.int64)[inverse] * _PARTITIONS + partition
-        for at in set(found.tolist()) - self._names.keys():
+        new = [at for at in set(found.tolist()) if at not in self._names]  # `-` reads all names
+        for at in new:
             number, its_partition = divmod(at, _PARTITIONS)
             key = self._owner_keys[number]
             self._names[at] = stream_name(key >> 32, key & 0xFFFFFFFF, its_partition)
@@ -199,6 +218,7 @@ class SequenceTracker:
         number = self._owners.setdefault(owner, len(self._owner_keys))
         if number == len(self._owner_keys):
             self._owner_keys.append(owner)
+            self._own_count += owner >> 32 in self.own
         return number
 
     def _add_to_streams(
@@ -261,7 +281,11 @@ def _add_each(
 
 
 def restore_tracker(
-    journal: Path, source: str, start_offsets: Mapping[int, int], block_bits: int = 0
+    journal: Path,
+    source: str,
+    start_offsets: Mapping[int, int],
+    block_bits: int = 0,
+    own: frozenset[int] = frozenset(),
 ) -> tuple[SequenceTracker, bool]:
     """Return the state that a source's journal holds, and whether there is a journal.
 
@@ -271,7 +295,7 @@ def restore_tracker(
     Raises:
         JournalError: it was written by a newer version.
     """
-    tracker = SequenceTracker(dict(start_offsets), block_bits)
+    tracker = SequenceTracker(dict(start_offsets), block_bits, own)
     is_restart = False
     for record, _ in read_source(journal, source):
         is_restart = True

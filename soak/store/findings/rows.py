@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from sqlite3 import Row
@@ -122,15 +123,12 @@ def evidence_rows(key: str, causes: Sequence[Explanation]) -> Iterable[tuple[obj
 
 def explanations_of(causes: Sequence[Row], evidence: Sequence[Row]) -> tuple[Explanation, ...]:
     """Return the causes in their order, each with its evidence; both are sorted by position."""
-    sides = {
-        (cause["cause"], is_against): tuple(
-            Evidence(row["text"], json_text.loads(row["numbers"]))
-            for row in evidence
-            if row["cause"] == cause["cause"] and bool(row["is_against"]) is is_against
-        )
-        for cause in causes
-        for is_against in (False, True)
-    }
+    if not causes:
+        return ()
+    sides: dict[tuple[str, bool], tuple[Evidence, ...]] = defaultdict(tuple)
+    for row in evidence:
+        numbers = {} if row["numbers"] == "{}" else json_text.loads(row["numbers"])
+        sides[row["cause"], bool(row["is_against"])] += (Evidence(row["text"], numbers),)
     return tuple(
         Explanation(
             cause["cause"],

@@ -173,7 +173,20 @@ class FindingsStore:
             rows = connection.execute(
                 "SELECT * FROM findings WHERE run = ? ORDER BY raised_k, key", (run,)
             ).fetchall()
-            return [_finding_of_row(connection, row) for row in rows]
+            parts = {
+                table: _parts_by_key(connection, table, run)
+                for table in ("finding_changes", "causes", "evidence")
+            }
+        return [
+            finding_of(
+                row,
+                explanations_of(
+                    parts["causes"].get(row["key"], ()), parts["evidence"].get(row["key"], ())
+                ),
+                tuple(item["series"] for item in parts["finding_changes"].get(row["key"], ())),
+            )
+            for row in rows
+        ]
 
     def has_findings(self, run: str) -> bool:
         with self._snapshot() as connection:
@@ -479,6 +492,20 @@ def _content(connection: sqlite3.Connection, row: Notification) -> NotificationC
     previous = outbox.previous_cause(connection, row, finding.cause)
     is_new_to_all = row.kind != "opened" and bool(outbox.other_causes(row.cause, finding.cause))
     return NotificationContent(finding, previous, progress="" if is_new_to_all else row.progress)
+
+
+def _parts_by_key(
+    connection: sqlite3.Connection, table: str, run: str
+) -> dict[str, list[sqlite3.Row]]:
+    """Return the rows of a table that are parts of a run's findings, in one query: there may be thousands."""
+    found: dict[str, list[sqlite3.Row]] = {}
+    for row in connection.execute(
+        f"SELECT part.* FROM {table} AS part JOIN findings USING (key) "  # noqa: S608  # one of ours
+        "WHERE run = ? ORDER BY part.position",
+        (run,),
+    ):
+        found.setdefault(row["key"], []).append(row)
+    return found
 
 
 def _finding_of_row(connection: sqlite3.Connection, row: sqlite3.Row) -> Finding:
