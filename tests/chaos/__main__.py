@@ -16,6 +16,7 @@ from typing import Any
 from soak.lab.brokers import kafka
 from soak.service.signals import exit_on_sigterm
 from tests.chaos import schedule
+from tests.chaos.hostile import Hostile
 from tests.chaos.oracle import Told, complaints
 from tests.chaos.post import Post
 from tests.chaos.storm import MAX_DEATHS_PER_MINUTE, Storm
@@ -32,6 +33,9 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--only", help="these troubles, by a comma; none: kills alone")
     parser.add_argument("--out", type=Path, default=Path("build/chaos.json"))
+    parser.add_argument(
+        "--strangers", action="store_true", help="they write to the samples topic all the while"
+    )
     parser.add_argument("--logs", type=Path, help="copy the daemons' logs there")
     parser.add_argument(_APART, action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -42,7 +46,7 @@ def main() -> None:
     troubles = schedule.order(asked.seed, [name for name in names if name != "none"])
     _say(f"seed {asked.seed}: {asked.kills} kills, then {', '.join(troubles)}")
     with tempfile.TemporaryDirectory(prefix="soak-chaos-") as folder:
-        found = _weather(Path(folder), asked.seed, asked.kills, troubles, asked.logs)
+        found = _weather(Path(folder), asked, troubles)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps({"seed": asked.seed, **found}, indent=2) + "\n")
     for line in found["complaints"]:
@@ -51,9 +55,7 @@ def main() -> None:
     sys.exit(1 if found["complaints"] else 0)
 
 
-def _weather(
-    home: Path, seed: int, kills: int, names: list[str], logs: Path | None
-) -> dict[str, Any]:
+def _weather(home: Path, asked: argparse.Namespace, names: list[str]) -> dict[str, Any]:
     """Go through all of it; return the figures and the oracle's complaints."""
     began = time.monotonic()
     with contextlib.ExitStack() as left:
@@ -66,19 +68,30 @@ def _weather(
         post = Post()
         left.callback(post.close)
         post.open()
-        storm = Storm(home, around, broker, post, seed)
+        hostile = Hostile(home, broker.bootstrap_servers, asked.seed) if asked.strangers else None
+        more = hostile.plan if hostile else ""
+        storm = Storm(home, around, broker, post, asked.seed, more=more)
         try:
             storm.start()
-            _kill(storm, schedule.kills(seed, kills, storm.daemons, MAX_DEATHS_PER_MINUTE))
+            if hostile:
+                hostile.start(storm)
+            kills = schedule.kills(asked.seed, asked.kills, storm.daemons, MAX_DEATHS_PER_MINUTE)
+            _kill(storm, kills)
             recovered = {name: round(_endure(storm, name), 1) for name in names}
             storm.calm()
+            if hostile:
+                hostile.finish(storm)
             summary = storm.end()
             told = Told(storm.kept, storm.planted, storm.post.came, storm.in_topic(), storm.excused)
             wrong = complaints(storm.folder, summary, told)
+            if hostile:
+                wrong += hostile.complaints(storm.folder, summary)
         finally:
+            if hostile:
+                hostile.close()
             storm.close()
-            if logs is not None:
-                shutil.copytree(storm.folder.logs, logs, dirs_exist_ok=True)
+            if asked.logs is not None:
+                shutil.copytree(storm.folder.logs, asked.logs, dirs_exist_ok=True)
     figures = {
         "seconds": round(time.monotonic() - began),
         "kills": dict(sorted(storm.kills.items())),
@@ -92,6 +105,7 @@ def _weather(
         "messages": len(storm.planted.messages),
         "mails_on_the_wire": post.came.total(),
         "mails_put_off": post.refused,
+        "strangers": hostile.figures(summary) if hostile else None,
         "found": [
             one["key"] for one in summary["findings"] if one["key"] not in storm.planted.saved
         ],

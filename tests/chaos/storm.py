@@ -54,12 +54,25 @@ free_space_floor: 0B
 """
 
 
+def own_sources(folder: RunFolder) -> list[str]:
+    """Return the sources of this host: another may send its records."""
+    return [name for name in sources(folder.journal) if name.endswith(f"@{host_name()}")]
+
+
 class Storm:
     """Call `start`, do what is to be done, `calm`, `end`; then `close`, always."""
 
     def __init__(
-        self, home: Path, around: Surroundings, broker: Kafka, post: Post, seed: int
+        self,
+        home: Path,
+        around: Surroundings,
+        broker: Kafka,
+        post: Post,
+        seed: int,
+        *,
+        more: str = "",
     ) -> None:
+        """`more` is added to the plan."""
         self.around, self.broker, self.post, self.seed = around, broker, post, seed
         self.rng = random.Random(seed)  # of the trouble that is on: see `schedule.choices`
         self.clock = SystemClock()
@@ -69,7 +82,7 @@ class Storm:
         write_off(self._wall_off, 0)
         port = int(broker.bootstrap_servers.rpartition(":")[2])
         self.folder.plan.write_text(
-            PLAN.format(port=port, topic=TOPIC, partitions=PARTITIONS, mail_port=post.port)
+            PLAN.format(port=port, topic=TOPIC, partitions=PARTITIONS, mail_port=post.port) + more
         )
         self._plan = text.load(self.folder.plan.read_text(), "plan.yaml").plan
         connect(self._plan, self.clock).create_topics(topics_of(self._plan), 1, {})
@@ -120,8 +133,8 @@ class Storm:
             self.watch(0.2)
 
     def newest(self) -> dict[str, int]:
-        """Return the last second that each source has recorded."""
-        names = sources(self.folder.journal)
+        """Return the last second that each source of this host has recorded."""
+        names = own_sources(self.folder)
         found = {name: last_record(self.folder.journal, name) for name in names}
         return {name: one[0].k for name, one in found.items() if one is not None}
 

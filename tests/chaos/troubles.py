@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from soak.store.journal.reader import sources
 from tests.chaos.post import Mood
 from tests.chaos.schedule import BROKER
-from tests.chaos.storm import Storm
+from tests.chaos.storm import Storm, own_sources
 
 Trouble = Callable[[Storm], AbstractContextManager[None]]
 _HEADER_BYTES = 100  # of an SQLite file: without it the file is none
@@ -199,7 +198,7 @@ def _loading(storm: Storm) -> list[str]:
 
 
 def _source(storm: Storm, daemon: str) -> str:
-    (found,) = [name for name in sources(storm.folder.journal) if name.startswith(f"{daemon}@")]
+    (found,) = [name for name in own_sources(storm.folder) if name.startswith(f"{daemon}@")]
     return found
 
 

@@ -19,6 +19,7 @@ _FLUSH_MS = 20_000
 # Tags of the arguments of `rd_kafka_producev`, from rdkafka.h.
 _END, _TOPIC, _PARTITION, _VALUE, _KEY, _FLAGS, _HEADER = 0, 1, 3, 4, 5, 7, 9
 _COPY = 2
+_QUEUE_FULL = -184
 
 Header = tuple[bytes, bytes | None]
 
@@ -68,7 +69,8 @@ class RawProducer:
         key: bytes = b"",
         partition: int = 0,
         headers: Sequence[Header] = (),
-    ) -> None:
+    ) -> bool:
+        """Return whether there was room for the message."""
         arguments: list[object] = [
             *(_TOPIC, ctypes.c_char_p(topic.encode())),
             *(_PARTITION, ctypes.c_int32(partition)),
@@ -80,10 +82,12 @@ class RawProducer:
             size = ctypes.c_ssize_t(len(text or b""))
             arguments += [_HEADER, ctypes.c_char_p(name), ctypes.c_char_p(text), size]
         code = self._library.rd_kafka_producev(_POINTER(self._handle), *arguments, _END)
-        assert code == 0, f"not produced: error {code}"
+        assert code in {0, _QUEUE_FULL}, f"not produced: error {code}"
+        return bool(code == 0)
 
-    def flush(self) -> None:
-        assert self._library.rd_kafka_flush(self._handle, _FLUSH_MS) == 0
+    def flush(self, timeout_ms: int = _FLUSH_MS) -> bool:
+        """Return whether all messages have been sent, or given up."""
+        return bool(self._library.rd_kafka_flush(self._handle, timeout_ms) == 0)
 
     def close(self) -> None:
         self._library.rd_kafka_destroy(self._handle)

@@ -56,7 +56,7 @@ def send(producer: RawProducer, topic: str, messages: Sequence[Forged]) -> None:
         producer.produce(
             topic, one.value, key=one.key, partition=one.partition, headers=one.headers
         )
-    producer.flush()
+    assert producer.flush()
 
 
 def forged_messages(target: Target, k: int, now_ns: int, real: bytes) -> list[Forged]:

@@ -272,7 +272,11 @@ def open_transaction(lab_kafka: Running) -> Iterator[Callable[[Ship], None]]:
     begun_here: list[confluent_kafka.Producer] = []
 
     def begin(ship: Ship) -> None:
-        settings = {"bootstrap.servers": lab_kafka.bootstrap_servers, "transactional.id": "holds"}
+        settings = {
+            "bootstrap.servers": lab_kafka.bootstrap_servers,
+            "transactional.id": "holds",
+            "log_level": "0",
+        }
         producer = confluent_kafka.Producer(settings)
         producer.init_transactions(60)
         producer.begin_transaction()
