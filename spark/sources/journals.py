@@ -6,7 +6,7 @@ What cannot be read becomes a row with a `gap`, never an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -48,7 +48,7 @@ _ROWS_A_BATCH = 2_000
 
 
 class JournalSource(DataSource):
-    """Options: `run_dir`; `run`, the run's id; `interval_ns`, of the batches of a stream."""
+    """Options: `run_dir`; `run`, its id; of a stream `interval_ns`, of its batches, and `tasks`."""
 
     @classmethod
     def name(cls) -> str:
@@ -69,10 +69,12 @@ class _Place:
     folder: Path
     run: str
     interval_ns: int
+    tasks: int
 
     @classmethod
     def of(cls, options: Any) -> _Place:  # noqa: ANN401  # Spark's own dictionary
-        return cls(Path(options["run_dir"]), options["run"], int(options.get("interval_ns", 0)))
+        interval_ns, tasks = (int(options.get(*one)) for one in (("interval_ns", 0), ("tasks", 1)))
+        return cls(Path(options["run_dir"]), options["run"], interval_ns, tasks)
 
     @property
     def journal(self) -> Path:
@@ -80,9 +82,10 @@ class _Place:
 
 
 class _Spans(InputPartition):
-    def __init__(self, listed: Sequence[Span]) -> None:
+    def __init__(self, listed: Sequence[Span], ranks: Mapping[str, int] | None = None) -> None:
         super().__init__(None)
         self.spans = tuple(listed)
+        self.ranks = dict(ranks or {})
 
 
 class JournalReader(DataSourceReader):
@@ -101,7 +104,11 @@ class JournalReader(DataSourceReader):
 
 
 class JournalTail(DataSourceStreamReader):
-    """What was appended since the last batch, in one partition: a worker more costs more."""
+    """What was appended since the last batch, in as many partitions as tasks: a worker more costs more.
+
+    Sources are dealt out to them, and to the shards of the detector, by their rank: the order in which they
+    were first seen, which is that of the offset. So each has as many as another, and keeps them for good.
+    """
 
     def __init__(self, place: _Place, clock: Clock | None = None) -> None:
         self._place = place
@@ -135,11 +142,16 @@ class JournalTail(DataSourceStreamReader):
         return end
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        listed = spans(self._place.journal, start, end, self._index)
-        return [_Spans(listed)] if listed else []
+        ranks = {source: rank for rank, source in enumerate(end)}
+        dealt: dict[int, list[Span]] = {}
+        for span in spans(self._place.journal, start, end, self._index):
+            dealt.setdefault(ranks[span.source] % self._place.tasks, []).append(span)
+        return [_Spans(listed, ranks) for _, listed in sorted(dealt.items())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return batches(rows(self._place.folder, self._place.run, _spans_of(partition)))
+        ranks = partition.ranks if isinstance(partition, _Spans) else {}
+        found = rows(self._place.folder, self._place.run, _spans_of(partition))
+        return batches({**row, "shard": ranks[str(row["source"])]} for row in found)
 
 
 def rows(folder: Path, run: str, listed: Iterable[Span]) -> Iterator[Row]:

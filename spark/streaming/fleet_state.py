@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import logging
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
 from pyspark.sql.functions import col
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -26,10 +26,11 @@ from soak.core.errors import PlanError
 from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR
 from soak.core.plan.text import load_detection
 from spark.sources.schema import CHANGES
-from spark.streaming.panel_state import PanelProcessor
+from spark.streaming.panel_state import PanelProcessor, records_of
 from spark.streaming.stored_panel import OF_THESE_ROWS
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
@@ -95,13 +96,12 @@ class Announced:
         """Return what was announced last; an old announcement that is sent again says nothing."""
         return max((*reversed(others), self), key=lambda one: one.sent_ns)
 
-    def phases_at(self, k: np.ndarray[Any, Any]) -> list[str]:
-        """Return the phase of each interval; where none is announced, soak."""
+    def phase_at(self, k: int) -> str:
+        """Return the phase of an interval; where none is announced, soak."""
         if not self.phases:
-            return [_SOAK] * len(k)
-        names = ["", *(name for _, name in self.phases)]
-        found = np.searchsorted([first for first, _ in self.phases], k, side="right")
-        return [names[at] for at in found]
+            return _SOAK
+        at = bisect_right(self.phases, k, key=itemgetter(0))
+        return self.phases[at - 1][1] if at else ""
 
 
 class SharedStates:
@@ -155,22 +155,23 @@ class FleetProcessor(StatefulProcessor):
         timerValues: TimerValues,  # noqa: N803  # Spark's signature
     ) -> Iterator[pd.DataFrame]:
         """Take what the run announces first, then all its records."""
-        batch = pd.concat(list(rows), ignore_index=True)
-        is_announcement = batch["source"] == ""
+        batch = records_of(rows)
+        announcements = [one["events"] for one in batch if one["source"] == ""]
+        records = [one for one in batch if one["source"] != ""]
         state = self._known.get()
-        known = Announced() if state is None else Announced.of_text(state[0])
-        newest = known.newest(*map(Announced.of_events, batch.loc[is_announcement, "events"]))
+        known = Announced() if state is None else announced_of(state[0])
+        newest = known.newest(*map(Announced.of_events, announcements)) if announcements else known
         self._note(state, known, newest, timerValues.getCurrentProcessingTimeInMs())
-        records = batch[~is_announcement].drop(columns="events")
-        if records.empty:
+        if not records:
             return
-        # numbers beside the nulls of an announcement are floats
-        records = records.astype({"k": np.int64, "epoch": np.int64})
-        records["phase"] = newest.phases_at(records["k"].to_numpy())
-        if self._detectors(newest) != self._detectors(known):
+        if newest.detection != known.detection and self._detectors(newest) != self._detectors(
+            known
+        ):
             self._shared.clear(_KNOWN)  # what one plan has made another may not be able to read
         try:
-            yield from self._panel(newest).handleInputRows(key, iter([records]), timerValues)
+            for one in records:
+                one["phase"] = newest.phase_at(int(one["k"]))
+            yield from self._panel(newest).take(key, records)
         except OF_THESE_ROWS as error:
             # Anybody may write to the topic: what no panel can take must not stop those of other runs.
             LOG.warning("run_not_judged run=%s rows=%d error=%r", key[0], len(records), error)
@@ -186,7 +187,7 @@ class FleetProcessor(StatefulProcessor):
         state = self._known.get()
         if state is None:
             return iter(())
-        due_ms = state[1] + self._kept_ms(Announced.of_text(state[0]))
+        due_ms = state[1] + self._kept_ms(announced_of(state[0]))
         if timerValues.getCurrentProcessingTimeInMs() < due_ms:
             self._handle.registerTimer(due_ms)
         else:
@@ -220,6 +221,12 @@ class FleetProcessor(StatefulProcessor):
             panel.init(self._shared)  # type: ignore[arg-type]  # it only asks for states
             self._panels[config] = panel
         return self._panels[config]
+
+
+@lru_cache(maxsize=1024)
+def announced_of(text: str) -> Announced:
+    """Return what `Announced.to_text` described; most runs of most batches are as they were."""
+    return Announced.of_text(text)
 
 
 @lru_cache(maxsize=1024)

@@ -37,7 +37,7 @@ from spark.streaming.checkpoint import (
     held,
     is_all_read,
 )
-from spark.streaming.panel_state import detect, layout, shard_labels, take_apart
+from spark.streaming.panel_state import dealt_layout, detect, shard_labels, take_apart
 from spark.streaming.progress import Progress, observed
 
 # --- Which layout the state in the detector's checkpoint has: one of another program is not read, but
@@ -90,7 +90,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | N
         manager.ready()  # what is recorded from now on is taken in, however long Spark takes to start
         await_predecessor(folder.spark, clock)
         manager.alive()  # each step of the start is progress, and so is each batch that is committed
-        forget_other(folder, layout(plan.detection.shards))
+        forget_other(folder, dealt_layout(plan.detection.shards))
         with deaths_noted(folder.checkpoint, folder.journal, caution_path(folder.path)):
             temporary = folder.spark / "tmp"
             shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
@@ -167,6 +167,7 @@ class _Stream:
             "run_dir": str(self.folder.path),
             "run": self.known.id,
             "interval_ns": str(self.plan.detection.trigger),
+            "tasks": str(self.plan.detection.shards),
         }
         rows = session.readStream.format(NAME).options(**options).load()
         detectors = self.plan.detection.detectors

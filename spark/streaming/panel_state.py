@@ -53,7 +53,9 @@ _USED = (
     *("run", "shard", "source", "epoch", "k"),
     *("columns_id", "columns", "values", "trusted", "phase"),
 )
-_FED = ("source", "epoch", "k", "columns_id", "trusted", "phase", "values")
+
+Record = dict[str, Any]
+"""One row of a frame, by the names of its columns."""
 
 # Spark makes a processor for each task, and keeps its Python workers: what outlives a task is here.
 _LIVE = LivePanels()
@@ -62,6 +64,11 @@ _LIVE = LivePanels()
 def layout(shards: int = 1) -> str:
     """Return a name that differs for states that this program, or so many shards, cannot go on from."""
     return f"{detector_panel.LAYOUT}.{stored_panel.VERSION}-{shards}"
+
+
+def dealt_layout(shards: int) -> str:
+    """Return that of one run, whose sources are dealt out by rank."""
+    return layout(shards) if shards == 1 else f"{layout(shards)}.ranks"
 
 
 def detect(
@@ -90,11 +97,13 @@ def detect(
 
 
 def shards_of(labels: Sequence[int], *, with_objectives: bool) -> Column:
-    """Return the shards that a row goes to as an array: that of its source, and `OBJECTIVES` of a client."""
+    """Return the shards that a row goes to as an array: that of its source, and `OBJECTIVES` of a client.
+
+    Rows come with the rank of their source as their shard. A checksum of its name would put `probe@broker0`
+    to `probe@broker3` together, and with them nine of ten series of a run.
+    """
     known = F.array(*(F.lit(label).cast("long") for label in labels))
-    own = F.get(
-        known, F.pmod(F.crc32(col("source").cast("binary")), F.lit(len(labels))).cast("int")
-    )
+    own = F.get(known, F.pmod(col("shard"), F.lit(len(labels))).cast("int"))
     if not with_objectives:
         return F.array(own)
     is_client = F.lit(False)  # of SQL
@@ -149,12 +158,15 @@ class PanelProcessor(StatefulProcessor):
         timerValues: TimerValues,  # noqa: ARG002, N803  # Spark's signature
     ) -> Iterator[pd.DataFrame]:
         """Take all frames, then write the state once; rows come in no order."""
-        batch = pd.concat(list(rows), ignore_index=True)
-        run, shard = str(batch["run"].to_numpy()[0]), int(batch["shard"].to_numpy()[0])
+        yield from self.take(key, records_of(rows))
+
+    def take(self, key: Any, records: Sequence[Record]) -> Iterator[pd.DataFrame]:  # noqa: ANN401  # as above
+        """Take the records of a batch; there is at least one."""
+        run, shard = str(records[0]["run"]), int(records[0]["shard"])
         if shard == OBJECTIVES:
-            changes, aside = self._counted(*rows_of(batch))
+            changes, aside = self._counted(*ordered(records))
         else:
-            changes, aside = self._detected((run, shard), *rows_of(batch))
+            changes, aside = self._detected((run, shard), *ordered(records))
         found = [change.to_row() for change in changes] + [aside_row(one) for one in aside]
         if found:
             # as objects: pandas would make floats of the seconds of a column that has none in a row
@@ -230,19 +242,43 @@ def take_apart(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Change], list[Se
     return changes, aside
 
 
+def records_of(frames: Iterable[pd.DataFrame]) -> list[Record]:
+    """Return the rows of frames by the names of their columns.
+
+    A key of a fleet has a few rows in a batch, and every question to a frame costs more than all of these.
+    """
+    found: list[Record] = []
+    for frame in frames:
+        names = list(frame.columns)
+        found += [dict(zip(names, row, strict=True)) for row in frame.to_numpy(object).tolist()]
+    return found
+
+
+def ordered(records: Sequence[Record]) -> tuple[list[Row], ColumnTexts]:
+    """Return records, which come in any order, by source and in the order of their time."""
+    texts = {
+        (one["source"], one["columns_id"]): one["columns"]
+        for one in records
+        if isinstance(one["columns"], str)  # else it is null
+    }
+    return [
+        Row(
+            one["source"],
+            int(one["epoch"]),
+            int(one["k"]),
+            one["columns_id"],
+            bool(one["trusted"]),
+            one["phase"],
+            np.asarray(one["values"], np.float64),
+        )
+        for one in sorted(records, key=_place)
+    ], texts
+
+
 def rows_of(batch: pd.DataFrame) -> tuple[list[Row], ColumnTexts]:
     """Return the rows of a batch, which come in any order, by source and in the order of their time."""
-    named = batch.dropna(subset=["columns"])
-    texts = {
-        (source, name): text
-        for source, name, text in zip(
-            named["source"], named["columns_id"], named["columns"], strict=True
-        )
-    }
-    ordered = batch.sort_values(["source", "epoch", "k"])
-    return [
-        Row(source, int(epoch), int(k), name, bool(valid), phase, np.asarray(values, np.float64))
-        for source, epoch, k, name, valid, phase, values in zip(
-            *(ordered[name] for name in _FED), strict=True
-        )
-    ], texts
+    return ordered(records_of([batch]))
+
+
+def _place(record: Record) -> tuple[str, int, int]:
+    return record["source"], record["epoch"], record["k"]

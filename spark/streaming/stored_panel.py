@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
@@ -319,7 +319,8 @@ class StoredPanel:
         self._write_head(head)
 
     def _write_head(self, head: _Head) -> None:
-        text = json.dumps(asdict(head), separators=(",", ":"))
+        found = {name: getattr(head, name) for name in _Head.__slots__}
+        text = json.dumps(found, separators=(",", ":"))
         self.parts.updateValue(("head",), (text.encode(),))
 
 

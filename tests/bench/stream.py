@@ -135,11 +135,12 @@ def in_shards(shards: int) -> Job:
 
 @contextmanager
 def query_on(
-    session: SparkSession, folder: RunFolder, job: Job | None = None
+    session: SparkSession, folder: RunFolder, job: Job | None = None, tasks: int = 1
 ) -> Iterator[StreamingQuery]:
     """Run the detector as the daemon does, or a `job`, without attribution and as fast as it can."""
     session.dataSource.register(JournalSource)
-    rows = session.readStream.format(NAME).options(run_dir=str(folder.path), run=RUN).load()
+    options = {"run_dir": str(folder.path), "run": RUN, "tasks": str(tasks)}
+    rows = session.readStream.format(NAME).options(**options).load()
     changes = (job or in_shards(1))(session, rows, read_plan(folder))
 
     def on_batch(frame: DataFrame, _batch: int) -> None:
@@ -200,7 +201,7 @@ def backlog(whole: RunFolder, path: Path, shards: int, job: Job | None = None) -
     session.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
     try:
         before, began = cpu_by_program(), time.monotonic()
-        with query_on(session, folder, job or in_shards(shards)) as query:
+        with query_on(session, folder, job or in_shards(shards), shards) as query:
             query.processAllAvailable()
             cpu = {name: used - before[name] for name, used in cpu_by_program().items()}
             took = time.monotonic() - began

@@ -54,7 +54,8 @@ def found(
             end(whole, folder)
         else:
             grow(whole, folder, k)
-        rows = session.readStream.format(NAME).options(run_dir=str(folder.path), run=RUN).load()
+        options = {"run_dir": str(folder.path), "run": RUN, "tasks": str(shards)}
+        rows = session.readStream.format(NAME).options(**options).load()
         query = (
             detect(rows, Config(), None, settings_of(plan), labels)
             .writeStream.option("checkpointLocation", str(folder.checkpoint))

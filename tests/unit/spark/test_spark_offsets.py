@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +15,9 @@ from hypothesis import strategies as st
 from soak.core.journal_format import End, columns_line, encode
 from soak.core.model import Column, Record
 from soak.store.journal.reader import has_ended
-from spark.sources.journals import rows
+from spark.sources.journals import JournalSource, rows
 from spark.sources.offsets import ColumnsIndex, Offset, columns_at, newest, spans
+from spark.sources.schema import ROWS
 
 COLUMNS = (Column("sent_messages", (), "messages"),)
 HEAD = encode(columns_line(COLUMNS))
@@ -177,3 +181,29 @@ def test_a_source_has_ended_when_its_newest_file_says_so(tmp_path: Path) -> None
     append(tmp_path, "a@h", 1, HEAD + line(2, 2))
 
     assert (before, has_ended(tmp_path / "a@h")) == (True, False)
+
+
+def test_sources_are_dealt_out_evenly_and_keep_their_rank(tmp_path: Path) -> None:
+    """Also when one appears whose name comes first, and after a restart, which knows the offset alone."""
+    journal = tmp_path / "journal"
+    for at in range(4):
+        append(journal, f"probe@broker{at}", 0, HEAD + line(0))
+    options = {"run_dir": str(tmp_path), "run": "r", "tasks": "2"}
+
+    def read(start: Offset) -> tuple[Offset, list[dict[str, int]]]:
+        tail = JournalSource(options).streamReader(ROWS)
+        end = json.loads(json.dumps(newest(journal, start, None)))
+        parts: list[Iterable[Any]] = [tail.read(part) for part in tail.partitions(start, end)]
+        read = [[row for batch in part for row in batch.to_pylist()] for part in parts]
+        return end, [{row["source"]: row["shard"] for row in part} for part in read]
+
+    end, first = read({})
+    append(journal, "consume@load", 0, HEAD + line(0))
+    append(journal, "probe@broker2", 0, line(1))
+    _, second = read(end)
+
+    assert first == [
+        {"probe@broker0": 0, "probe@broker2": 2},
+        {"probe@broker1": 1, "probe@broker3": 3},
+    ]
+    assert second == [{"probe@broker2": 2, "consume@load": 4}]
