@@ -7,7 +7,8 @@ the bases are two thirds.
 
 Between batches the panel stays in the memory of the Python worker (`LivePanels`), named by a digest of all
 rows that it took. A worker that has not the panel of the state, because another one had the last batch or the
-last batch was not committed, reads it from the parts, so it never goes on from anything else.
+last batch was not committed, takes the rows that it has not, or reads all of it from the parts, so it never
+goes on from anything else.
 """
 
 from __future__ import annotations
@@ -147,6 +148,7 @@ class LivePanel:
 
     panel: Panel
     rows_id: str = ""
+    end: int = 0  # number of the block of rows that comes next
     columns: dict[tuple[str, str], tuple[str, tuple[Column, ...]]] = field(default_factory=dict)
 
     @property
@@ -250,7 +252,7 @@ class StoredPanel:
 
         (one, changes, rows), aside = without_failing(rows, attempt)
         block = encode(rows)
-        one.rows_id = _digest(one.rows_id, block)
+        one.rows_id, one.end = _digest(one.rows_id, block), head.end + 1
         used = {(row.source, row.columns_id) for row in rows}
         if head.block_bytes + len(block) >= _BASE_SHARE * head.base_bytes:
             self._write_base(head, one)
@@ -281,19 +283,33 @@ class StoredPanel:
         """Return the panel after the rows of `head`: the live one, or from the parts."""
         if live is not None and live.rows_id == head.rows_id:
             return live
+        if live is not None and head.first <= live.end < head.end and self._goes_on(live, head):
+            return live
         one = LivePanel(self.read(self._known_part("base")) if head.base_id else self.new())
-        one.rows_id = head.base_id
+        one.rows_id, one.end = head.base_id, head.first
+        if not self._goes_on(one, head):
+            raise ValueError("the rows in the detector's state are not those that made it")
+        return one
+
+    def _goes_on(self, one: LivePanel, head: _Head) -> bool:
+        """Take the rows that a panel has not; return False, and leave it, where others come before these.
+
+        A worker that had not the last batch has that of before, as a rule.
+        """
+        blocks = [self._known_part(_rows_part(number)) for number in range(one.end, head.end)]
+        rows_id = one.rows_id
+        for block in blocks:
+            rows_id = _digest(rows_id, block)
+        if rows_id != head.rows_id:
+            return False
         texts = {
             (source, name): self._known_part(_columns_part(source, name)).decode()
             for source, name in head.columns
         }
-        for number in range(head.first, head.end):
-            block = self._known_part(_rows_part(number))
+        for block in blocks:
             one.take(list(decode(block)), texts)
-            one.rows_id = _digest(one.rows_id, block)
-        if one.rows_id != head.rows_id:
-            raise ValueError("the rows in the detector's state are not those that made it")
-        return one
+        one.rows_id, one.end = rows_id, head.end
+        return True
 
     def _write_base(self, head: _Head, one: LivePanel) -> None:
         blob = one.panel.to_bytes()
@@ -302,7 +318,7 @@ class StoredPanel:
             self.parts.removeKey((_rows_part(number),))
         for source, name in head.columns:
             self.parts.removeKey((_columns_part(source, name),))
-        self._write_head(_Head(one.rows_id, one.rows_id, head.end, head.end, len(blob)))
+        self._write_head(_Head(one.rows_id, one.rows_id, one.end, one.end, len(blob)))
 
     def _write_rows(
         self, head: _Head, used: set[tuple[str, str]], block: bytes, one: LivePanel

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 from zlib import crc32
@@ -25,7 +26,7 @@ from soak.core.plan.objectives import parse_objective
 from soak.core.units import SECOND_NS
 from spark.sources.schema import columns_text
 from spark.streaming.panel_state import CLIENTS, OBJECTIVES, PanelProcessor, rows_of
-from spark.streaming.stored_panel import LivePanel, LivePanels, Row, decode, encode
+from spark.streaming.stored_panel import LivePanel, LivePanels, Row, StoredPanel, decode, encode
 
 pytestmark = pytest.mark.long
 
@@ -191,6 +192,52 @@ def test_little_is_written_while_no_base_is_due() -> None:
     assert float(np.median(written)) < 0.1 * base
     assert np.mean(written) < 0.25 * base
     assert max(totals[SECONDS // 2 :]) < 2 * base
+
+
+class CountedParts:
+    """The parts of one key, and how often each kind of them was read."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        self.reads: Counter[str] = Counter()
+
+    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:  # noqa: N802  # Spark's name
+        self.reads[key[0].split()[0]] += 1
+        return self.kept.get(key)
+
+    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:  # noqa: N802  # Spark's name
+        self.kept[key] = value
+
+    def removeKey(self, key: tuple[Any, ...]) -> None:  # noqa: N802  # Spark's name
+        del self.kept[key]
+
+
+def test_a_worker_that_missed_batches_takes_only_their_rows() -> None:
+    """The base is read where a worker has no panel, or one of before the base."""
+    parts = CountedParts()
+    stored = StoredPanel(parts, partial(Panel, CONFIG), partial(Panel.from_bytes, config=CONFIG))
+    rows, texts = rows_of(run())
+    by_time = sorted(rows, key=lambda row: row.k)
+    live: list[LivePanel | None] = [None, None]
+    changes: list[Change] = []
+    bases = 0
+    for k in range(SECONDS):
+        own = [row for row in by_time if row.k == k]
+        before = parts.kept.get(("base",))
+        live[k // 3 % 2], found, _ = stored.take(live[k // 3 % 2], own, texts)
+        changes += found
+        bases += before != parts.kept["base",]
+
+    assert sorted(changes, key=repr) == of_one_panel()
+    assert 0 < parts.reads["base"] <= bases + 1
+    assert stored.panel().to_bytes() == whole_panel().to_bytes()
+
+
+def whole_panel() -> Panel:
+    """Return the panel that took all rows at once."""
+    live = LivePanel(Panel(CONFIG))
+    live.take(*rows_of(run()))
+    return live.panel
 
 
 def test_rows_survive_their_bytes() -> None:
