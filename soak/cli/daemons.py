@@ -126,7 +126,7 @@ def detect_fleet(
         str,
         typer.Option(help="At the first start, how far back to begin: 1h, 0s, or all."),
     ] = "1h",
-    partitions: Annotated[int, typer.Option(help="Parts of the state, worked on in parallel.")] = 4,
+    partitions: Annotated[int, typer.Option(help="Parts of the state, worked on in parallel.")] = 1,
     cores: Annotated[int, typer.Option(help="Processor cores to use.")] = 2,
 ) -> None:
     """Find changes of latency in all runs that ship their records to one topic."""

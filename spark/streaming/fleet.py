@@ -69,7 +69,9 @@ class FleetOptions:
 
     state: Path
     since_seconds: int | None = 3600
-    partitions: int = 4  # of the state; for good, a checkpoint with another number begins anew
+    # Of the state; for good, a checkpoint with another number begins anew. Spark gives them to its workers in
+    # no order, and each worker takes the rows that others had before it: two share the work only in part.
+    partitions: int = 1
     cores: int = 2
     expire_seconds: int = EXPIRE_SECONDS
 

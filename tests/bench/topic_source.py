@@ -224,7 +224,7 @@ def main() -> int:
     parser.add_argument("--series", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--trigger", type=float, default=5)
-    parser.add_argument("--partitions", type=int, default=4, help="of the state")
+    parser.add_argument("--partitions", type=int, default=1, help="of the state")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--detect", action="store_true", help="with the detectors of a fleet")
     parser.add_argument("--rest", action="store_true", help="also without any records")
