@@ -27,7 +27,7 @@ from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR
 from soak.core.plan.text import load_detection
 from spark.sources.schema import CHANGES
 from spark.streaming.panel_state import PanelProcessor, records_of
-from spark.streaming.stored_panel import OF_THESE_ROWS
+from spark.streaming.stored_panel import OF_THESE_ROWS, LivePanels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 VERSION = 3
 """Of the state that is kept here beside that of the panel."""
-_USED = (
+USED = (
     *("run", "shard", "source", "epoch", "k"),
     *("columns_id", "columns", "values", "trusted", "phase", "events"),
 )
+"""The columns that are used of a row."""
 _SOAK = "soak"
 _KNOWN = "run"
 """Name of the state that is not the panel's."""
@@ -59,7 +60,7 @@ def detect_all(
     """
     return (
         rows.where(col("gap").isNull())
-        .select(*_USED)
+        .select(*USED)
         .groupBy("run", "shard")
         .transformWithStateInPandas(
             FleetProcessor(config, outages, expire_seconds), CHANGES, "Append", "ProcessingTime"
@@ -135,7 +136,15 @@ class SharedStates:
 class FleetProcessor(StatefulProcessor):
     """Feeds the rows of a run to a panel with the settings of that run."""
 
-    def __init__(self, config: Config, outages: outage.Config, expire_seconds: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        outages: outage.Config,
+        expire_seconds: int,
+        live: LivePanels | None = None,
+    ) -> None:
+        """`live`: the panels that earlier tasks of this process left; by default those of the worker."""
+        self._live = live
         self._config = config
         self._outages = outages
         self._expire_ms = expire_seconds * 1000
@@ -217,7 +226,7 @@ class FleetProcessor(StatefulProcessor):
     def _panel(self, announced: Announced) -> PanelProcessor:
         config = self._detectors(announced)
         if config not in self._panels:
-            panel = PanelProcessor(*config)
+            panel = PanelProcessor(*config, live=self._live)
             panel.init(self._shared)  # type: ignore[arg-type]  # it only asks for states
             self._panels[config] = panel
         return self._panels[config]

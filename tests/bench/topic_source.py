@@ -21,6 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
 import psutil
 from confluent_kafka import Producer
 
@@ -34,13 +36,15 @@ from soak.core.units import SECOND_NS
 from soak.lab.brokers import kafka
 from soak.store.samples_topic import SamplesClients, headers_of
 from spark.cluster.session import build_session
-from spark.sources.journals import batches
+from spark.sources.journals import batches as arrow_batches
 from spark.sources.samples_topic import NAME, SamplesSource, TopicOptions
+from spark.sources.schema import columns_text
 from spark.sources.topic_log import KafkaTopicLog
 from spark.sources.topic_offsets import Range
 from spark.sources.topic_rows import KnownColumns, TopicRows
 from spark.streaming.fleet import observed
-from spark.streaming.fleet_state import detect_all
+from spark.streaming.fleet_state import USED, FleetProcessor, detect_all
+from spark.streaming.stored_panel import LivePanels
 from tests.support.spark.fake_topic import START_NS, FakeTopic
 
 if TYPE_CHECKING:
@@ -99,7 +103,7 @@ def decoding(series: int) -> float:
     for line in lines_of(series, 0, ROWS, random.Random(1)):
         topic.write(line)
     began = time.process_time()
-    for _ in batches(TopicRows("t", topic, KnownColumns()).of(Range(0, 0, topic.end[0]))):
+    for _ in arrow_batches(TopicRows("t", topic, KnownColumns()).of(Range(0, 0, topic.end[0]))):
         pass
     return ROWS / (time.process_time() - began)
 
@@ -112,8 +116,77 @@ def reading(ship: Ship) -> tuple[float, float]:
     count, cpu, began = 0, time.process_time(), time.monotonic()
     for partition, end in ends.ends.items():
         rows = TopicRows(ship.topic, log, KnownColumns())
-        count += sum(one.num_rows for one in batches(rows.of(Range(partition, 0, end))))
+        count += sum(one.num_rows for one in arrow_batches(rows.of(Range(partition, 0, end))))
     return count / (time.process_time() - cpu), count / (time.monotonic() - began)
+
+
+class _State:
+    """A value or a map of the state, in memory, of the key in hand."""
+
+    def __init__(self, keys: list[Any]) -> None:
+        self._keys = keys
+        self._kept: dict[Any, Any] = {}
+
+    def get(self) -> Any:
+        return self._kept.get(self._keys[0])
+
+    def update(self, value: Any) -> None:
+        self._kept[self._keys[0]] = value
+
+    def getValue(self, name: Any) -> Any:  # noqa: N802  # Spark's name
+        return self._kept.get((self._keys[0], name))
+
+    def updateValue(self, name: Any, value: Any) -> None:  # noqa: N802  # Spark's name
+        self._kept[self._keys[0], name] = value
+
+    def removeKey(self, name: Any) -> None:  # noqa: N802  # Spark's name
+        del self._kept[self._keys[0], name]
+
+
+class _Handle:
+    """What a processor asks Spark for, without Spark."""
+
+    def __init__(self) -> None:
+        self.keys: list[Any] = [None]  # the one in hand
+        self._states: dict[str, _State] = {}
+
+    def getValueState(self, name: str, *_: Any) -> _State:  # noqa: N802  # Spark's name
+        return self._states.setdefault(name, _State(self.keys))
+
+    getMapState = getValueState  # noqa: N815  # Spark's name
+
+    def registerTimer(self, at_ms: int) -> None:  # noqa: N802  # Spark's name
+        pass
+
+    def getCurrentProcessingTimeInMs(self) -> int:  # noqa: N802  # Spark's name
+        return 0
+
+
+def detecting(series: int, workers: int, runs: int = 20, batches: int = 60, rows: int = 5) -> float:
+    """Return the CPU seconds a row of a fleet's detector in one process; the first half is not counted.
+
+    `workers`: so many take turns at random, by run and batch, each with the panels that it had last.
+    """
+    text, dice = columns_text(columns_of(series)), random.Random(1)
+    handle, live = _Handle(), [LivePanels() for _ in range(workers)]
+    processors = [FleetProcessor(Config(), outage.Config(), 3600, one) for one in live]
+    for one in processors:
+        one.init(handle)  # type: ignore[arg-type]  # what it asks for is there
+    used = 0.0
+    for batch in range(batches):
+        values = [np.array([dice.gauss(1, 0.1) for _ in range(series)]) for _ in range(rows)]
+        for run in range(runs):
+            handle.keys[0] = key = (f"run-{run}", 0)
+            given = [
+                (*key, "produce.0@host", 1, batch * rows + at, "id", text, one, True, "", None)
+                for at, one in enumerate(values)
+            ]
+            began = time.process_time()
+            frame = pd.DataFrame(given, columns=[*USED])  # as Spark's worker does
+            for _ in dice.choice(processors).handleInputRows(key, iter([frame]), handle):  # type: ignore[arg-type]  # as above
+                pass
+            used += time.process_time() - began if 2 * batch >= batches else 0.0
+    return used / (runs * rows * (batches - batches // 2))
 
 
 class Meter:
@@ -237,6 +310,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _say(f"decoding: {decoding(arguments.series):,.0f} rows a second of CPU")
+        for workers in (1, 2):
+            cpu = detecting(arguments.series, workers)
+            _say(f"detecting, {workers} workers: {cpu * 1e6:,.0f} us of CPU a row")
         broker = kafka.start(folder / "kafka", {})
         try:
             _measure(arguments, folder, broker.bootstrap_servers)
