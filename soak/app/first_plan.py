@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -115,6 +116,8 @@ def init(path: Path, answers: Answers) -> None:
     ):
         if given not in known:
             raise PlanError(f"{option} {given}: known are {', '.join(known)}")
+    if answers.security.startswith(_SASL) and PASSWORD not in os.environ:
+        raise PlanError(f"the password is read from the environment: export {PASSWORD}=... first")
     with without_client_logs():
         brokers, is_guess = _brokers(path, answers)
     written = plan_text(path, answers, brokers)
@@ -125,6 +128,8 @@ def init(path: Path, answers: Answers) -> None:
         raise SoakError(f"cannot write {path}: {error.strerror}") from error
     size = counted(brokers, "broker")
     print(f"{path} is written for {size}{', as none answered' if is_guess else ''}.")
+    if is_guess:
+        print("It is fitted to that number: when they answer, delete it and write it again.")
     print(_size_text(text.load(written, str(path)).plan))
     if answers.security.startswith(_SASL):
         print(f"The password is read from the environment variable {PASSWORD}.")

@@ -20,7 +20,7 @@ from soak.core.series import parse_series, source_of
 from spark.batch.coverage import LEAST_COVERAGE, MOST_UNTRUSTED, Coverage
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import Timeline
-from spark.report.summary import Verdict, span_of, worst_first
+from spark.report.summary import Verdict, missed, span_of, worst_first
 
 DAY_SECONDS = 86_400
 MOST_DETAILED = 30
@@ -202,6 +202,9 @@ def _blockers(page: Page) -> Iterator[str]:
     if covered.invalid_ratio > MOST_UNTRUSTED:
         share = wording.share_up(covered.invalid_ratio, 1)
         yield f"the load generator was the bottleneck in {share} of the soak's seconds, 10 % are allowed"
+    for one in missed(page.judged):
+        what, cause = wording.what_text(one.finding), wording.cause_text(one.finding.cause)
+        yield f"{what}, and the cause is not the cluster: {cause}"
     # what came and went is reported once; the coverage has each of its times
     yield from (f"{gap.source}: {gap.why}" for gap in covered.blockers)
 

@@ -28,12 +28,22 @@ EXIT_CODE: dict[Verdict, int] = {"clean": 0, "regressed": 3, "inconclusive": 4}
 
 
 def verdict(timeline: Timeline, judged: Sequence[Judged], covered: Coverage) -> Verdict:
-    """Return the verdict: a loss or a regression that was seen stands, however little was covered."""
+    """Return the verdict: a loss or a regression that was seen stands, however little was covered.
+
+    Where an objective was missed and the cluster is not to blame, nothing shows that the cluster keeps it.
+    """
     if timeline.audit["lost"] or any(
         one.finding.is_about_cluster and one.finding.state != "warning" for one in judged
     ):
         return "regressed"
-    return "clean" if covered.is_enough else "inconclusive"
+    return "clean" if covered.is_enough and not missed(judged) else "inconclusive"
+
+
+def missed(judged: Sequence[Judged]) -> list[Judged]:
+    """Return the objectives that were missed."""
+    return [
+        one for one in judged if one.finding.kind == "objective" and one.finding.state != "warning"
+    ]
 
 
 def summary(

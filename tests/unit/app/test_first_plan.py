@@ -67,9 +67,8 @@ def test_what_the_brokers_will_hold_is_said(
 
     printed = capsys.readouterr().out
     assert path.exists()
-    assert (
-        "is written for 3 brokers, as none answered.\nA run takes 15 minutes and writes" in printed
-    )
+    assert "is written for 3 brokers, as none answered.\nIt is fitted to that number" in printed
+    assert "A run takes 15 minutes and writes" in printed
     assert "writes 2.67 GiB; the brokers hold at most 1.95 GiB of it" in printed
 
 
@@ -119,6 +118,16 @@ def test_a_file_that_exists_is_kept(tmp_path: Path) -> None:
 def test_an_unknown_answer_names_its_option(tmp_path: Path, answers: Answers, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         init(tmp_path / "my-soak.yaml", answers)
+    assert not (tmp_path / "my-soak.yaml").exists()
+
+
+def test_nothing_is_written_before_the_password_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PASSWORD, raising=False)
+
+    with pytest.raises(PlanError, match=f"export {PASSWORD}=... first"):
+        init(tmp_path / "my-soak.yaml", SASL)
     assert not (tmp_path / "my-soak.yaml").exists()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from detectors.objectives import breach_series
-from soak.core.model import Finding
+from soak.core.model import Evidence, Explanation, Finding
 from soak.core.plan.objectives import parse_objective
 from soak.store.run_folder import RunFolder
 from spark.batch.timeline import assemble
@@ -92,6 +92,31 @@ def test_a_breach_that_the_stream_saw_is_the_same_one_with_the_figures_of_the_wh
 
     (missed,) = [one for one in summary(folder)["findings"] if one["kind"] == "objective"]
     assert (missed["key"], missed["found"], missed["after"]) == ("synthetic-1-180", "both", 2.0)
+
+
+def test_an_objective_that_our_own_side_missed_leaves_nothing_to_call_clean(tmp_path: Path) -> None:
+    series = 'produce.0@host|publish_latency_seconds{quantile="0.99"}'
+    online = Finding(
+        key="synthetic-1-130",
+        run="synthetic-1",
+        raised_k=122,
+        onset_k=112,
+        interval=(111, 113),
+        series=series,
+        kind="step",
+        before=0.004,
+        after=0.04,
+        state="confirmed",
+        confidence=1.0,
+        is_about_cluster=False,
+        causes=(Explanation("client", 0.9, (Evidence("The load host was busy."),)),),
+    )
+    folder, code = written(tmp_path, SHAPE, online)
+
+    found = summary(folder)
+    assert (found["verdict"], code) == ("inconclusive", 4)
+    assert "Inconclusive: objective missed: p99 publish" in found["headline"]
+    assert found["headline"].endswith("and the cause is not the cluster: client.")
 
 
 def test_seconds_that_are_missing_or_invalid_are_not_judged(tmp_path: Path) -> None:
