@@ -11,10 +11,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 _FLAGS = (
@@ -190,14 +192,22 @@ def chromium() -> Iterator[Browser]:
         )
         os.close(to_read)
         os.close(from_write)
+        children: list[psutil.Process] = []
         try:
             yield Browser(to_write, from_read)
         finally:
+            with suppress(psutil.NoSuchProcess):
+                children = psutil.Process(process.pid).children(recursive=True)
             process.terminate()
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            for child in psutil.wait_procs(children, 10)[
+                1
+            ]:  # they write into its folder to the end
+                child.kill()
+            psutil.wait_procs(children, 10)
             os.close(to_write)
             os.close(from_read)
