@@ -177,11 +177,9 @@ def _said(
     columns = [Column("x", (("i", str(i)),), unit) for i, unit in enumerate(units)]
     places = {series_name("s", column.name): i for i, column in enumerate(columns)}
     panel, said, rows = Panel(config), [], list(whole)
-    gate = panel.gate("s")
     for row, values in enumerate(rows):
-        moment = gate.take(row, 0, "soak", is_valid=True)
         following = partial(rows.__getitem__, slice(row + 1, row + CELL))
-        changes = panel.take("s", columns, row, values, moment, following)
+        changes = panel.update("s", columns, row, values, True, "soak", following=following)
         said += [(row, places[change.series], change) for change in changes]
     return said
 

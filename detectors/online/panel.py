@@ -106,6 +106,7 @@ class Panel:
         phase: str,
         *,
         epoch: int = 0,
+        following: Following = unknown,
     ) -> list[Change]:
         """Take the next second of one source; return what it raised, confirmed, withdrew or ended.
 
@@ -113,7 +114,7 @@ class Panel:
         clock may have been set back: then the levels are learnt anew.
         """
         moment = self.gate(source).take(k, epoch, phase, is_valid=valid)
-        return self.take(source, columns, k, values, moment)
+        return self.take(source, columns, k, values, moment, following)
 
     def take(
         self,
