@@ -142,7 +142,10 @@ def test_messages_never_written_by_a_bookie_are_lost_when_it_is_killed(
 def test_messages_deleted_by_retention_before_they_were_read_are_expired(
     lab_pulsar: lab.Pulsar, make_run: Make
 ) -> None:
-    """Without a subscription ledgers are deleted as soon as they are full: here of 200 messages."""
+    """Without a subscription ledgers are deleted as soon as they are full: here of 200 messages.
+
+    What is left is the last one, and nothing where it is just full too.
+    """
     run = make_run(lab_pulsar, is_batching="false")
     acked = run.produce(2_000)
     consumer = run.start("consume")
@@ -150,5 +153,6 @@ def test_messages_deleted_by_retention_before_they_were_read_are_expired(
     run.end(consumer)
 
     received = run.total("received_messages")
-    assert 0 < received < acked
-    assert run.verdict() == {"received": received, "expired": acked - received}
+    assert received < acked
+    counts = {"received": received, "expired": acked - received}
+    assert run.verdict() == {name: count for name, count in counts.items() if count}
