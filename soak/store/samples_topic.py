@@ -18,7 +18,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBindingFilter, AclOperation, AclPermissionType
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
@@ -66,9 +66,10 @@ ANNOUNCEMENT_HEADER = "announces"  # its value is the name of the plan
 ANNOUNCEMENTS = "announcements"
 """What stands for the source where an announcement is refused."""
 PACKED = (
-    "takes batches as they were compressed, and a small one may unpack to gigabytes in each reader: "
+    "takes compressed batches, and a small one may unpack to gigabytes in each reader: "
     "set its compression.type to uncompressed"
 )
+_COMPRESSION, _UNPACKED = "compression.type", "uncompressed"
 EVERYBODY = "everybody who reaches the cluster may write to it"
 _AUTHORIZER = "authorizer.class.name"
 _ALLOWS = "allow.everyone.if.no.acl.found"
@@ -112,7 +113,7 @@ class SamplesClients:
         self.cause.metadata(admin, self._ship.bootstrap_servers, self._ship.timeout / SECOND_NS)
 
     def ensure_topic(self) -> None:
-        """Create the topic unless it exists.
+        """Create the topic unless it exists; of one that does, let the broker unpack batches where we may.
 
         Raises:
             BrokerError: the cluster does not answer, or refuses to create it.
@@ -132,7 +133,7 @@ class SamplesClients:
                 "retention.ms": str(_RETENTION_MS),
                 # The broker unpacks what it is sent and refuses it where it is larger than a message may be;
                 # else 1.5 MB of zeros would take 2.5 GB of each reader.
-                "compression.type": "uncompressed",
+                _COMPRESSION: _UNPACKED,
             },
         )
         try:
@@ -146,7 +147,7 @@ class SamplesClients:
                 ) from error
 
     def _check_settings(self, admin: Any, timeout: float) -> None:  # noqa: ANN401  # a client
-        """Log once what settings of an existing topic cost: records, or the memory of its readers."""
+        """Mend a setting of an existing topic that costs memory of its readers; log what may not be, once."""
         if self._is_checked:
             return
         # A user that may write need not be allowed to read settings.
@@ -156,8 +157,21 @@ class SamplesClients:
             if "compact" in found.get("cleanup.policy", ""):
                 policy = found["cleanup.policy"]
                 LOG.error("topic_is_compacted topic=%s cleanup_policy=%s", self._ship.topic, policy)
-            if found.get("compression.type", "") == "producer":
-                LOG.warning("topic_takes_compressed_batches topic=%s: %s", self._ship.topic, PACKED)
+            if found.get(_COMPRESSION, _UNPACKED) != _UNPACKED:
+                self._let_broker_unpack(admin, timeout)
+
+    def _let_broker_unpack(self, admin: Any, timeout: float) -> None:  # noqa: ANN401  # a client
+        change = ConfigEntry(_COMPRESSION, _UNPACKED, incremental_operation=AlterConfigOpType.SET)
+        topic = ConfigResource(
+            ConfigResource.Type.TOPIC, self._ship.topic, incremental_configs=[change]
+        )
+        try:
+            done = admin.incremental_alter_configs([topic], request_timeout=timeout)[topic]
+            done.result(timeout)
+        except (KafkaException, TimeoutError):  # this user may not
+            LOG.warning("topic_takes_compressed_batches topic=%s: %s", self._ship.topic, PACKED)
+        else:
+            LOG.warning("topic_set topic=%s compression_type=%s", self._ship.topic, _UNPACKED)
 
     def _settings(self, admin: Any, timeout: float) -> dict[str, str]:  # noqa: ANN401  # a client
         topic = ConfigResource(ConfigResource.Type.TOPIC, self._ship.topic)
@@ -177,7 +191,7 @@ class SamplesClients:
         with contextlib.suppress(KafkaException, TimeoutError):
             if (
                 ship.topic in topics
-                and self._settings(admin, timeout).get("compression.type") == "producer"
+                and self._settings(admin, timeout).get(_COMPRESSION, _UNPACKED) != _UNPACKED
             ):
                 found.append(f"topic {ship.topic} {PACKED}")
         return [*found, *self._writers(admin, timeout)]

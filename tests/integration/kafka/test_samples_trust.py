@@ -126,8 +126,15 @@ def test_a_signed_announcement_is_heard_and_no_other(ship: Ship) -> None:
     assert reader.refused >= 2
 
 
-def test_a_small_batch_that_unpacks_to_much_is_refused_by_the_broker(ship: Ship) -> None:
-    """32 MiB of zeros are some 30 KiB on the way; the topic that we make takes none of it."""
+@pytest.mark.parametrize("codec", ["", "producer", "gzip"])
+def test_a_small_batch_that_unpacks_to_much_is_refused_by_the_broker(
+    ship: Ship, codec: str
+) -> None:
+    """32 MiB of zeros are some 30 KiB on the way; neither our own topic nor one made by others takes it."""
+    if codec:
+        admin = AdminClient({"bootstrap.servers": ship.bootstrap_servers})
+        made = NewTopic(ship.topic, 1, 1, config={"compression.type": codec})
+        admin.create_topics([made])[ship.topic].result(20)
     SamplesClients(ship, "t", SystemClock()).ensure_topic()
     failures: list[int] = []
     stranger = confluent_kafka.Producer(
