@@ -94,7 +94,7 @@ def record_forecast(folder: RunFolder, plan: Plan, table: Sequence[Point]) -> No
     try:
         body = forecast_plan(plan, table, folder.path).body
     except BrokerError as error:
-        LOG.warning("the retention forecast is unknown: %s", error)
+        LOG.warning("retention_forecast_unknown error=%s", error)
         body = forecast.unknown_forecast_json(str(error))
     write_atomically(folder.forecast, json.dumps(body, indent=2, allow_nan=False) + "\n")
 
@@ -139,7 +139,7 @@ def record_durability(folder: RunFolder, plan: Plan, document: Document) -> None
     try:
         found = read_durability(plan, document)
     except BrokerError as error:
-        LOG.warning("durability is unknown: %s", error)
+        LOG.warning("durability_unknown error=%s", error)
         found = durability.unknown(plan.broker_kind, str(error))
     write_atomically(
         folder.durability, json.dumps(durability.to_json(found), indent=2, allow_nan=False) + "\n"
