@@ -23,7 +23,7 @@ class DrillCommand(HelpCommand):
     """A command whose help lists the drills below its options."""
 
     def format_help(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401  # typer's own, and private
-        from soak.app.drills import print_drills
+        from soak.app.lab.drills import print_drills
 
         super().format_help(*arguments, **named)
         print_drills()
@@ -46,7 +46,7 @@ def drill(
     4 when the run proves nothing because the detector did not read all of it; 5 when this machine lacks what
     the drill needs; 130 when it was interrupted.
     """
-    from soak.app import drills
+    from soak.app.lab import drills
 
     if not name:
         drills.print_drills()
@@ -64,7 +64,7 @@ def demo(
     It is the drill `retention_cliff`. Kafka, and a Java for it, are fetched once if they are not here. Exit
     codes are those of `soak lab drill`.
     """
-    from soak.app import drills
+    from soak.app.lab import drills
 
     raise typer.Exit(drills.run_drill("retention_cliff", run_dir, 0))
 
@@ -95,7 +95,7 @@ def matrix(
     dated and notified in time in 95 %, seen to resolve in time in 90 %; no alarm before a fault; no finding
     where none is allowed.
     """
-    from soak.app import matrix as app
+    from soak.app.lab import matrix as app
     from soak.service.files import file_lock
 
     wanted = app.wanted_runs(drills or (), runs)
@@ -140,7 +140,7 @@ def trials(
     The cluster has background work of other clients. Kind, target, strength, start and length of each trouble
     are drawn from the seed; the detector cannot read them. With root and FUSE there are troubles of drives.
     """
-    from soak.app import trials as app
+    from soak.app.lab import trials as app
     from soak.core.errors import PlanError
 
     if page is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from soak.app.trials import RESULT, replay_trial, trial_of
+from soak.app.lab.trials import RESULT, replay_trial, trial_of
 from soak.core.journal_format import Line, decode, encode
 from soak.core.model import Record
 from soak.lab.trials.figures import figures

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.app import drills
+from soak.app.lab import drills
 from soak.lab.drills import result
 from soak.store.run_folder import RunFolder
 from tests.support.lab.lab import remains

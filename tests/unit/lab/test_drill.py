@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from detectors import attribution
-from soak.app import drills, preflight
+from soak.app import preflight
+from soak.app.lab import drills
 from soak.core.errors import PlanError
 from soak.core.plan import text as plan_text
 from soak.core.plan.config import FormerNameWarning

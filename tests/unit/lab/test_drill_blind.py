@@ -56,7 +56,7 @@ def test_no_command_but_those_of_the_lab_names_what_a_drill_keeps() -> None:
     """A run of a drill consists of the commands of any run."""
     found = {name for package in ("soak/app", "soak/cli") for name in strays(package, OF_A_DRILL)}
 
-    assert found == {"soak/app/drills.py", "soak/app/matrix.py", "soak/app/trials.py"}
+    assert found == {"soak/app/lab/drills.py", "soak/app/lab/matrix.py", "soak/app/lab/trials.py"}
 
 
 @pytest.mark.long

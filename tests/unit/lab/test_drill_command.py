@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from soak.app import drills
+from soak.app.lab import drills
 from soak.cli import main
 from soak.lab.drills import result
 from soak.lab.drills.result import Result

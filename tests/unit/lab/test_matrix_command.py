@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from soak.app import drills
-from soak.app import matrix as matrix_runs
+from soak.app.lab import drills
+from soak.app.lab import matrix as matrix_runs
 from soak.cli import lab as commands
 from soak.core.errors import LabError, PlanError, RunFolderError
 from soak.lab.drills import matrix

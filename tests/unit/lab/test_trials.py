@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soak.app.trials import RESULT, judged, possible_kinds, trial_of
+from soak.app.lab.trials import RESULT, judged, possible_kinds, trial_of
 from soak.core.errors import LabError, PlanError
 from soak.core.plan.plan import Lab
 from soak.core.plan.text import Document, validated

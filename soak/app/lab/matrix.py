@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from soak.app import drills
+from soak.app.lab import drills
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError, PlanError
 from soak.core.plan import plugins

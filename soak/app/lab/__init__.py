@@ -1,0 +1,1 @@
+"""What `soak lab drill`, `soak lab matrix` and `soak lab trials` do. Open `drills` first."""
