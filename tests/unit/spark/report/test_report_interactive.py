@@ -19,8 +19,8 @@ from spark.report.packing import Scale
 from spark.report.page import Page
 from tests.support.spark.report_run import timeline
 from tests.support.spark.synthetic_run import PRODUCER, Shape
-from tests.unit.spark.test_report import finding_of
-from tests.unit.spark.test_report_packing import unpacked, values_of
+from tests.unit.spark.report.test_report import finding_of
+from tests.unit.spark.report.test_report_packing import unpacked, values_of
 
 pytestmark = pytest.mark.long
 

@@ -10,7 +10,7 @@ from soak.core.model import Evidence, Explanation
 from spark.report import job as report
 from tests.support.spark.report_run import timeline
 from tests.support.spark.synthetic_run import Shape
-from tests.unit.spark.test_report import finding_of
+from tests.unit.spark.report.test_report import finding_of
 
 
 @pytest.mark.long

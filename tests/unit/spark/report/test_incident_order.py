@@ -14,7 +14,7 @@ from spark.report.sections import findings, verdict
 from spark.report.summary import affected, outages, worst_first
 from tests.support.spark.report_run import timeline
 from tests.support.spark.synthetic_run import PRODUCER
-from tests.unit.spark.test_report import finding_of
+from tests.unit.spark.report.test_report import finding_of
 
 
 def sized(finding: Finding, slow: int, worst: float) -> Judged:

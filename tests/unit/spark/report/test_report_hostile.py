@@ -21,7 +21,7 @@ from spark.report.page import shown_name
 from tests.support.fakes import FakeClock
 from tests.support.spark.report_run import read, summary
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
-from tests.unit.spark.test_report import SERIES, finding_of
+from tests.unit.spark.report.test_report import SERIES, finding_of
 
 EVIL = "<b onclick='x'>\"evil\"</b></script><script>alert(1)</script>{{7*7}}"
 SHAPE = Shape(seconds=120, warm_up=5, deletions_k=None, fault_k=None)
