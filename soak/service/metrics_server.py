@@ -19,33 +19,24 @@ from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
+from soak.service.accept_pause import PausingServer
+
 _IDLE_SECONDS = 3600.0  # between two checks for the end, which closing the socket makes at once
 
 CLIENT_TIMEOUT_SECONDS = 10.0
 """How long a client may take to ask and to read the answer, both together."""
 MAX_CONNECTIONS = 8
 """Of more, the oldest is closed: a scraper asks at once and is served, whoever else sits there."""
-_ACCEPT_PAUSE_SECONDS = (
-    0.5  # after a failure, such as of too many open files, which stays for a while
-)
 
 
-class _Server(ThreadingWSGIServer):
+class _Server(PausingServer, ThreadingWSGIServer):
     client_timeout_seconds = CLIENT_TIMEOUT_SECONDS
     request_queue_size = 128  # with the library's 5, a flood makes a scraper wait for seconds
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # those of the library
         self._open: dict[socket.socket, None] = {}  # the oldest first
         self._lock = threading.Lock()
-        self._has_ended = threading.Event()
         super().__init__(*args, **kwargs)
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        try:
-            return super().get_request()
-        except OSError:
-            self._has_ended.wait(_ACCEPT_PAUSE_SECONDS)
-            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  # as above
         with self._lock:
@@ -78,10 +69,6 @@ class _Server(ThreadingWSGIServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  # as above
         """Print nothing: a client that goes away is none of our errors."""
-
-    def server_close(self) -> None:
-        self._has_ended.set()
-        super().server_close()
 
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)

@@ -36,6 +36,7 @@ from soak.app.live.terminal import shown
 from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
+from soak.service.accept_pause import PausingServer
 from soak.store.run_folder import RunFolder, read_plan, read_run
 
 MAX_CONNECTIONS = 32
@@ -49,7 +50,6 @@ COOKIE = "soak_token"
 LOOK_NS = SECOND_NS
 """A run is looked at once in this time, however many look at its page."""
 _TICK_SECONDS = 0.1  # between two looks for connections that have had their time
-_ACCEPT_PAUSE_SECONDS = 0.5  # after a failure, such as of too many open files, which stays a while
 _PORTION_BYTES = 24 * 2**20
 _MAX_LIVE_RUNS = 16  # so many are ready for the next look; what was read of others is folded
 _MAX_FOLDED_BYTES = 64 * 2**20  # more than 500 runs take; beyond it the oldest is read again
@@ -397,7 +397,7 @@ class _Limited(io.RawIOBase):
         return count
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+class _Server(socketserver.ThreadingMixIn, PausingServer):
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
@@ -410,19 +410,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._lock = threading.Lock()
         self._end_by_ns: dict[socket.socket, int] = {}
-        self._has_ended = threading.Event()
         super().__init__((address, port), _Handler)
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        try:
-            return super().get_request()
-        except OSError:
-            self._has_ended.wait(_ACCEPT_PAUSE_SECONDS)
-            raise
-
-    def shutdown(self) -> None:
-        self._has_ended.set()
-        super().shutdown()
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  # as the base class
         if not self._room.acquire(blocking=False):
