@@ -15,6 +15,7 @@ Caveats:  Kernels before 4.18 have no discards, before 5.5 no flushes; md arrays
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,7 @@ from probes.common.block_device import (
     SystemPaths,
     device_name,
     find_devices,
+    find_mount,
     is_counting,
     read_kernel_file,
 )
@@ -207,6 +209,7 @@ class DiskIo:
         self._clock = clock
         self._places = paths
         self._devices: BlockDevices | None = None
+        self._mount_point = ""
         self._switched_off: frozenset[DeviceNumber] = frozenset()
         self._finder = Worker("disk_io", self._find)
         self._next_look_ns = 0
@@ -243,6 +246,8 @@ class DiskIo:
             if drive.number not in devices.holders and not lacking.isdisjoint(one.line.fields):
                 samples += _device_samples(one)
             samples += self._drive_samples(drive, one)
+        if self._mount_point:
+            samples += [_mounted(one.line.device, self._mount_point) for one in counted.values()]
         return Reading(tuple(samples), (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
 
     def close(self) -> None:
@@ -265,6 +270,7 @@ class DiskIo:
         found: BlockDevices | None = None
         try:
             found = find_devices(self._config.directory, self._places)
+            self._mount_point = _mount_point(self._config.directory, self._places)
             numbers = {*found.holders, *(drive.number for drive in found.drives)}
             self._switched_off = frozenset(
                 number for number in numbers if not is_counting(number, self._places.sys)
@@ -321,6 +327,20 @@ class _Counted:
 
     line: DiskstatsLine
     grown: Growth[int]
+
+
+def _mount_point(directory: str, paths: SystemPaths) -> str:
+    """Return where the filesystem of a directory is mounted; "" where the mount table does not say."""
+    try:
+        point = find_mount(directory, paths.proc).point
+    except ProbeError:
+        return ""
+    return os.fsencode(point).decode(errors="replace")  # journals hold text
+
+
+def _mounted(device: str, point: str) -> tuple[Column, float]:
+    """Return a column whose labels say where a device is mounted, as Prometheus' `_info` metrics do."""
+    return Column("disk_mount_info", (("device", device), ("mountpoint", point))), 1.0
 
 
 def _sum_of_paths(text: str, device: str, drive: Drive) -> DiskstatsLine:

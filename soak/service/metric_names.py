@@ -127,6 +127,7 @@ fsync_hanging_seconds gauge - For how long the running flush has not returned.
 fsync_schedule_lag_seconds gauge - By how much flushes began late.
 disk_capacity_bytes gauge - Capacity of the drive.
 disk_free_bytes gauge - Free space of the folder's filesystem.
+disk_mount_info gauge - Where a drive, or a device on it, is mounted.
 disk_queue_length gauge - Mean requests in flight in the last second.
 disk_turnover_ratio gauge - How often the drive was written over since the probe began.
 disk_device_turnover_ratio gauge - How often the drive was written over since the kernel knows it.

@@ -87,7 +87,7 @@ BROKER_PREFIXES = (
     *("jvm_memory", "jvm_gc_collection", "process_cpu_seconds"),
 )
 """Metrics that the probe `prometheus` takes from pages of brokers and bookies."""
-_LEFT_OUT = ("_above_messages", "leader_info")  # drawn as a heat map, or only names
+_LEFT_OUT = ("_above_messages", "leader_info", "mount_info")  # a heat map, or only names
 _UNITS = {"seconds": "s", "bytes": "B", "ratio": "%"}
 
 

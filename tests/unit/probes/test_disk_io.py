@@ -511,3 +511,20 @@ def test_no_history_of_counters_has_a_negative_rate(
         rates = [grown.per_second(key) for key in "abc"]
 
         assert all(rate is None or rate >= 0 for rate in rates)
+
+
+def test_a_device_and_its_drive_have_the_place_where_they_are_mounted(tmp_path: Path) -> None:
+    """Names of folders may hold bytes that are no text."""
+    machine = Machine(tmp_path, "linux-6.18", (254, 0))
+    (machine.proc / "self").mkdir()
+    (machine.proc / "self/mountinfo").write_bytes(
+        b"22 1 254:1 / / rw - ext4 /dev/dm-1 rw\n"
+        b"23 22 254:0 / /data\\040of\xff rw - xfs /dev/dm-0 rw\n"
+    )
+    machine.probe = DiskIo(Config(directory="/data of\udcff/kafka"), machine.clock, paths=machine.paths)
+
+    found = {column.name for column, _ in machine.probe.read().samples}
+
+    place = 'mountpoint="/data of\N{REPLACEMENT CHARACTER}"'
+    assert f'disk_mount_info{{device="dm-0",{place}}}' in found
+    assert f'disk_mount_info{{device="sda",{place}}}' in found
