@@ -8,7 +8,7 @@ from functools import cache
 
 from detectors.causes import arbiter
 from detectors.causes.facts import Facts
-from detectors.causes.hypothesis import Hypothesis
+from detectors.causes.hypothesis import Confirmation, Hypothesis
 from detectors.incidents import TOGETHER_SECONDS, Incident
 from detectors.kinds.spikes import words_of
 from detectors.nearby import Nearby
@@ -65,6 +65,16 @@ def causes() -> dict[str, str]:
     found = {UNKNOWN: arbiter.NEXT_UNKNOWN}
     for name in plugins.names(_PACKAGE):
         found |= getattr(plugins.load(_PACKAGE, name), "NEXT", {})
+    return dict(sorted(found.items()))
+
+
+@cache
+def confirmations(broker_kind: str) -> dict[str, Confirmation]:
+    """Return the command that confirms each cause on a kind of cluster; `unknown` has none."""
+    found: dict[str, Confirmation] = {}
+    for table in ("CONFIRM", f"CONFIRM_ON_{broker_kind.upper()}"):
+        for name in plugins.names(_PACKAGE):
+            found |= getattr(plugins.load(_PACKAGE, name), table, {})
     return dict(sorted(found.items()))
 
 

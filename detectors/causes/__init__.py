@@ -1,7 +1,8 @@
 """Why latency stepped: facts, hypotheses, and an arbiter between them, in this direction only.
 
 `facts` holds what changed at the onset, with `channel`, `drive_facts`, `answers`, `background` and `locking`.
-Each module with `examine(facts)` and `NEXT` (what an operator should do first, by cause) gives hypotheses
-with signs for and against; none looks at another. `arbiter` weighs them. `detectors.attribution` imports this
-package, which imports `detectors.nearby` and `soak.core`. Open `hypothesis` first, then `network`.
+Each module with `examine(facts)`, `NEXT` (what an operator should do first, by cause) and `CONFIRM` (the
+command that confirms it) gives hypotheses with signs for and against; none looks at another. `arbiter` weighs
+them. `detectors.attribution` imports this package, which imports `detectors.nearby` and `soak.core`. Open
+`hypothesis` first, then `network`.
 """

@@ -238,7 +238,7 @@ def was_short_of_cpu(found: Iterable[Shift]) -> bool:
 _LEAST_VALUES = 3
 _FALLING = 0.8
 _PARTS = 10
-_FALLEN = 1.0 / 3.0
+FALLEN = 1.0 / 3.0
 _LEAST_SECONDS = 5.0
 _FULL = 0.95  # of the peak: still the full level
 _MOST_FULL = 0.25  # of the fall
@@ -308,7 +308,7 @@ def _falling(values: NDArray[np.float64], peak: float) -> NDArray[np.float64]:
     """Return the fall that the values begin with, until nothing is left; empty when it is none."""
     emptied = np.flatnonzero(values <= _EMPTY * peak)
     falling = values[: int(emptied[0]) + 1] if emptied.size else values
-    if falling.size < _LEAST_VALUES or falling[-1] > (1.0 - _FALLEN) * peak:
+    if falling.size < _LEAST_VALUES or falling[-1] > (1.0 - FALLEN) * peak:
         return falling[:0]
     apart = max(1, falling.size // _PARTS)  # or noise would hide a slow drain
     falls = falling[:-apart] - falling[apart:]

@@ -27,6 +27,7 @@ from detectors.causes.hypothesis import (
     DECISIVE,
     FAIR,
     SLIGHT,
+    Confirmation,
     Hypothesis,
     Sign,
     ruled_out,
@@ -527,3 +528,60 @@ def _partitions_grown(facts: Facts) -> Shift | None:
 def _partition(one: TimedEvent) -> tuple[str, str]:
     fields = one.event.fields
     return str(fields.get("topic", "")), str(fields.get("partition", fields.get("bundle", "")))
+
+
+# --- how to confirm them
+
+_BROKER, _TOOLS = "on the broker's host", "from a host with the cluster's tools"
+CONFIRM = {
+    "broker_down": Confirmation(
+        "from another host",
+        "nc -zv -w 3 HOST PORT",
+        "a refused connection, or no answer within 3 s",
+    ),
+    "broker_pause": Confirmation(
+        _BROKER, "ps -o stat= -p PID", "a T, which is a stopped process, while it gives no answer"
+    ),
+    "under_replicated": Confirmation(
+        _TOOLS,
+        "kafka-topics.sh --bootstrap-server HOST:PORT --describe --under-replicated-partitions",
+        "1 partition or more, and fewer from call to call",
+    ),
+    "leader_move": Confirmation(
+        _TOOLS,
+        "kafka-topics.sh --bootstrap-server HOST:PORT --describe --topic TOPIC",
+        "1 partition or more whose Leader is not the first of its Replicas",
+    ),
+    "access_denied": Confirmation(
+        _TOOLS,
+        "kafka-acls.sh --bootstrap-server HOST:PORT --list --principal User:NAME",
+        "no right to READ or WRITE the topic",
+    ),
+    "metadata_storm": Confirmation(
+        _TOOLS,
+        "kafka-topics.sh --bootstrap-server HOST:PORT --describe | grep -c Leader:",
+        f"{_STORM} partitions or more above an earlier count",
+    ),
+}
+CONFIRM_ON_PULSAR = {
+    "under_replicated": Confirmation(
+        _TOOLS,
+        "bookkeeper shell listunderreplicated",
+        "1 ledger or more, and fewer from call to call",
+    ),
+    "leader_move": Confirmation(
+        _TOOLS,
+        "pulsar-admin topics partitioned-lookup TOPIC",
+        "1 partition or more at another broker than before",
+    ),
+    "access_denied": Confirmation(
+        _TOOLS,
+        "pulsar-admin namespaces permissions TENANT/NAMESPACE",
+        "neither produce nor consume for the user",
+    ),
+    "metadata_storm": Confirmation(
+        _TOOLS,
+        "pulsar-admin topics list TENANT/NAMESPACE | wc -l",
+        f"{_STORM} topics or more above an earlier count",
+    ),
+}

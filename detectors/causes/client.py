@@ -30,6 +30,7 @@ from detectors.causes.hypothesis import (
     DECISIVE,
     FAIR,
     SLIGHT,
+    Confirmation,
     Hypothesis,
     Sign,
     ruled_out,
@@ -395,3 +396,19 @@ def _stepped(step: TimedEvent, change: Change) -> Evidence:
         f"between hosts is a difference of their clocks.",
         {"clock_step_seconds": _forward(step)},
     )
+
+
+# --- how to confirm them
+
+CONFIRM = {
+    "client": Confirmation(
+        "on the load host",
+        "vmstat 1",
+        f"an st of {100 * STOLEN.after:.0f} or more, or an r above the number of processors",
+    ),
+    "clock": Confirmation(
+        "on both hosts",
+        "journalctl -u chrony -u chronyd --since -1h | grep stepped",
+        f"a step of {_LEAST_RATIO:g} to {_MOST_RATIO:g} times that of latency, at the onset",
+    ),
+}

@@ -27,6 +27,7 @@ from detectors.causes.hypothesis import (
     CLEAR,
     FAIR,
     SLIGHT,
+    Confirmation,
     Hypothesis,
     Sign,
     absent,
@@ -607,3 +608,35 @@ def _least(series: Series, facts: Facts) -> float:
         if parse_series(name).label("target") == target and one.values.size
     ]
     return _LEAST_RATIO * max(sizes) if sizes else float(_LEAST_BYTES)
+
+
+# --- how to confirm them
+
+_BROKER = "on the broker's host"
+CONFIRM = {
+    "drive_gc": Confirmation(
+        _BROKER,
+        "iostat -x 1",
+        f"w_await at least {_SLOWER:g} times as before, wkB/s unchanged or lower",
+    ),
+    "drive_throttled": Confirmation(
+        _BROKER,
+        "iostat -x 1",
+        f"wkB/s or w/s at one value within {_STEADY:.0%} every second, aqu-sz higher than before",
+    ),
+    "slow_drive": Confirmation(
+        _BROKER,
+        "smartctl -a /dev/DEVICE",
+        "media errors above 0, or a spare below its threshold",
+    ),
+    "slow_fsync": Confirmation(
+        _BROKER,
+        "cat /sys/fs/cgroup$(systemctl show -P ControlGroup UNIT)/io.max",
+        "1 line or more, each of them a limit on IO",
+    ),
+    "disk_full": Confirmation(
+        _BROKER,
+        "df -h DATA_DIR",
+        f"Avail below {wording.amount(_LEAST_BYTES, 'bytes')}, or below {_LEAST_RATIO:.0%} on a Redpanda",
+    ),
+}

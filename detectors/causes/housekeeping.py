@@ -20,6 +20,7 @@ from detectors.causes.hypothesis import (
     CLEAR,
     FAIR,
     SLIGHT,
+    Confirmation,
     Hypothesis,
     Sign,
     ruled_out,
@@ -204,3 +205,31 @@ def _compacting(facts: Facts) -> Iterator[Hypothesis]:
         strength = FAIR if facts.is_load_steady else SLIGHT
         signs.append(Sign(strength, most.evidence(facts.change)))
     yield Hypothesis("compaction", tuple(signs))
+
+
+# --- how to confirm them
+
+_BROKER = "on the broker's host"
+CONFIRM = {
+    "retention_cliff": Confirmation(
+        _BROKER,
+        "grep 'Deleting segment' server.log | tail",
+        "the first of all at the onset, or one in each second of a peak",
+    ),
+    "segment_roll": Confirmation(
+        _BROKER,
+        "grep 'Rolled new log segment' server.log | tail",
+        "one in each second of a spike",
+    ),
+    "compaction": Confirmation(
+        "on the bookie's host",
+        "grep -i compaction LOG | tail",
+        "one that began at the onset",
+    ),
+}
+_BOOKIE = Confirmation(
+    "on the bookie's host",
+    "iostat -x 1",
+    "a d/s above 0, or more writes, in the seconds of the peaks alone",
+)
+CONFIRM_ON_PULSAR = {"retention_cliff": _BOOKIE, "segment_roll": _BOOKIE}

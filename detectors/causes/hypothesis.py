@@ -29,6 +29,18 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True)
+class Confirmation:
+    """A command that confirms a cause: where to run it, and the sign in its output, with a threshold.
+
+    Mails and the runbook show the same. Words in capitals stand for names that the reader knows.
+    """
+
+    where: str
+    command: str
+    sign: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hypothesis:
     """What is to be said of one cause.
 

@@ -26,6 +26,7 @@ from detectors.causes.hypothesis import (
     DECISIVE,
     FAIR,
     SLIGHT,
+    Confirmation,
     Hypothesis,
     Sign,
     ruled_out,
@@ -413,3 +414,44 @@ def _stayed_text(facts: Facts) -> Evidence:
 
 def _listed(parts: list[str]) -> str:
     return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
+
+
+# --- how to confirm them
+
+_TOOLS = "from a host with the cluster's tools"
+_ALL_GROUPS = "kafka-consumer-groups.sh --bootstrap-server HOST:PORT --describe --all-groups"
+_DRAINED = f"that falls from call to call, by {background.FALLEN:.0%} or more in all"
+CONFIRM = {
+    "catch_up_read": Confirmation(_TOOLS, _ALL_GROUPS, f"a LAG {_DRAINED}"),
+    "foreign_load": Confirmation(
+        _TOOLS,
+        _ALL_GROUPS,
+        f"another topic whose LOG-END-OFFSET or CURRENT-OFFSET grows by {_LEAST_OF_OURS:.0%} "
+        "of the plan's rate or more",
+    ),
+    "noisy_neighbour": Confirmation(
+        "on the broker's host, as root",
+        "iotop -oPa",
+        f"another process with {_MORE_WORK - 1:.0%} of the broker's bytes or more",
+    ),
+    "quota_throttle": Confirmation(
+        _TOOLS,
+        "kafka-configs.sh --bootstrap-server HOST:PORT --describe --entity-type clients",
+        "a producer_byte_rate or consumer_byte_rate below the plan's bytes a second for each broker",
+    ),
+}
+CONFIRM_ON_PULSAR = {
+    "catch_up_read": Confirmation(
+        _TOOLS, "pulsar-admin topics partitioned-stats TOPIC", f"a msgBacklog {_DRAINED}"
+    ),
+    "foreign_load": Confirmation(
+        _TOOLS,
+        "pulsar-admin topics partitioned-stats TOPIC",
+        f"a msgRateIn of another topic of {_LEAST_OF_OURS:.0%} of the plan's rate or more",
+    ),
+    "quota_throttle": Confirmation(
+        _TOOLS,
+        "pulsar-admin namespaces get-publish-rate TENANT/NAMESPACE",
+        "a limit below the plan's rate",
+    ),
+}

@@ -25,6 +25,7 @@ from detectors.causes.hypothesis import (
     DECISIVE,
     FAIR,
     SLIGHT,
+    Confirmation,
     Hypothesis,
     Sign,
     ruled_out,
@@ -177,3 +178,12 @@ def _hypothesis(found: list[Shift | None], facts: Facts, *more: Sign) -> Hypothe
     signs = [Sign(s, one.evidence(facts.change)) for s, one in zip(strengths, known, strict=True)]
     suspect = known[0].label("target") or host_of(source_of(known[0].series))
     return Hypothesis("network", (*signs, *more), suspect, share)
+
+
+CONFIRM = {
+    "network": Confirmation(
+        "on both hosts",
+        "ss -ti dst HOST",
+        f"a retrans that grows by {_LEAST_PACKETS:g} a second or more",
+    )
+}

@@ -29,6 +29,7 @@ from detectors.causes.hypothesis import (
     BARELY,
     CLEAR,
     FAIR,
+    Confirmation,
     Hypothesis,
     Sign,
     absent,
@@ -232,3 +233,21 @@ def _has_log(rise: Shift, pauses: list[_Pause]) -> bool:
     target = parse_series(rise.series).label("target")
     logs = {host_of(one.log[0]) for one in pauses}
     return any(host in ("", here) or affected_brokers.is_on(target, host) for host in logs)
+
+
+# --- how to confirm them
+
+_BROKER = "on the broker's host"
+CONFIRM = {
+    "broker_cpu": Confirmation(
+        _BROKER,
+        "vmstat 1",
+        f"an id of {100 * (1 - background.USED.after):.0f} or less, "
+        f"or an st of {100 * background.STOLEN.after:.0f} or more",
+    ),
+    "gc_pause": Confirmation(
+        _BROKER,
+        "grep -E 'Pause (Full|Young)' GC_LOG | tail",
+        f"a pause of {_OF_STEP:.0%} of the step or more, or any Pause Full",
+    ),
+}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from detectors import attribution, level_shift
+from detectors.causes.hypothesis import Confirmation
 from soak.alerting import heartbeat_message
 from soak.alerting.chart import (
     Overview,
@@ -210,10 +211,14 @@ class Delivery:
                 changes=context.changes,
                 other_findings=[one for one in context.open_findings if one.key != row.subject],
                 advice=_advice(content.finding.cause),
+                confirmation=self._confirmation(content.finding.cause),
                 runbook_page=self._plan.alerts.runbook_url,
                 size=self._size(content.finding, row),
             )
         )
+
+    def _confirmation(self, cause: str) -> Confirmation | None:
+        return attribution.confirmations(self._plan.broker_kind).get(cause)
 
     def _size(self, finding: Finding, row: Notification) -> IncidentSize | None:
         """Return the size of the incident at the time of a message; of a long one the report has it."""

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from detectors.causes.hypothesis import Confirmation
 from soak.alerting.chart import Window
 from soak.alerting.document import (
     Chart,
@@ -71,6 +72,7 @@ class MessageContext:
     occurrence: int = 1
     previous_cause: str = ""
     advice: str = ""  # the next step for this cause
+    confirmation: Confirmation | None = None  # of this cause
     runbook_page: str = ""  # has a heading for each cause; empty: none
     other_findings: Sequence[Finding] = ()  # open ones about the cluster
     size: IncidentSize | None = None  # how large the incident was, or is so far
@@ -222,7 +224,7 @@ def _document(context: MessageContext, max_points: int = MAX_EVIDENCE) -> Docume
             _cause(context, max_points),
             _other_causes(context.finding, min(MAX_CAUSES, max_points)),
             _changed_series(context),
-            Facts(_links(context), copied=("report", "runbook")),
+            Facts(_links(context), copied=("confirm", "report", "runbook")),
         ],
     )
 
@@ -401,10 +403,15 @@ def _links(context: MessageContext) -> list[tuple[str, str]]:
     is_advised = context.advice and not context.is_resolved
     return [
         *([("next step", context.advice)] if is_advised else []),
+        *(_confirmation(context.confirmation) if is_advised else []),
         *([("runbook", context.runbook_url)] if is_advised and context.runbook_url else []),
         ("report", context.report),
         ("finding", context.finding.key),
     ]
+
+
+def _confirmation(one: Confirmation | None) -> list[tuple[str, str]]:
+    return [] if one is None else [("confirm", one.command), ("shows", f"{one.sign} ({one.where})")]
 
 
 def _title(finding: Finding) -> str:

@@ -289,6 +289,16 @@ def test_a_cause_has_every_part_and_the_step_of_its_mail(cause: str) -> None:
     assert f"**Next step in the mail.** *{attribution.causes()[cause]}*\n" in text
 
 
+@pytest.mark.parametrize("cause", sorted(attribution.confirmations("kafka")))
+def test_a_section_confirms_with_the_command_and_the_threshold_of_the_mail(cause: str) -> None:
+    """Both come from the table of the cause's module; the page may set names in it as code."""
+    one = attribution.confirmations("kafka")[cause]
+    where = one.where[:1].upper() + one.where[1:]
+    text = " ".join(sections()[cause].replace("`", "").split())
+
+    assert f"**Confirm it.** {where}, {one.command} shows {one.sign}." in text
+
+
 def test_the_page_that_mails_link_to_has_the_heading_of_each_cause() -> None:
     page = ROOT / Alerts().runbook_url
 

@@ -65,6 +65,16 @@ def test_a_cause_says_where_to_look(cause: str, step: str) -> None:
     assert 0 < len(f"next      {step}") <= COLUMNS, cause
 
 
+@pytest.mark.parametrize("kind", plugins.names("soak.brokers"))
+@pytest.mark.parametrize("cause", sorted(set(attribution.causes()) - {attribution.UNKNOWN}))
+def test_a_cause_has_a_command_that_confirms_it(cause: str, kind: str) -> None:
+    """Of tools that such a cluster has, with a sign of at most two lines of a mail."""
+    one = attribution.confirmations(kind)[cause]
+
+    assert len(f"shows     {one.sign} ({one.where})") <= 2 * COLUMNS - 10
+    assert not (kind == "pulsar" and "kafka" in one.command)
+
+
 @pytest.mark.parametrize("name", plugins.names("spark.report.sections"))
 def test_a_section_has_its_place_and_renders(name: str) -> None:
     section = plugins.load("spark.report.sections", name)

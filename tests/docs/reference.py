@@ -533,6 +533,17 @@ def cause_page() -> str:
     return table(("cause", "first step"), rows)
 
 
+def pulsar_page() -> str:
+    """Return a row for each cause that another command confirms on Pulsar than on Kafka."""
+    usual, own = map(attribution.confirmations, ("kafka", "pulsar"))
+    rows = [
+        (f"[{cause}](causes.md#{cause})", code(one.command), f"{one.sign} ({one.where})")
+        for cause, one in own.items()
+        if one != usual.get(cause)
+    ]
+    return table(("cause", "run", "shows"), rows)
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "plan-keys": plan_page,
     "commands": cli_page,
@@ -544,6 +555,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "shipped-plans": shipped_page,
     "units": unit_page,
     "causes": cause_page,
+    "confirm-on-pulsar": pulsar_page,
 }
 
 

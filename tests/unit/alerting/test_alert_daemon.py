@@ -38,6 +38,7 @@ def test_a_finding_is_sent_once_with_its_chart(tmp_path: Path) -> None:
     assert message.subject.startswith("[soakd] retention cliff: p99 end-to-end 4.1")
     assert (message.chart_png or b"").startswith(b"\x89PNG")
     assert "\nnext step see how files are deleted" in message.text
+    assert "\nconfirm   grep 'Deleting segment' server.log | tail\nshows     the first" in message.text
     assert world.states() == [("opened", "sent")]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from detectors.causes.hypothesis import Confirmation
 from detectors.objectives import breach_series
 from soak.alerting.chart import Window, draw_chart, read_window, window_bounds, with_breaks
 from soak.alerting.document import COLUMNS
@@ -197,6 +198,24 @@ def test_an_open_finding_has_a_next_step_and_a_resolved_one_has_none() -> None:
     assert (message.runbook_url, compose(over, None, 0).runbook_url) == (runbook, runbook)
     assert "next step" not in compose(over, None, 0).text
     assert "runbook" not in compose(over, None, 0).text
+
+
+def test_an_open_finding_has_the_command_that_confirms_its_cause_and_a_resolved_one_has_none() -> None:
+    """The command stays in one line, to be copied."""
+    command = "kafka-topics.sh --bootstrap-server HOST:PORT --describe --under-replicated-partitions"
+    one = Confirmation("from another host", command, "1 partition or more")
+    last = dataclasses.replace(CONTEXT, advice="see the replicas", confirmation=one)
+    over = dataclasses.replace(
+        last, kind="resolved", finding=dataclasses.replace(FINDING, resolved_k=180)
+    )
+
+    text = compose(last, None, 0).text
+
+    assert (
+        f"next step see the replicas\nconfirm   {command}\n"
+        "shows     1 partition or more (from another host)\nreport    on h1:"
+    ) in text
+    assert "confirm  " not in compose(over, None, 0).text
 
 
 def test_hostile_names_and_log_lines_stay_text_in_their_line() -> None:
