@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from detectors import attribution, level_shift
 from detectors.causes.hypothesis import Confirmation
@@ -24,6 +24,7 @@ from soak.alerting.chart import (
 from soak.alerting.digest import compose_digest, compose_end, wants_digests
 from soak.alerting.heartbeat import Notice, read_notices
 from soak.alerting.message import MessageContext, compose
+from soak.alerting.places import NOWHERE, Places, read_places
 from soak.core import json_text
 from soak.core.errors import FindingsError, JournalError
 from soak.core.model import Change, Finding
@@ -40,6 +41,7 @@ from soak.store.plan_home import is_service_run
 from soak.store.run_folder import Run, RunFolder
 
 LOG = logging.getLogger("soak.alerting")
+_T = TypeVar("_T")
 RETRY_BACKOFF = Backoff(5 * SECOND_NS, MAX_RETRY_WAIT_NS)
 MAX_SIZED_SECONDS = MAX_WINDOW_SECONDS
 """Incidents that lasted longer have their size in the report: reading them would delay other messages."""
@@ -214,6 +216,7 @@ class Delivery:
                 confirmation=self._confirmation(content.finding.cause),
                 runbook_page=self._plan.alerts.runbook_url,
                 size=self._size(content.finding, row),
+                places=self._places(content.finding.key, content.finding.onset_k),
             )
         )
 
@@ -227,12 +230,26 @@ class Delivery:
         if row.kind == "corrected" or not 0 <= last_k - finding.onset_k <= MAX_SIZED_SECONDS:
             return None
         detector: level_shift.Config = self._plan.detection.detectors[STREAM_DETECTOR]
+        return self._from_journals(
+            finding.key,
+            lambda found: incident_size(found, finding, last_k, detector.minimum_effect),
+        )
+
+    def _places(self, subject: str, k: int | None) -> Places:
+        """Return who and what is where in a second, or at the end of what is recorded."""
+
+        def read(history: History) -> Places:
+            last_k = max(history.latest().values(), default=0) if k is None else k
+            return read_places(history, last_k)
+
+        return self._from_journals(subject, read) or NOWHERE
+
+    def _from_journals(self, subject: str, read: Callable[[History], _T | None]) -> _T | None:
+        """Return what is read; None where it cannot be, as no message waits for its journals."""
         try:
-            return incident_size(
-                History(self._folder.journal), finding, last_k, detector.minimum_effect
-            )
+            return read(History(self._folder.journal))
         except (JournalError, OSError, ValueError) as error:
-            LOG.warning("size_unknown finding=%s error=%r", finding.key, error)
+            LOG.warning("journals_unreadable subject=%s error=%r", subject, error)
             return None
 
     def _digest(self, row: Notification) -> Message:
@@ -255,7 +272,10 @@ class Delivery:
             LOG.warning("summary_unreadable file=%s error=%s", self._folder.summary, error)
             return None
         chart = _overview_chart(summary.get("overview"))
-        return compose_end(self._run, summary, self._report(), chart, row.created_wall_ns)
+        places = self._places("end", None)
+        return compose_end(
+            self._run, summary, self._report(), chart, row.created_wall_ns, places
+        )
 
     def _report(self) -> str:
         """Return where the report is: an address if the plan has one, else how to make it."""

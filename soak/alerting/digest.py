@@ -19,6 +19,7 @@ from soak.alerting.document import (
 )
 from soak.alerting.heartbeat import Notice
 from soak.alerting.heartbeat_message import daemon_names
+from soak.alerting.places import NOWHERE, Places
 from soak.core import wording
 from soak.core.model import Finding
 from soak.core.ports import Clock, DigestOptionalSink, Message, Sink
@@ -120,6 +121,7 @@ def compose_end(
     report: str,
     chart_png: bytes | None,
     queued_wall_ns: int,
+    places: Places = NOWHERE,
 ) -> Message:
     """Return the message about the end of a run: the head of its report.
 
@@ -150,11 +152,11 @@ def compose_end(
         _TONES.get(verdict, "neutral"),
         f"Run ended, {found}",
         [
-            Paragraphs([f"The run has ended. {summary['headline']}"]),
+            Paragraphs([places.named(f"The run has ended. {summary['headline']}")]),
             _numbers(summary.get("soak", {})),
             Facts(facts, copied=("report",)),
             Chart((), chart_png is not None, "p99 latency over the whole run, incidents shaded"),
-            _listed([_summary_line(one) for one in shown]),
+            _listed([places.named(_summary_line(one)) for one in shown]),
         ],
     )
     return Message(

@@ -21,6 +21,7 @@ from soak.alerting.document import (
     as_html,
     as_text,
 )
+from soak.alerting.places import NOWHERE, Places
 from soak.core import wording
 from soak.core.model import Change, Finding, Kind
 from soak.core.plan.objectives import parse_objective
@@ -69,6 +70,7 @@ class MessageContext:
     start_wall_ns: int
     changes: Sequence[Change] = ()  # of the whole run; the message shows those of the finding
     window: Window | None = None
+    places: Places = NOWHERE
     occurrence: int = 1
     previous_cause: str = ""
     advice: str = ""  # the next step for this cause
@@ -169,7 +171,8 @@ def _subject(context: MessageContext) -> str:
     """Return a line whose first words suffice on a phone: what happened, then to which run."""
     finding = context.finding
     cause = wording.cause_text(finding.cause)
-    where = f" on {finding.suspect}" if 0 < len(finding.suspect) <= _MAX_SUSPECT_LENGTH else ""
+    is_short = 0 < len(finding.suspect) <= _MAX_SUSPECT_LENGTH
+    where = f" on {context.places.with_broker_ids(finding.suspect)}" if is_short else ""
     second = _as_probable(finding)
     if second:
         cause, where = f"{cause} or {second}", ""
@@ -222,7 +225,7 @@ def _document(context: MessageContext, max_points: int = MAX_EVIDENCE) -> Docume
             _size(context),
             Chart(_sparkline(context), context.has_chart),
             _cause(context, max_points),
-            _other_causes(context.finding, min(MAX_CAUSES, max_points)),
+            _other_causes(context, min(MAX_CAUSES, max_points)),
             _changed_series(context),
             Facts(_links(context), copied=("confirm", "report", "runbook")),
         ],
@@ -296,7 +299,8 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
     source = wording.shortened(parse_series(finding.series).source, _MAX_SOURCE_LENGTH)
     if finding.suspect:
         is_own = finding.run.lower() in finding.suspect.lower()
-        facts.append(("suspect", f"{finding.suspect}{', made for this run' * is_own}"))
+        named = context.places.named(finding.suspect)
+        facts.append(("suspect", f"{named}{', made for this run' * is_own}"))
     facts.append(("source", source))
     if context.other_findings:
         facts.append(("also open", _other_findings(context)))
@@ -354,22 +358,24 @@ def _cause(context: MessageContext, max_points: int) -> Points:
     known = f"{best.cause} ({', '.join(notes)})" if notes else best.cause
     is_unexplained = best.score <= 0 and best.evidence
     against = [f"against: {evidence.text}" for evidence in best.against[:MAX_AGAINST]]
+    points = [*(evidence.text for evidence in best.evidence[:max_points]), *against]
     return Points(
         f"{known}; other changes:" if is_unexplained else known,
-        [*(evidence.text for evidence in best.evidence[:max_points]), *against],
+        [*map(context.places.named, points)],
         key="cause",
         left_out=len(best.evidence) - max_points,
     )
 
 
-def _other_causes(finding: Finding, max_causes: int) -> Points:
-    others = [item for item in finding.causes[1:] if item.score > 0]
+def _other_causes(context: MessageContext, max_causes: int) -> Points:
+    others = [item for item in context.finding.causes[1:] if item.score > 0]
     points = [
         f"{item.cause} {item.score:.2f}" + (f": {item.evidence[0].text}" if item.evidence else "")
         for item in others[:max_causes]
     ]
     left_out = len(others) - max_causes
-    return Points("other possible causes", points, left_out=left_out, max_lines=3)
+    named = [*map(context.places.named, points)]
+    return Points("other possible causes", named, left_out=left_out, max_lines=3)
 
 
 def _changed_series(context: MessageContext) -> Pairs:
@@ -385,7 +391,7 @@ def _changed_series(context: MessageContext) -> Pairs:
 
 
 def _changed_series_row(context: MessageContext, series: str) -> tuple[str, str]:
-    name = wording.title_with_other_source(series, context.finding.series)
+    name = context.places.named(wording.title_with_other_source(series, context.finding.series))
     onset_k = context.finding.onset_k
     known = [
         change
