@@ -23,6 +23,7 @@ from soak.alerting.chart import (
 )
 from soak.alerting.digest import compose_digest, compose_end, wants_digests
 from soak.alerting.heartbeat import Notice, read_notices
+from soak.alerting.load_state import RATE_SECONDS, LoadState, read_load
 from soak.alerting.message import MessageContext, compose
 from soak.alerting.places import NOWHERE, Places, read_places
 from soak.core import json_text
@@ -84,10 +85,11 @@ def _overview_chart(found: Mapping[str, Any] | None) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class _RunContext:
-    """The changes and open findings of the run, which each message about a finding refers to."""
+    """What each message about a finding refers to: the changes and open findings of the run, and its audit."""
 
     changes: Sequence[Change]
     open_findings: Sequence[Finding]  # about the cluster
+    audit: Mapping[str, Any] | None  # None before the end of the run
 
 
 class Delivery:
@@ -171,7 +173,7 @@ class Delivery:
         return sink.send(replace(message, progress=row.progress))
 
     def _run_context(self) -> _RunContext:
-        """Return the changes and open findings, read once for the messages of a round."""
+        """Return what is read once for the messages of a round."""
         if self._context is None:
             with self._findings.open() as store:
                 open_findings = [
@@ -179,7 +181,9 @@ class Delivery:
                     for one in store.findings(self._run.id)
                     if one.state == "confirmed" and one.is_about_cluster
                 ]
-                self._context = _RunContext(store.changes(self._run.id), open_findings)
+                audit = _audit(store.end_summary(self._run.id))
+                changes = store.changes(self._run.id)
+                self._context = _RunContext(changes, open_findings, audit)
         return self._context
 
     def _message(
@@ -217,6 +221,8 @@ class Delivery:
                 runbook_page=self._plan.alerts.runbook_url,
                 size=self._size(content.finding, row),
                 places=self._places(content.finding.key, content.finding.onset_k),
+                load=self._load(content.finding, row),
+                audit=context.audit,
             )
         )
 
@@ -233,6 +239,17 @@ class Delivery:
         return self._from_journals(
             finding.key,
             lambda found: incident_size(found, finding, last_k, detector.minimum_effect),
+        )
+
+    def _load(self, finding: Finding, row: Notification) -> LoadState | None:
+        """Return the load at the time of a message; when an incident is resolved, just after its end."""
+        if row.kind == "corrected":
+            return None
+        end_k = (row.created_wall_ns - self._run.start_wall_ns) // SECOND_NS
+        if row.kind == "resolved" and finding.resolved_k is not None:
+            end_k = min(end_k, finding.resolved_k + RATE_SECONDS)
+        return self._from_journals(
+            finding.key, lambda found: read_load(found, finding.onset_k, end_k)
         )
 
     def _places(self, subject: str, k: int | None) -> Places:
@@ -319,6 +336,15 @@ class Delivery:
                     outcome.progress or row.progress,
                     may_have_arrived=arrived,
                 )
+
+
+def _audit(summary: str | None) -> Mapping[str, Any] | None:
+    """Return the audit in what the report of a run says; None where there is no such report."""
+    try:
+        found = None if summary is None else json_text.loads(summary).get("audit")
+    except (ValueError, AttributeError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _advice(cause: str) -> str:

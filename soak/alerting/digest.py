@@ -19,6 +19,7 @@ from soak.alerting.document import (
 )
 from soak.alerting.heartbeat import Notice
 from soak.alerting.heartbeat_message import daemon_names
+from soak.alerting.load_state import lost_text
 from soak.alerting.places import NOWHERE, Places
 from soak.core import wording
 from soak.core.model import Finding
@@ -130,7 +131,6 @@ def compose_end(
     shown = [one for one in summary["findings"] if one["is_about_cluster"]]
     later = sum(one["found"] == "offline" for one in shown)
     verdict, audit = summary["verdict"], summary["audit"]
-    lost = audit.get("lost")
     covered = summary["coverage"]
     found = wording.counted(len(shown), "incident") if shown else "no incident"
     note = f", {later} of them only in the offline analysis of the whole run" if later else ""
@@ -139,7 +139,7 @@ def compose_end(
         ("verdict", verdict),
         ("incidents", f"{len(shown)}{note}"),
         *_rates(summary.get("soak", {})),
-        ("lost", "not known" if lost is None else wording.counted(lost, "message")),
+        ("lost", lost_text(audit)),
         *(("objective", _objective_text(one)) for one in summary.get("objectives", ())),
         (
             "covered",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from detectors.causes.hypothesis import Confirmation
 from soak.alerting.chart import Window
@@ -21,6 +22,7 @@ from soak.alerting.document import (
     as_html,
     as_text,
 )
+from soak.alerting.load_state import LoadState, lost_text
 from soak.alerting.places import NOWHERE, Places
 from soak.core import wording
 from soak.core.model import Change, Finding, Kind
@@ -47,6 +49,8 @@ KEY_WORDS = {"opened": "confirmed", "resolved": "gone"}
 LEVEL_SECONDS = 10
 """The level after a finding is the median of the seconds around its end, this many on each side: it ends when
 more than half of the last 30 s are back to normal, so that their median may be neither level."""
+_ROOM = ((3, MAX_EVIDENCE), (2, MAX_EVIDENCE), (1, MAX_EVIDENCE), (1, 2), (1, 1), (1, 0))
+"""The lines of a point, and the points and other series that are named: the first that fit."""
 _SPARK_COLUMNS = 50
 _MAX_NAME_LENGTH = 40
 _MAX_TITLE_LENGTH = 66  # title and change take two lines at most
@@ -78,6 +82,8 @@ class MessageContext:
     runbook_page: str = ""  # has a heading for each cause; empty: none
     other_findings: Sequence[Finding] = ()  # open ones about the cluster
     size: IncidentSize | None = None  # how large the incident was, or is so far
+    load: LoadState | None = None  # when it opened, or was resolved
+    audit: Mapping[str, Any] | None = None  # of the run; None before its end
     has_chart: bool = False
 
     def moment(self, k: int) -> str:
@@ -226,7 +232,7 @@ def _document(context: MessageContext, max_points: int = MAX_EVIDENCE) -> Docume
             Chart(_sparkline(context), context.has_chart),
             _cause(context, max_points),
             _other_causes(context, min(MAX_CAUSES, max_points)),
-            _changed_series(context),
+            _changed_series(context, min(MAX_SERIES, max_points)),
             Facts(_links(context), copied=("confirm", "report", "runbook")),
         ],
     )
@@ -249,9 +255,9 @@ def _badge(context: MessageContext) -> tuple[str, Tone]:
 
 
 def _text(context: MessageContext) -> str:
-    """Return the whole text; where it would be too long, evidence gets fewer lines, then fewer points."""
+    """Return the whole text; where it would be too long, points get fewer lines, then lists fewer points."""
     text = ""
-    for max_lines, max_points in ((3, MAX_EVIDENCE), (2, MAX_EVIDENCE), (1, MAX_EVIDENCE), (1, 1)):
+    for max_lines, max_points in _ROOM:
         text = as_text(_document(context, max_points), max_lines)
         if text.count("\n") <= MAX_LINES:
             break
@@ -301,6 +307,9 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
         is_own = finding.run.lower() in finding.suspect.lower()
         named = context.places.named(finding.suspect)
         facts.append(("suspect", f"{named}{', made for this run' * is_own}"))
+    if context.load is not None:
+        of = "" if context.audit is None else " in the whole run"
+        facts += [("load", context.load.text()), ("lost", f"{lost_text(context.audit)}{of}")]
     facts.append(("source", source))
     if context.other_findings:
         facts.append(("also open", _other_findings(context)))
@@ -378,7 +387,7 @@ def _other_causes(context: MessageContext, max_causes: int) -> Points:
     return Points("other possible causes", named, left_out=left_out, max_lines=3)
 
 
-def _changed_series(context: MessageContext) -> Pairs:
+def _changed_series(context: MessageContext, max_series: int) -> Pairs:
     finding = context.finding
     own = parse_series(finding.series)
     series = [
@@ -386,7 +395,7 @@ def _changed_series(context: MessageContext) -> Pairs:
         for name in finding.changes
         if (parse_series(name).source, parse_series(name).metric) != (own.source, own.metric)
     ]
-    rows = [_changed_series_row(context, name) for name in series[:MAX_SERIES]]
+    rows = [_changed_series_row(context, name) for name in series[:max_series]]
     return Pairs("also changed", rows, len(series) - len(rows))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -19,9 +20,10 @@ from soak.core.plan.text import load
 from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS
 from soak.service.files import file_lock
+from soak.store.findings.store import FindingsStore
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import RunFolder, read_run
-from tests.support.alerting.daemon import DELIVERED, NEVER, RETRY, AlertWorld, FakeSink
+from tests.support.alerting.daemon import DELIVERED, NEVER, RETRY, RUN, AlertWorld, FakeSink
 from tests.support.fakes import FakeClock
 from tests.support.paths import DATA
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
@@ -40,6 +42,24 @@ def test_a_finding_is_sent_once_with_its_chart(tmp_path: Path) -> None:
     assert "\nnext step see how files are deleted" in message.text
     assert "\nconfirm   grep 'Deleting segment' server.log | tail\nshows     the first" in message.text
     assert world.states() == [("opened", "sent")]
+
+
+@pytest.mark.long
+def test_a_finding_is_sent_with_the_load_and_the_audit_of_a_run_that_has_ended(tmp_path: Path) -> None:
+    """Of the last 10 s before the message 3 are after the load's end."""
+    world = AlertWorld(tmp_path, DELIVERED)
+    world.clock.advance(128)
+    for key, audit in (("synthetic-1-200", None), ("synthetic-1-201", {"lost": 0, "duplicated": 2})):
+        world.save("confirmed", key=key)
+        if audit is not None:
+            with FindingsStore(world.folder.findings) as store:
+                store.queue_end(RUN, json.dumps({"audit": audit}), [], world.clock.wall_ns())
+        world.daemon().poll()
+
+    _, during, after = (one.text for one in world.sink.messages)
+    load = "\nload      280/s sent, 280/s acknowledged; 0 messages failed since the onset\n"
+    assert f"{load}lost      not known before the end of the run\n" in during
+    assert f"{load}lost      0 messages, 2 duplicated in the whole run\n" in after
 
 
 def test_opened_and_resolved_are_sent_in_order(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from detectors.causes.hypothesis import Confirmation
 from detectors.objectives import breach_series
 from soak.alerting.chart import Window, draw_chart, read_window, window_bounds, with_breaks
 from soak.alerting.document import COLUMNS
+from soak.alerting.load_state import LoadState
 from soak.alerting.message import MessageContext, compose
+from soak.alerting.places import Places
 from soak.core.errors import JournalError
 from soak.core.model import Change, Evidence, Explanation, Finding
 from soak.core.plan.objectives import parse_objective
@@ -90,6 +92,23 @@ also changed
 report    on h1: soak report /runs/r1
 finding   run1-118
 """
+
+
+LOAD = LoadState(1000.0, 0.0, 23, 60, is_since_onset=True, producers=2, recorded=2)
+
+
+@pytest.mark.parametrize("kind", ["opened", "resolved"])
+def test_a_mail_says_the_load_and_never_that_nothing_was_lost_before_that_is_known(
+    kind: NotificationKind,
+) -> None:
+    context = dataclasses.replace(CONTEXT, kind=kind, load=LOAD)
+    ended = dataclasses.replace(context, audit={"lost": 0, "duplicated": 2})
+
+    during, after = (compose(one, None, 0).text for one in (context, ended))
+
+    load = "load      1,000/s sent, 0/s acknowledged; 23 messages failed since the onset\n"
+    assert f"\n{load}lost      not known before the end of the run\nsource    " in during
+    assert f"\n{load}lost      0 messages, 2 duplicated in the whole run\nsource    " in after
 
 
 def test_a_subject_names_both_causes_where_one_is_as_probable_as_the_other() -> None:
@@ -403,7 +422,10 @@ def test_a_long_message_stays_within_forty_lines_of_78_columns(
 ) -> None:
     """Ten causes with ten long reasons each and a hundred series are cut, and the others counted."""
     reasons = tuple(Evidence("a reason that goes on " * 20) for _ in range(10))
-    causes = tuple(Explanation(f"cause_{at}", 0.9, reasons) for at in range(10))
+    doubts = reasons[:2]
+    causes = tuple(
+        Explanation(f"cause_{at}", 0.9, reasons, doubts, "b1:9092, nvme0n1 on b1") for at in range(10)
+    )
     series = tuple(f'probe@host|some_metric_{at}{{device="{"d" * 90}"}}' for at in range(100))
     longest = (
         f'consume.0@{"h" * 64}|end_to_end_latency_seconds{{topic="{"t" * 249}",quantile="0.99"}}'
@@ -429,13 +451,16 @@ def test_a_long_message_stays_within_forty_lines_of_78_columns(
         runbook_page="docs/reference/causes.md",
         other_findings=[beside] * 12,
         size=IncidentSize(dict.fromkeys(("p50", "p99", "p99.9", "max"), Level(1, 2, 3)), 1, 9, 60),
+        load=dataclasses.replace(LOAD, failed_messages=10**9, recorded=1),
+        confirmation=Confirmation("on the broker's host, as root", "iostat -x 1", "a sign " * 14),
+        places=Places({"b1:9092": "1"}, {("b1", "nvme0n1"): "/var/lib/kafka/" * 3}),
     )
     message = compose(context, None, 0)
     lines = message.text.splitlines()
 
     assert len(lines) <= 40
     assert max(map(len, lines)) <= COLUMNS
-    assert "  and 96 more" in lines
+    assert {"  and 9 more", "  and 10 more"} & set(lines)
     assert len(message.subject) <= 140
 
 

@@ -1,0 +1,107 @@
+"""The load at the time of a message: rates, failures, and what is known of lost messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from soak.alerting.load_state import LoadState, lost_text, read_load
+from soak.core.journal_format import columns_line, encode
+from soak.core.model import Column, Record
+from soak.core.units import SECOND_NS
+from soak.store.journal.history import History
+from tests.support.spark.synthetic_run import START_WALL_NS
+
+COLUMNS = columns_line(
+    [Column(f"{name}_messages", (), "messages") for name in ("sent", "acked", "failed")]
+)
+
+
+def write_producer(
+    journal: Path, number: int, ks: range, sent: float, acked: float, failed: float
+) -> None:
+    """Write the records of a producer that counts the same in each second."""
+    lines = [
+        encode(
+            Record(
+                k=k,
+                epoch=1,
+                at_ns=START_WALL_NS + (k + 1) * SECOND_NS,
+                length_ns=SECOND_NS,
+                columns_id=COLUMNS.id,
+                values=(sent, acked, failed),
+            )
+        )
+        for k in ks
+    ]
+    folder = journal / f"produce.{number}@h"
+    folder.mkdir()
+    (folder / "000000.jsonl").write_bytes(encode(COLUMNS) + b"".join(lines))
+
+
+def load_of(journal: Path, onset_k: int, end_k: int) -> str:
+    found = read_load(History(journal), onset_k, end_k)
+    assert found is not None
+    return found.text()
+
+
+def test_rates_are_those_of_all_producers_and_failures_count_from_the_onset(tmp_path: Path) -> None:
+    write_producer(tmp_path, 0, range(100), 600, 590, 0)
+    write_producer(tmp_path, 1, range(100), 400.5, 23, 7)
+
+    assert load_of(tmp_path, 50, 100) == (
+        "1,000/s sent, 613/s acknowledged; 350 messages failed since the onset"
+    )
+
+
+def test_a_producer_without_a_record_of_these_seconds_is_said_to_be_missing(tmp_path: Path) -> None:
+    """Its failures since the onset are counted."""
+    write_producer(tmp_path, 0, range(100), 400, 0, 0)
+    write_producer(tmp_path, 1, range(80), 400, 400, 1)
+
+    assert load_of(tmp_path, 79, 100) == (
+        "400/s sent, 0/s acknowledged; 1 message failed since the onset; "
+        "1 of 2 producers are recorded"
+    )
+
+
+def test_of_a_long_incident_the_failures_of_its_last_minutes_are_counted(tmp_path: Path) -> None:
+    write_producer(tmp_path, 0, range(2000), 400, 400, 1)
+
+    assert load_of(tmp_path, 20, 2000) == (
+        "400/s sent, 400/s acknowledged; 900 messages failed in the last 15 min"
+    )
+
+
+def test_without_records_nothing_is_known_of_the_load(tmp_path: Path) -> None:
+    """The journals are on another host, or the run began a moment ago."""
+    write_producer(tmp_path, 0, range(20), 400, 400, 0)
+
+    found = [read_load(History(tmp_path / one), 0, k) for one, k in (("", 40), ("", 0), ("no", 9))]
+
+    assert found == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("audit", "expected"),
+    [
+        (None, "not known before the end of the run"),
+        ({"lost": None, "duplicated": 3}, "not known"),
+        ({"lost": 0, "duplicated": 0}, "0 messages, 0 duplicated"),
+        ({"lost": 1, "duplicated": 1234}, "1 message, 1,234 duplicated"),
+        ({"lost": 0}, "0 messages"),
+    ],
+)
+def test_nothing_is_said_to_be_lost_or_not_before_it_is_known(
+    audit: dict[str, Any] | None, expected: str
+) -> None:
+    """Without acknowledgements a lost message is never known."""
+    assert lost_text(audit) == expected
+
+
+def test_a_slow_load_keeps_its_fractions() -> None:
+    slow = LoadState(0.5, 0.45, 0, 20, is_since_onset=True, producers=1, recorded=1)
+
+    assert slow.text() == "0.5/s sent, 0.45/s acknowledged; 0 messages failed since the onset"
