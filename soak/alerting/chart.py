@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from soak.alerting.places import NOWHERE, Places
 from soak.core import wording
 from soak.core.errors import JournalError
 from soak.core.model import Column, Finding
@@ -39,7 +40,8 @@ _TICKS = (
 )
 """Seconds between two labels."""
 _MAX_TICKS = 6
-_MAX_TITLE_LENGTH = 66
+_MAX_TITLE_LENGTH = 66  # of a line
+_TITLE_SIZE = 8  # in points, so that such a line has room
 _MIN_LOG_DECADES = 0.3  # below it a log scale may have no label
 _SUBS = ((0.6, tuple(range(1, 10))), (2.5, (1, 2, 5)), (math.inf, (1,)))
 """Up to a number of decades: the multiples of a power of ten that have a label."""
@@ -129,7 +131,25 @@ def load_library() -> None:
     import matplotlib.figure  # noqa: F401, PLC0415
 
 
-def draw_chart(finding: Finding, window: Window, start_wall_ns: int) -> bytes:
+def chart_title(
+    finding: Finding, window: Window, start_wall_ns: int, places: Places = NOWHERE
+) -> str:
+    """Return two lines: what is drawn and of which broker, then who measured it and from when to when."""
+    name = parse_series(finding.series)
+    what = wording.printable(places.with_leaders(places.named(wording.title(finding.series))))
+    times = _times(start_wall_ns, int(window.k[0]), int(window.k[-1]) + 1)
+    source = wording.shortened(wording.printable(name.source), _MAX_TITLE_LENGTH - len(f", {times}"))
+    return f"{wording.shortened(what, _MAX_TITLE_LENGTH)}\n{source}, {times}"
+
+
+def _times(start_wall_ns: int, first_k: int, end_k: int) -> str:
+    first, end = (start_wall_ns + k * SECOND_NS for k in (first_k, end_k))
+    return f"{wording.day(first)} {wording.moment(first)} to {wording.moment_with_day(end, first)}"
+
+
+def draw_chart(
+    finding: Finding, window: Window, start_wall_ns: int, places: Places = NOWHERE
+) -> bytes:
     """Return a PNG of 960 x 540 pixels that is readable on a phone."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  # 0.5 s and 60 MB
     from matplotlib.figure import Figure  # noqa: PLC0415  # which most runs never need
@@ -158,8 +178,8 @@ def draw_chart(finding: Finding, window: Window, start_wall_ns: int) -> bytes:
     unit = parse_series(finding.series).unit
     _set_amounts(axes, np.concatenate(list(window.values.values())), unit)
     _set_moments(axes, int(window.k[0]), int(window.k[-1]) + 1, start_wall_ns)
-    title = wording.shortened(wording.printable(wording.title(finding.series)), _MAX_TITLE_LENGTH)
-    axes.set_title(title, fontsize=9, loc="left", parse_math=False)
+    title = chart_title(finding, window, start_wall_ns, places)
+    axes.set_title(title, fontsize=_TITLE_SIZE, loc="left", parse_math=False)
     return _finished(figure, axes)
 
 
@@ -192,6 +212,14 @@ class Overview:
     incidents: list[tuple[int, int]]  # first second of each, and first after it
 
 
+def overview_title(overview: Overview) -> str:
+    """Return two lines: what is drawn and of whom, then from when to when."""
+    times = _times(
+        overview.start_wall_ns, overview.k[0], overview.k[-1] + overview.step_seconds
+    )
+    return f"p99 latency, the highest of all producers and consumers\n{times}, incidents shaded"
+
+
 def draw_overview(overview: Overview) -> bytes | None:
     """Return a PNG of 960 x 540 pixels with the incidents shaded; None when nothing was measured."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  # as above
@@ -215,7 +243,7 @@ def draw_overview(overview: Overview) -> bytes | None:
         axes.plot(k, values, ".-", color=colour, linewidth=1.0, markersize=2, label=label)
     _set_amounts(axes, np.concatenate(list(lines.values())), "seconds")
     _set_moments(axes, int(k[0]), int(k[-1]) + overview.step_seconds, overview.start_wall_ns)
-    axes.set_title("p99 latency over the whole run", fontsize=9, loc="left")
+    axes.set_title(overview_title(overview), fontsize=_TITLE_SIZE, loc="left")
     return _finished(figure, axes)
 
 

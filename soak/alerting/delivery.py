@@ -15,6 +15,7 @@ from detectors.causes.hypothesis import Confirmation
 from soak.alerting import heartbeat_message
 from soak.alerting.chart import (
     Overview,
+    chart_title,
     draw_chart,
     draw_overview,
     drawn,
@@ -311,7 +312,9 @@ class Delivery:
             window = read_window(self._folder.journal, finding.series, first_k, last_k)
             if window is None:
                 return compose(context, None, row.created_wall_ns)
-            chart = draw_chart(finding, window, self._run.start_wall_ns)
+            seen = (finding, window, self._run.start_wall_ns, context.places)
+            chart, title = draw_chart(*seen), chart_title(*seen)
+            context = replace(context, chart_title=title)
             if finding is context.finding:  # else the window shows another series
                 context = replace(context, window=window)
             return compose(context, chart, row.created_wall_ns)

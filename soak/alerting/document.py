@@ -87,7 +87,7 @@ class Chart:
 
     lines: Sequence[str]
     is_drawn: bool
-    alternative: str = "latency chart"  # where images are not shown
+    alternative: str = ""  # what it shows, where images are not shown
 
 
 Block: TypeAlias = Paragraphs | Facts | Numbers | Points | Pairs | Chart

@@ -84,6 +84,7 @@ class MessageContext:
     size: IncidentSize | None = None  # how large the incident was, or is so far
     load: LoadState | None = None  # when it opened, or was resolved
     audit: Mapping[str, Any] | None = None  # of the run; None before its end
+    chart_title: str = ""  # of two lines
     has_chart: bool = False
 
     def moment(self, k: int) -> str:
@@ -229,7 +230,7 @@ def _document(context: MessageContext, max_points: int = MAX_EVIDENCE) -> Docume
             Paragraphs(_opening(context)),
             Facts(_facts(context)),
             _size(context),
-            Chart(_sparkline(context), context.has_chart),
+            Chart(_sparkline(context), context.has_chart, context.chart_title.replace("\n", ", ")),
             _cause(context, max_points),
             _other_causes(context, min(MAX_CAUSES, max_points)),
             _changed_series(context, min(MAX_SERIES, max_points)),

@@ -39,6 +39,7 @@ def test_a_finding_is_sent_once_with_its_chart(tmp_path: Path) -> None:
     (message,) = world.sink.messages
     assert message.subject.startswith("[soakd] retention cliff: p99 end-to-end 4.1")
     assert (message.chart_png or b"").startswith(b"\x89PNG")
+    assert 'alt="p99 end-to-end latency, consume.0@host, 2026-09-21 14:13:23Z to' in message.html
     assert "\nnext step see how files are deleted" in message.text
     assert "\nconfirm   grep 'Deleting segment' server.log | tail\nshows     the first" in message.text
     assert world.states() == [("opened", "sent")]

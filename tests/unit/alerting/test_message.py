@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from detectors.causes.hypothesis import Confirmation
 from detectors.objectives import breach_series
-from soak.alerting.chart import Window, draw_chart, read_window, window_bounds, with_breaks
+from soak.alerting.chart import (
+    Overview,
+    Window,
+    chart_title,
+    draw_chart,
+    overview_title,
+    read_window,
+    window_bounds,
+    with_breaks,
+)
 from soak.alerting.document import COLUMNS
 from soak.alerting.load_state import LoadState
 from soak.alerting.message import MessageContext, compose
@@ -580,6 +589,40 @@ def test_a_chart_is_drawn_of_any_values(values: NDArray[np.float64]) -> None:
 
     assert png.startswith(b"\x89PNG")
     assert len(png) < 100_000
+
+
+def test_the_title_of_a_chart_says_what_of_which_broker_by_whom_and_when() -> None:
+    series = P99.replace("{", '{leader="2",')
+    finding = dataclasses.replace(FINDING, series=series)
+    places = Places({"10.0.0.4:9092": "2"})
+
+    assert chart_title(finding, WINDOW, START_WALL_NS, places) == (
+        "p99 end-to-end latency (broker 2 at 10.0.0.4:9092)\n"
+        "consume.0@host, 2026-09-21 14:13:32Z to 14:16:52Z"
+    )
+    assert chart_title(FINDING, WINDOW, START_WALL_NS).startswith("p99 end-to-end latency\n")
+
+
+def test_a_title_of_long_names_has_two_lines_that_fit_and_shows_another_day() -> None:
+    """Names come from clusters and hosts."""
+    series = f'consume.0@{"h" * 300}|end_to_end_latency_seconds{{topic="{"a b\n" * 90}"}}'
+    finding = dataclasses.replace(FINDING, series=series)
+    night = dataclasses.replace(WINDOW, k=np.arange(35_100, 35_300))
+
+    lines = chart_title(finding, night, START_WALL_NS).split("\n")
+
+    assert len(lines) == 2
+    assert max(map(len, lines)) <= 66
+    assert lines[1].endswith(", 2026-09-21 23:58:20Z to 2026-09-22 00:01:40Z")
+
+
+def test_the_title_of_a_whole_run_says_of_whom_and_when() -> None:
+    run = Overview(START_WALL_NS, 600, [0, 600, 1200], {}, [])
+
+    assert overview_title(run) == (
+        "p99 latency, the highest of all producers and consumers\n"
+        "2026-09-21 14:13:20Z to 14:43:20Z, incidents shaded"
+    )
 
 
 def test_a_single_second_is_drawn() -> None:
