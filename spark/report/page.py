@@ -53,6 +53,12 @@ class Page:
         return day + wording.moment(at_ns)
 
     @property
+    def times(self) -> str:
+        """Return from when to when the run was recorded, UTC, for the title of a chart."""
+        first, end = (self.timeline.wall_ns(k) for k in (0, self.timeline.end_k))
+        return f"{wording.day(first)} {wording.moment(first)} to {wording.moment_with_day(end, first)}"
+
+    @property
     def shown(self) -> list[Judged]:
         """Return the findings that the page shows, in order of time."""
         found = [one for one in self.judged if one.finding.state != "warning"]
@@ -100,6 +106,20 @@ def source_text(page: Page, source: str) -> str:
         return f"producer {number}{on}"
     subscription = page.timeline.plan.consumers.subscription_of(process_index(source))
     return f"consumer {number} of subscription {subscription}{on}"
+
+
+def clients_text(page: Page, series: Sequence[str]) -> str:
+    """Return the clients of which these series are: the only one by its name, or how many there are."""
+    sources = sorted(set(map(source_of, series)))
+    if len(sources) < 2:  # noqa: PLR2004  # nothing to count
+        return source_text(page, sources[0]) if sources else "no client"
+    is_sent = all(one.startswith("produce.") for one in sources)
+    return f"{len(sources)} {'producers' if is_sent else 'consumers'}"
+
+
+def titled(page: Page, title: str, who: str) -> Markup:
+    """Return the heading of a drawn chart: what it shows, of whom, and from when to when."""
+    return tag("h3", joined([f"{title} ", tag("small", f"{who}, {page.times}")]))
 
 
 def where(page: Page, series: str, addresses: Mapping[str, str]) -> str:

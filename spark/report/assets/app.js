@@ -25,7 +25,7 @@ function showSections() {
   all($("#rates"), run.load.slice(0, 1), { height: 150, left: true });
   if (run.heat) {
     const line = run.main[run.heat.kind]?.lines.find(([label]) => label === "p99");
-    if (line) new Chart($("#heat_map .wide"), { title: `Messages by ${run.heat.kind.toLowerCase()} latency`, note: "faint: 1 in 10,000, strong: all; line: p99", lines: [["", line[1], "c2"]],
+    if (line) new Chart($("#heat_map .wide"), { title: `Messages by ${run.heat.kind.toLowerCase()} latency`, note: `all ${run.heat.kind === "Publish" ? "producers" : "consumers"}; faint: 1 in 10,000, strong: all; line: p99`, lines: [["", line[1], "c2"]],
       height: 240, heat: drawHeat, range: [run.heat.low, run.heat.high], isLog: true });
     $("#heat_map").classList.add("drawn");
   }

@@ -50,6 +50,7 @@ class Chart {
     this.spec = { note: "", height: 168, isLog, unit: series[lines[0].index].unit, ...spec, lines };
     const { title, note, height, unit } = this.spec, says = isShort(unit) || !unit || `${title} ${note}`.includes(unit.replace("/s", "")) ? note : [note, unit].filter(Boolean).join(", ");
     Object.assign(this, frame(parent, title, says, height));
+    this.times = this.caption.firstChild.appendChild(node("small"));
     this.values = this.spec.lines.map((line, at) => this.addKey(line, at));
     this.figure.chart = this;
     this.body.resize = () => this.plot?.setSize({ width: this.body.clientWidth, height: this.spec.height });
@@ -76,8 +77,10 @@ class Chart {
   async update(isNear = this.isNear) { // brings the chart to the view: builds it, fetches another grid, or only zooms
     this.isNear = isNear;
     this.values.forEach((value) => value.replaceChildren());
+    const [min, max] = this.range();
+    this.times.textContent = stretch(min, max);
     if (!isNear) return;
-    const [min, max] = this.range(), hasSeconds = this.spec.lines.every(({ index }) => series[index].fine >= 0);
+    const hasSeconds = this.spec.lines.every(({ index }) => series[index].fine >= 0);
     const grid = hasSeconds && max - min <= 120 * BUCKET && run.windows.some(([begin, end]) => begin < max && end > min) ? fine : coarse;
     if (this.grid !== grid) {
       this.grid = grid;

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from soak.core import wording
 from soak.core.model import THRESHOLDS_SECONDS
+from soak.core.series import parse_series
 from spark.batch.outcomes import shares
 from spark.report.charts import WIDTH, Plot
-from spark.report.page import Page, joined, tag
+from spark.report.page import Page, clients_text, joined, tag, titled
 
 ORDER = 40
 TITLE = "Latency of all messages over time"
@@ -49,7 +50,12 @@ def render(page: Page) -> Markup:
     keys = ((1, "below 1 %"), (2, "1-3 %"), (3, "3-10 %"), (4, "10-30 %"), (5, "30 % and more"))
     legend = [tag("span", joined([tag("i", class_=f"swatch heat{n}"), text])) for n, text in keys]
     note = "Share of each interval's messages in each latency band, from 100 us on, eight bands a decade."
-    still = [tag("p", joined(legend), class_="legend"), plot.svg("Heat map of latency")]
+    received = [name for name in timeline.columns if parse_series(name).metric == METRIC]
+    still = [
+        titled(page, "End-to-end latency", clients_text(page, received)),
+        tag("p", joined(legend), class_="legend"),
+        plot.svg(f"Heat map of end-to-end latency, {page.times}"),
+    ]
     drawn = tag("div", "", class_="wide js-only") + tag("div", joined(still), class_="still")
     return joined([drawn, tag("p", note, class_="soft")])
 

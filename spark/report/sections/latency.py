@@ -11,7 +11,7 @@ from soak.core import wording
 from soak.core.series import SeriesId, host_of, parse_series
 from spark.batch.timeline import Timeline
 from spark.report.charts import Plot, log_range, shade
-from spark.report.page import Page, joined, tag
+from spark.report.page import Page, clients_text, joined, tag, titled
 
 ORDER = 12
 TITLE = "The whole run"
@@ -22,8 +22,8 @@ _LINES = 4
 _BEFORE_SECONDS = 120  # the level before was measured in about these
 _CLASS = {"0.5": "p50", "0.99": "p99", "0.999": "p999"}
 _METRICS = (
-    ("end_to_end_latency_seconds", "End to end"),
-    ("publish_latency_seconds", "Publish, until acknowledged"),
+    ("end_to_end_latency_seconds", "End-to-end"),
+    ("publish_latency_seconds", "Publish"),
 )
 
 
@@ -111,7 +111,8 @@ def _plot(page: Page, metric: str, title: str) -> Markup:
     _steps(plot, metric)
     found = deletions(page)
     plot.ticks(found, "deletion", f"{len(found)} seconds with deletions by retention")
-    return tag("h3", title) + plot.svg(f"{title}: p50, p99 and p99.9 over time")
+    heading = titled(page, f"{title} latency", clients_text(page, names))
+    return heading + plot.svg(f"{title}: p50, p99 and p99.9 over time, {page.times}")
 
 
 def _steps(plot: Plot, metric: str) -> None:

@@ -119,6 +119,20 @@ def test_an_incident_is_opened_by_keyboard_and_all_charts_follow(
     assert browser.problems == []
 
 
+def test_the_title_of_each_chart_ends_with_the_times_that_it_shows(
+    browser: Browser, page: Path
+) -> None:
+    shown(browser, page)
+    titles = """[...document.querySelectorAll('.chart')].filter((one) => one.chart)
+        .map(({ chart }) => chart.times.textContent)"""
+    browser.until(f"{titles}.length > 5 && {titles}.every((one) => one.includes(' to '))")
+    whole = browser.run(f"{titles}[0]")
+    browser.run("document.querySelector('[data-move=\"[0.5]\"]').click()")
+
+    browser.until(f"{titles}[0] !== {json.dumps(whole)}")
+    assert browser.problems == []
+
+
 def test_the_cursor_of_one_chart_is_that_of_all(browser: Browser, page: Path) -> None:
     shown(browser, page)
     box = browser.run(

@@ -20,7 +20,7 @@ from spark.batch.timeline import Timeline, assemble
 from spark.report import job as report
 from spark.report.charts import Plot
 from spark.report.interactive import page_data
-from spark.report.page import Page
+from spark.report.page import Page, clients_text
 from spark.report.summary import verdict
 from tests.support.spark.report_run import as_planned, read, summary, timeline
 from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
@@ -393,6 +393,25 @@ def _split(path: Path, at: int) -> None:
     head, *lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([head, *lines[:at]]))
     path.with_name("000001.jsonl").write_bytes(b"".join([head, *lines[at:]]))
+
+
+def test_a_drawn_chart_says_what_it_shows_of_whom_and_when(tmp_path: Path) -> None:
+    found = timeline(tmp_path)
+    report.write(found, [], None)
+    page = found.folder.report.read_text()
+
+    times = "2026-09-21 14:13:20Z to 14:17:20Z"
+    consumer = f"consumer 0 of subscription 0 on host, {times}"
+    assert page.count(f"<h3>End-to-end latency <small>{consumer}</small></h3>") == 2
+    assert f"<h3>Publish latency <small>producer 0 on host, {times}</small></h3>" in page
+
+
+def test_of_several_clients_a_chart_says_how_many_there_are(tmp_path: Path) -> None:
+    page = page_of(timeline(tmp_path))
+
+    assert clients_text(page, ["produce.0@a|x", "produce.0@a|y", "produce.1@b|x"]) == "2 producers"
+    assert clients_text(page, ["consume.0@a|x", "consume.1@a|x"]) == "2 consumers"
+    assert clients_text(page, []) == "no client"
 
 
 @pytest.mark.parametrize(("waited", "top"), [(1.0, 1.0), (200.0, 100.0)])
