@@ -290,7 +290,7 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
     began = f"{wording.day(onset_ns)} {wording.moment(onset_ns)}"
     width = f"(between {context.moment_with_day(low)} and {context.moment_with_day(high)})"
     facts = [
-        ("what", _what(finding)),
+        ("what", context.places.with_leaders(_what(finding))),
         ("since", f"{began} {width}"),
     ]
     if finding.worst_k is not None and finding.worst_k - finding.onset_k > _WORSE_LATER_SECONDS:

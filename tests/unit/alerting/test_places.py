@@ -153,6 +153,18 @@ def test_a_mail_has_the_mount_point_of_the_drive_beside_its_host() -> None:
     assert "  - disk write await (nvme0n1, /var/lib/kafka) of probe@b1 went from" in message.text
 
 
+def test_a_mail_says_which_broker_leads_what_changed() -> None:
+    series = 'produce.0@h|acknowledgement_outage_seconds{leader="1"}'
+    outage = finding(series=series, kind="outage", before=0.0, after=5.0, changes=())
+    context = MessageContext(outage, "opened", "demo", "on h1: soak report r", NOW, places=PLACES)
+
+    text = compose(context, None, 0).text
+
+    assert text.startswith(
+        "what      nothing was acknowledged by broker 1 at 10.0.0.4:9092 for 5 s\n"
+    )
+
+
 def test_a_mail_without_places_names_what_the_finding_names() -> None:
     cause = Explanation("broker_down", 0.99, (), suspect="10.0.0.4:9092")
     context = MessageContext(finding(causes=(cause,)), "opened", "demo", "report", NOW)
