@@ -257,7 +257,7 @@ class KafkaBroker:
         raise BrokerError(f"{which} was created but not every partition has a leader and a log")
 
     def delete_topics(self, names: Sequence[str]) -> None:
-        delete_topics(self._admin(), names, self._timeout_seconds)
+        delete_topics(self._admin(), names, self._config, self._timeout_seconds)
 
     def producer(self, topics: Topics) -> KafkaProducer | BatchProducer:
         throttle = ThrottleTimes(self._clock)

@@ -82,7 +82,12 @@ def topics_error(
     return ""
 
 
-def is_refused(error: KafkaException) -> bool:
+def deletion_error(name: str, error: Exception, config: KafkaProtocolConfig) -> str:
+    """Return which right is missing if the cluster refused to delete a topic for that reason, else ""."""
+    return _text(name, ["Delete"], config, "delete") if is_refused(error) else ""
+
+
+def is_refused(error: Exception) -> bool:
     """Return whether the cluster refused a request because the user lacks a right."""
     reason = error.args[0] if error.args else None
     return isinstance(reason, KafkaError) and reason.code() in _REFUSALS
@@ -97,6 +102,6 @@ def _text(name: str, operations: Iterable[str], config: KafkaProtocolConfig, ver
     options = " ".join(f"--operation {operation}" for operation in operations)
     return (
         f"{f'user {known}' if known else 'the user of the plan'} may not {verb} topic {name}; grant it: "
-        f"kafka-acls.sh --bootstrap-server {config.bootstrap_servers} --add "
-        f"--allow-principal User:{known or '<name>'} {options} {pattern}"
+        f"kafka-acls.sh --bootstrap-server {config.bootstrap_servers} --command-config admin.properties "
+        f"--add --allow-principal User:{known or '<name>'} {options} {pattern}"
     )

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # its stubs
 from confluent_kafka.admin._config import ConfigResource, ConfigSource
 
+from soak.brokers.kafka import rights
 from soak.brokers.kafka.config import KafkaProtocolConfig
 from soak.clients import client_settings
 from soak.clients.kafka_log import ClientLog, ErrorCause, error_text
@@ -197,11 +198,16 @@ def topic_ids(admin: AdminClient, names: Sequence[str], timeout_seconds: float) 
     return found
 
 
-def delete_topics(admin: AdminClient, names: Sequence[str], timeout_seconds: float) -> None:
+def delete_topics(
+    admin: AdminClient,
+    names: Sequence[str],
+    config: KafkaProtocolConfig,
+    timeout_seconds: float,
+) -> None:
     """Delete topics; one that does not exist is no error.
 
     Raises:
-        BrokerError: the cluster refuses, or did not answer in time.
+        BrokerError: a right is missing, the cluster refuses, or it did not answer in time.
     """
     if not names:
         return
@@ -210,8 +216,12 @@ def delete_topics(admin: AdminClient, names: Sequence[str], timeout_seconds: flo
         try:
             future.result(timeout_seconds)
         except (KafkaException, TimeoutError) as error:
-            if not _is_unknown_topic(error):
-                raise BrokerError(f"cannot delete topic {name}: {error_text(error)}") from error
+            if _is_unknown_topic(error):
+                continue
+            missing = rights.deletion_error(name, error, config)
+            raise BrokerError(
+                missing or f"cannot delete topic {name}: {error_text(error)}"
+            ) from error
 
 
 def read_cluster(config: KafkaProtocolConfig, topic: Topic) -> ClusterSettings:

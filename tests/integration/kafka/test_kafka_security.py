@@ -179,7 +179,7 @@ GRANTED = re.compile(r"--operation (\w+)")
 
 def missing_rights(error: pytest.ExceptionInfo[Exception]) -> list[str]:
     assert re.search(
-        r"kafka-acls\.sh --bootstrap-server \S+ --add --allow-principal User:limited",
+        r"kafka-acls\.sh --bootstrap-server \S+ --command-config \S+ --add --allow-principal User:limited",
         str(error.value),
     )
     return GRANTED.findall(str(error.value))
@@ -244,6 +244,10 @@ def test_each_missing_right_is_named_with_what_grants_it(
 
     grant(guarded, prefix, "Read")
     topics = Topics((create(),), 1)
+    with pytest.raises(BrokerError, match="may not delete topic") as error:
+        limited.delete_topics(topics.names)
+    assert missing_rights(error) == ["Delete"]
+
     producer = limited.producer(topics)
     producer.send(Outgoing([0], [b"granted"], 0))
     producer.close(30)
