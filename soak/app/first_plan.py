@@ -13,9 +13,9 @@ from string import Template
 
 import typer
 
+from soak.app import guarantees
 from soak.app.check import run_check, without_client_logs
 from soak.core.clock import SystemClock
-from soak.core.cluster.forecast import forecast_plan
 from soak.core.errors import BrokerError, PlanError, SoakError
 from soak.core.plan import text
 from soak.core.plan.plan import Plan
@@ -130,7 +130,10 @@ def init(path: Path, answers: Answers) -> None:
     print(f"{path} is written for {size}{', as none answered' if is_guess else ''}.")
     if is_guess:
         print("It is fitted to that number: when they answer, delete it and write it again.")
-    print(_size_text(text.load(written, str(path)).plan))
+    else:
+        with without_client_logs():
+            lines = _size_lines(text.load(written, str(path)).plan)
+        print("\n".join(lines))
     if answers.security.startswith(_SASL):
         print(f"The password is read from the environment variable {PASSWORD}.")
     print()
@@ -214,16 +217,24 @@ def _retention(partitions: int) -> dict[str, int]:
     return {"retention": segment * _SEGMENTS, "segment": segment}
 
 
-def _size_text(plan: Plan) -> str:
-    """Return what the first run writes and what is held of it at most, on brokers with their defaults."""
-    guarantees = connect(plan, SystemClock()).guarantees
-    limits = guarantees.assumed_retention(plan.topic, {})
-    stored = guarantees.stored_size(plan.load, plan.topic, limits)
-    found = forecast_plan(plan, limits, stored)
-    return (
-        f"A run takes {_RUN_SECONDS // 60} minutes and writes {amount(found.written_bytes, 'bytes')}; the"
-        f" brokers hold at most {amount(found.most_held_bytes, 'bytes')} of it, until `soak clean`."
-    )
+def _size_lines(plan: Plan) -> Sequence[str]:
+    """Return what a run writes and what the brokers hold of it, as `soak check` forecasts it.
+
+    Without an answer of the cluster there is no figure: the check that follows names the reason.
+    """
+    takes = f"A run takes {_RUN_SECONDS // 60} minutes"
+    try:
+        forecast = guarantees.forecast_plan(plan, (), Path(plan.run_directory))
+    except BrokerError:
+        return [f"{takes}."]
+    if forecast.found is None:
+        return [f"{takes}."]
+    written = amount(forecast.found.written_bytes, "bytes")
+    held = amount(forecast.found.most_held_bytes, "bytes")
+    return [
+        f"{takes} and writes {written}; the brokers hold at most {held} of it, until `soak clean`.",
+        *(f"  note: {note}" for note in forecast.limits.notes),
+    ]
 
 
 def _broker(answers: Answers) -> Sequence[str]:
