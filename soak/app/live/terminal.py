@@ -220,7 +220,10 @@ def _print_once(found: Snapshot, console: Console) -> None:
 
 
 class PlainView:
-    """Prints a line every ten seconds and at each event, for a log."""
+    """Prints a line every ten seconds and at each event, for a log.
+
+    Of an incident there is one line when it begins, when its cause changes, and when it is resolved.
+    """
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -228,19 +231,19 @@ class PlainView:
         self._last_k: int | None = None
         self._last_phase = ""
         self._has_trouble = False
-        self._states: dict[str, str] = {}
+        self._last_unread = ""
+        self._reported: dict[str, tuple[str, str, bool]] = {}
 
     def show(self, snapshot: Snapshot) -> None:
-        lines = {
-            one.key: shown(wording.finding_text(one, snapshot.start_wall_ns))
-            for one in snapshot.findings
-        }
-        if snapshot.unread:
-            lines[""] = _unread_text(snapshot)
-        for key, line in lines.items():
-            if self._states.get(key) != line:
-                self._states[key] = line
-                self.note(line)
+        for one in snapshot.findings:
+            # Not the whole text: an outage and a missed objective have counts that grow while they last.
+            news = (one.state, one.cause, one.is_about_cluster)
+            if self._reported.get(one.key) != news:
+                self._reported[one.key] = news
+                self.note(shown(wording.finding_text(one, snapshot.start_wall_ns)))
+        if snapshot.unread and snapshot.unread != self._last_unread:
+            self._last_unread = snapshot.unread
+            self.note(_unread_text(snapshot))
         is_due = self._last_k is None or snapshot.now_k - self._last_k >= LINE_EVERY_SECONDS
         is_news = snapshot.phase != self._last_phase or bool(snapshot.troubles) != self._has_trouble
         if is_due or is_news:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
+import re
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ from soak.app.live.terminal import (
     shown,
 )
 from soak.core import wording
-from soak.core.model import Finding
+from soak.core.model import Explanation, Finding
 from soak.core.units import SECOND_NS
 from soak.store.findings.store import FindingsStore
 from tests.support.fakes import FakeClock
@@ -192,6 +193,38 @@ def test_without_a_terminal_a_line_comes_every_ten_seconds_and_for_each_finding(
     assert len([line for line in lines if " soak: sent 1,000/s" in line]) == 3
     assert len([line for line in lines if "confirmed" in line]) == 1
     assert any("(x15) since 14:15:01Z, cause unknown" in line for line in lines)
+
+
+MISSED = dataclasses.replace(
+    FOUND,
+    series='producers|objective_bad_minutes{objective="p99 publish <= 50ms for 90% of minutes"}',
+    kind="objective",
+    before=1.4,
+    after=2.0,
+)
+
+
+def test_without_a_terminal_a_missed_objective_is_one_line_however_many_minutes_are_bad() -> None:
+    """And another when its cause is known, and when it is over."""
+    out = io.StringIO()
+    view = PlainView(Console(file=out, width=80), "soak x")
+    cause = (Explanation("drive_gc", 0.9, ()),)
+    for k, found in enumerate(
+        (
+            *(dataclasses.replace(MISSED, after=float(bad)) for bad in range(2, 9)),
+            dataclasses.replace(MISSED, after=9.0, causes=cause),
+            dataclasses.replace(MISSED, after=10.0, causes=cause),
+            dataclasses.replace(MISSED, after=10.0, causes=cause, state="gone"),
+        )
+    ):
+        view.show(snapshot(100 + k, (found,)))
+
+    lines = [line for line in out.getvalue().splitlines() if "objective missed" in line]
+    assert [re.findall(r"confirmed|resolved|[\d.]+ of|drive_gc|unknown", line) for line in lines] == [
+        ["confirmed", "2 of", "unknown"],
+        ["confirmed", "9 of", "drive_gc"],
+        ["resolved", "10 of", "drive_gc"],
+    ]
 
 
 def test_a_plain_line_of_an_outage_says_so_at_once_and_when_it_is_over() -> None:
