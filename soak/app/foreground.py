@@ -29,6 +29,7 @@ from soak.core.clock import SystemClock
 from soak.core.errors import FindingsError, SoakError
 from soak.core.plan.plan import Plan
 from soak.core.plan.text import PlanFile
+from soak.core.ports import Note
 from soak.core.series import SeriesId
 from soak.core.units import SECOND_NS
 from soak.lab.lab import Lab, fetch, start_lab
@@ -61,6 +62,8 @@ POLL_NS = SECOND_NS
 OLDER_BYTES = 2**20
 """So much of the older journals of a resumed run is read a second: the load needs the processor."""
 REPORT_TIMEOUT_NS = 900 * SECOND_NS
+REPORT_PROGRESS = "report: "
+"""Begins the lines in which `soak report` says what it does now."""
 VERDICT_CODES = (0, 3, 4)
 UNFINISHED_STATES = ("beginning", "running")
 _VERDICT_STYLES = {"clean": "bold green", "regressed": "bold red", "inconclusive": "bold yellow"}
@@ -390,7 +393,7 @@ def _conclude(
         return FinishedRun(EXIT_INTERRUPTED if state == "interrupted" else 0, folder, is_part=True)
     view.note("creating the report")
     stop.clear()  # the first interrupt ended the load, the next one ends the report
-    code = _run_report_process(folder, stop)
+    code = _run_report_process(folder, stop, view.note)
     _send_pending(folder, stop)
     if failure is not None:
         raise failure
@@ -408,14 +411,17 @@ def _send_pending(folder: RunFolder, stop: threading.Event) -> None:
         daemon.close()
 
 
-def _run_report_process(folder: RunFolder, stop: threading.Event) -> int:
+def _run_report_process(folder: RunFolder, stop: threading.Event, note: Note) -> int:
     """Create the report in its own process; return its exit code, which is the verdict.
+
+    `note` takes its lines of progress.
 
     Raises:
         SoakError: it failed, or took too long.
     """
     log = folder.logs / "report.log"
     command = [sys.executable, "-m", "soak.cli.main", "report", str(folder.path)]
+    seen_bytes = log.stat().st_size if log.exists() else 0
     process = children.spawn(command, log_path=log)
     clock = SystemClock()
     deadline_ns = clock.mono_ns() + REPORT_TIMEOUT_NS
@@ -423,12 +429,25 @@ def _run_report_process(folder: RunFolder, stop: threading.Event) -> int:
         while process.poll() is None and clock.mono_ns() < deadline_ns:
             if stop.wait(0.2):
                 return EXIT_INTERRUPTED
+            lines, seen_bytes = read_progress(log, seen_bytes)
+            for line in lines:
+                note(line)
     finally:
         children.kill(process)
     if process.returncode not in VERDICT_CODES:
         retry = f"see {log}; `soak report {folder.path}` tries again"
         raise SoakError(f"the report failed with exit code {process.returncode}; {retry}")
     return process.returncode
+
+
+def read_progress(log: Path, from_byte: int) -> tuple[list[str], int]:
+    """Return the lines of progress in the log of a report from this byte on, and the byte after them."""
+    with log.open("rb") as file:
+        file.seek(from_byte)
+        new = file.read()
+    whole = new[: new.rfind(b"\n") + 1]
+    lines = whole.decode(errors="replace").splitlines()
+    return [one for one in lines if one.startswith(REPORT_PROGRESS)], from_byte + len(whole)
 
 
 def make_report(run_dir: Path, make: Callable[[Path], int]) -> tuple[int, RunFolder]:

@@ -233,16 +233,21 @@ def report(
 ) -> None:
     """Create the report of a run, also of one that was interrupted or is still running.
 
+    Each phase of the work is a line on stderr.
+
     Exit: 0 clean, 3 regressed, 4 inconclusive, 1 failed.
     """
     from functools import partial
 
-    from soak.app.foreground import make_report
+    from soak.app.foreground import REPORT_PROGRESS, make_report
     from spark.cluster.master import parse_cluster
     from spark.report.job import run as render
 
+    def note(doing: str) -> None:
+        print(f"{REPORT_PROGRESS}{doing}", file=sys.stderr, flush=True)
+
     cluster = parse_cluster(master, conf or (), secret)
-    code, folder = make_report(run_dir, partial(render, cluster=cluster))
+    code, folder = make_report(run_dir, partial(render, cluster=cluster, note=note))
     print(folder.report)
     if open_:
         webbrowser.open(folder.report.as_uri())

@@ -39,6 +39,14 @@ def each_here(function: Callable[[_Given], _Found], things: Sequence[_Given], /)
     return [function(one) for one in things]
 
 
+Note = Callable[[str], None]
+"""Takes what is done now, in a few words, for a person who waits for it."""
+
+
+def no_note(_doing: str) -> None:
+    """Take what is done now where no person waits for it."""
+
+
 class Clock(Protocol):
     def mono_ns(self) -> int: ...
     def wall_ns(self) -> int: ...

@@ -22,6 +22,7 @@ from soak.core.model import Column
 from soak.core.plan.load import is_named_well
 from soak.core.plan.phases import Phases, drain_k
 from soak.core.plan.plan import Plan
+from soak.core.ports import Note, no_note
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 from soak.store.audit import audit_run, is_loss_known, part_reader
@@ -119,7 +120,7 @@ class Timeline:
         return self.run.start_wall_ns + round(k * SECOND_NS)
 
 
-def read_timeline(session: SparkSession, folder: RunFolder) -> Timeline:
+def read_timeline(session: SparkSession, folder: RunFolder, note: Note = no_note) -> Timeline:
     """Read a run's journals in Spark tasks.
 
     Raises:
@@ -131,11 +132,13 @@ def read_timeline(session: SparkSession, folder: RunFolder) -> Timeline:
         batches = in_tasks(session)(partial(cached_row, step=step, scope=scope), paths)
         return _rows(batches)
 
-    return assemble(folder, read)
+    return assemble(folder, read, note)
 
 
 def assemble(
-    folder: RunFolder, read: Callable[[Sequence[Path], int, Scope], Sequence[Row]]
+    folder: RunFolder,
+    read: Callable[[Sequence[Path], int, Scope], Sequence[Row]],
+    note: Note = no_note,
 ) -> Timeline:
     """Join the rows that `read` makes of the journal files; damaged or missing parts are gaps.
 
@@ -150,11 +153,13 @@ def assemble(
     step = 1 if drain_k(Phases(), plan.phases) <= FULL_RATE_SECONDS else COARSE_STEP
     is_running = run.state == "running" and _is_fresh(paths)
     max_k = drain_k(Phases(), plan.phases) + LONGEST_DELAY_SECONDS
+    note("reading the journals")
     rows = read(paths, step, Scope(plan.service_objectives, phases, max_k))
     for row in rows:
         if row["error"]:
             raise JournalError(row["error"])
     rows = sorted(rows, key=lambda row: (row["source"], row["file"]))  # tasks end in any order
+    note("auditing the messages")
     return _timeline(folder, run, plan, phases, step, rows, is_running=is_running)
 
 

@@ -22,7 +22,7 @@ from soak.core.clock import SystemClock
 from soak.core.errors import FindingsBusyError, FindingsError, RunFolderError
 from soak.core.model import Change, Finding
 from soak.core.plan import plugins
-from soak.core.ports import Clock, Each, each_here
+from soak.core.ports import Clock, Each, Note, each_here, no_note
 from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize, incident_size
@@ -54,10 +54,11 @@ _OF_FINDING = ("is_about_cluster", "found", "state", "at", "cause", "suspect", "
 _LOG = logging.getLogger(__name__)
 
 
-def run(run_dir: Path, cluster: Cluster | None = None) -> int:
+def run(run_dir: Path, cluster: Cluster | None = None, note: Note = no_note) -> int:
     """Write the report of a run, also of one cut short or still running; return the verdict's exit code.
 
-    With a `cluster` its executors read the journals, which they see at the same path.
+    With a `cluster` its executors read the journals, which they see at the same path. `note` takes each phase
+    when it begins.
 
     Raises:
         SoakError: this is no run folder, or it cannot be written.
@@ -66,14 +67,15 @@ def run(run_dir: Path, cluster: Cluster | None = None) -> int:
     log = (
         folder.logs / "spark-report.log" if cluster is not None else None
     )  # what a cluster did is asked later
+    note("starting Spark")
     with tempfile.TemporaryDirectory(prefix="soak-report-") as temporary:
         session = build_session("soak-report", temporary=Path(temporary), log=log, cluster=cluster)
         try:
             if cluster is not None:
                 check_executors(session, folder, SystemClock())
-            timeline = read_timeline(session, folder)
+            timeline = read_timeline(session, folder, note)
             online, changes, unread = seen_online(folder, timeline.run.id)
-            code = write(timeline, online, drill_of, changes, unread, in_tasks(session))
+            code = write(timeline, online, drill_of, changes, unread, in_tasks(session), note)
         finally:
             session.stop()
     queue_end(folder, timeline.run, SystemClock())
@@ -131,6 +133,7 @@ def write(
     changes: Sequence[Change] = (),
     unread: Sequence[Gap] = (),
     each: Each = each_here,
+    note: Note = no_note,
 ) -> int:
     """Judge a timeline and write its files; return the exit code. What takes long is done by `each`.
 
@@ -139,6 +142,7 @@ def write(
     Raises:
         RunFolderError: the drive, or who owns the folder, does not let us.
     """
+    note("looking for changes of latency")
     objectives = judge(timeline)
     found_offline = look_back(timeline, online, changes, objectives.breaches, each)
     effect = step_config(timeline.plan).minimum_effect
@@ -153,6 +157,7 @@ def write(
     page = Page(
         timeline, judged, covered, found, None, durability, forecast, better, standings, each
     )
+    note("writing the page")
     body = summary(timeline, judged, covered, durability)
     body |= {
         "headline": headline(page),

@@ -28,7 +28,7 @@ from soak.store.run_folder import RunFolder, read_plan, read_run
 LINE_EVERY_SECONDS = 10
 MAX_NAME = 80
 MAX_LINE = 240
-_NOTES = 6  # newest lines that stay below the panel
+_NOTES = 8  # newest lines that stay below the panel
 _NARROW = 60  # columns
 _HEIGHT = 24  # lines, where the terminal does not say
 _HEAT_HEIGHT = 20  # a lower terminal has no room for the heat strip

@@ -173,4 +173,5 @@ def test_the_page_leads_to_a_verdict_and_leaves_no_topic(
     assert audit["lost"] == audit["duplicated"] == audit["failed"] == 0
     assert audit["received"] == audit["acked"] > 0
     assert outputs[-1].endswith("deleted: 1\n")
+    assert any("Z report: reading the journals\n" in output for output in outputs)
     assert not [path for path in files if stranger.password.encode() in path.read_bytes()]

@@ -153,3 +153,19 @@ def test_only_daemons_that_measure_get_the_environment_of_a_fault(tmp_path: Path
         supervisor.close()
 
     assert found == {"produce.0": "wrong", "detect-stream": None}
+
+
+def test_lines_of_progress_are_taken_from_the_log_of_a_report_once(tmp_path: Path) -> None:
+    """What an earlier report, Java or a warning printed is left there, as is a line that is not whole."""
+    log = tmp_path / "report.log"
+    log.write_text("report: writing the page\n")
+    from_byte = log.stat().st_size
+    with log.open("a") as file:
+        file.write("WARNING: Java\nreport: starting Spark\nreport: reading the jour")
+    first, from_byte = foreground.read_progress(log, from_byte)
+    with log.open("a") as file:
+        file.write("nals\n")
+    second, _ = foreground.read_progress(log, from_byte)
+
+    assert first == ["report: starting Spark"]
+    assert second == ["report: reading the journals"]

@@ -74,6 +74,21 @@ def test_a_step_that_both_detectors_see_is_a_regression_found_by_both(tmp_path: 
     assert told["labels"] == {"source": "consume.0@host", "quantile": "0.99"}
 
 
+def test_a_report_says_each_phase_of_its_work_once(tmp_path: Path) -> None:
+    """When it begins; the start of Spark comes before these."""
+    folder = write_synthetic_run(tmp_path / "run", Shape(seconds=30, warm_up=5))
+    doing: list[str] = []
+
+    report.write(assemble(folder, read, doing.append), [], note=doing.append)
+
+    assert doing == [
+        "reading the journals",
+        "auditing the messages",
+        "looking for changes of latency",
+        "writing the page",
+    ]
+
+
 def test_a_step_that_only_looking_back_shows_is_told_with_its_cause(tmp_path: Path) -> None:
     found = timeline(tmp_path)
 
