@@ -87,6 +87,8 @@ detect_state_written_bytes gauge - What the newest batch wrote into the detector
 detect_newest_second gauge - Newest second of the run that the detector took in.
 detect_lag_seconds gauge - By how much the newest record is ahead of the newest that the detector took in.
 detect_attribution_failures_total counter - Times that the search for causes failed; the log says why.
+detect_damaged_lines_total counter - Lines of journals that the detector could not read.
+detect_set_aside_records_total counter - Records that the detector could not take, since the run's start.
 # the detector of a fleet
 fleet_batch_seconds gauge - Duration of the newest batch.
 fleet_batch_rows gauge - Rows of the newest batch.
@@ -103,6 +105,9 @@ ship_too_large_lines_total counter - Lines that the topic does not take.
 receive_records_total counter - Records of other hosts.
 receive_refused_lines_total counter - Lines on the topic that are no records of this run.
 receive_skipped_offsets_total counter - Messages that the topic deleted before they were read.
+receive_repeated_records_total counter - Records that had been received before, and were skipped.
+receive_unsigned_lines_total counter - Lines on the topic that were taken without a signature.
+ship_refused_announcements_total counter - Announcements of runs that were refused.
 receive_sources gauge - Sources whose records were received.
 # probes
 probe_success gauge - 1 if the probe's last reading succeeded.

@@ -19,12 +19,13 @@ from soak.core.cluster.forecast import (
     forecast_plan,
     forecast_warnings,
 )
+from soak.core.model import Column
 from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import Alerts, Plan
 from soak.core.wording import amount
 from soak.runtime.context import connect
-from soak.service.metric_names import SHOWN
+from soak.service.metric_names import SHOWN, shown_as
 from tests.docs import prose, reference, walkthrough
 from tests.support.paths import ROOT
 
@@ -308,21 +309,54 @@ def test_the_page_that_mails_link_to_has_the_heading_of_each_cause() -> None:
 # --- metrics
 
 
+READERS = ("soak/app/", "soak/omb/", "soak/lab/")
+"""They name columns that others have recorded."""
+NO_METRICS = {
+    "lag_seconds": "a field of an event",
+    "batch_seconds": "a key of progress.json",
+    "created_segments": "the end of a name",
+    "renamed_segments": "the end of a name",
+    "unlinked_segments": "the end of a name",
+    "unlinked_bytes": "the end of a name",
+    "x_seconds": "of a record that is made up",
+}
+"""What looks like a metric in a module that records some."""
+OF_TARGETS = {"up", "scrape_duration_seconds"}
+"""Of each target of the probe `prometheus`; their page has one text for all that was fetched."""
+
+
+def metrics_in(tree: ast.Module) -> set[str]:
+    """Return the metrics that a module names.
+
+    They are the first arguments of `Column`. Where one of these is a variable, each text of the module counts
+    that ends with a word with which the name of a metric ends.
+    """
+    calls = [
+        node.args[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "Column"
+        and node.args
+    ]
+    found = {str(one.value) for one in calls if isinstance(one, ast.Constant)}
+    if any(not isinstance(one, ast.Constant) for one in calls):
+        ends = {name.rpartition("_")[2] for name in SHOWN}
+        texts = {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        names = {text for text in texts if re.fullmatch(r"[a-z]+(_[a-z0-9]+)+", text)}
+        found |= {name for name in names if name.rpartition("_")[2] in ends}
+    return found - NO_METRICS.keys()
+
+
 def recorded_metrics() -> set[str]:
-    """Return the metrics whose names the code gives to columns as they are."""
-    found = set()
-    for package in ("soak", "probes", "spark"):
-        for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if (
-                    isinstance(node, ast.Call)
-                    and isinstance(node.func, ast.Name)
-                    and node.func.id == "Column"
-                    and node.args
-                    and isinstance(node.args[0], ast.Constant)
-                ):
-                    found.add(str(node.args[0].value))
-    return {name for name in found if not name.startswith("x_")}
+    """Return the metrics that the code records."""
+    return {
+        name
+        for package in ("soak", "probes", "spark")
+        for path in (ROOT / package).rglob("*.py")
+        if not name_of(path).startswith(READERS)
+        for name in metrics_in(ast.parse(path.read_text()))
+    }
 
 
 def listed_metrics() -> set[str]:
@@ -336,13 +370,28 @@ OF_PAGES = {"soak_daemon_info", "soak_last_record_timestamp_seconds"}
 
 
 def test_the_reference_has_a_row_of_every_metric_and_no_other() -> None:
-    """Also those whose names are put together, of which a metrics page has a text, and those of logs."""
+    """Also those whose names are put together, which are in `metric_names`, and those of logs."""
     files = sorted(path.stem for path in patterns.FOLDER.glob("*.toml"))
     of_logs = {one.metric for one in patterns.load(files) if one.metric}
     known = recorded_metrics() | SHOWN.keys() | of_logs | OF_PAGES
 
     assert sorted(known - listed_metrics()) == []
     assert sorted(listed_metrics() - known) == []
+
+
+def test_every_metric_that_is_recorded_has_a_text_on_the_pages() -> None:
+    """In `metric_names`: without one a page repeats the name instead of saying what it means."""
+    shown = {name for name in recorded_metrics() if shown_as(Column(name)) is not None}
+
+    assert sorted(shown - SHOWN.keys() - OF_TARGETS) == []
+
+
+def test_a_metric_whose_name_stands_elsewhere_than_in_its_column_is_seen() -> None:
+    """In a table or a mapping from which the columns are made."""
+    of_table = 'names = {"detect_lost_rows": 1.0, "at_ns": 2}\n[Column(name) for name in names]'
+
+    assert metrics_in(ast.parse(of_table)) == {"detect_lost_rows"}
+    assert metrics_in(ast.parse(of_table.replace("Column(name)", 'Column("one")'))) == {"one"}
 
 
 # --- probes
