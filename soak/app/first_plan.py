@@ -66,8 +66,7 @@ _SETTINGS = Template("""\
     retention.bytes: $retention # of each partition: exceeded after 5 minutes, so deletions are judged, too
     segment.bytes: $segment # what is deleted at once
 """)
-_ROUND_TRIP = "  round_trip: {}\n"  # asks brokers before a login, in plain text
-_RETENTION = "  retention_kafka: {directory: null}\n"
+_KAFKA_PROBES = "  round_trip: {}\n  retention_kafka: {directory: null}\n"
 _MAIL = Template("""\
 sinks:
   mail:
@@ -198,16 +197,9 @@ def plan_text(path: Path, answers: Answers, brokers: int) -> str:
         replication=copies,
         replication_why="the brokers that answered" if copies < _COPIES else "as in production",
         settings="" if is_pulsar else _SETTINGS.substitute(_retention(partitions)),
-        probes=_probes(answers),
+        probes="" if is_pulsar else _KAFKA_PROBES,
         sinks=sinks,
     )
-
-
-def _probes(answers: Answers) -> str:
-    """Return the lines of the probes that ask the brokers."""
-    if answers.kind == "pulsar":
-        return ""
-    return _RETENTION if answers.security != SECURITY[0] else _ROUND_TRIP + _RETENTION
 
 
 def _retention(partitions: int) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +18,13 @@ from soak.core.clock import SystemClock
 from soak.core.cluster.drives import Moment
 from soak.core.errors import NotNowError, PlanError, RunFolderError, SoakError
 from soak.core.plan import text
-from soak.core.plan.plan import Plan, with_plugin_values, with_ship_target, with_store_client
+from soak.core.plan.plan import (
+    Plan,
+    with_measured_cluster,
+    with_plugin_values,
+    with_ship_target,
+    with_store_client,
+)
 from soak.core.plan.text import PlanFile
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, format_duration
@@ -78,16 +84,7 @@ def resolve_plan(plan: Plan, lab: Lab | None, run: Run) -> Plan:
         if lab.mailbox is not None:
             server = {"host": lab.mailbox.host, "port": lab.mailbox.port}
             plan = with_plugin_values(plan, "sinks", server)
-    broker = plan.broker_config
-    own: list[Mapping[str, object]] = [
-        {"client": getattr(broker, "common", None) or getattr(broker, "client", {})},
-        *({name: address} for name, address in broker.addresses.items()),
-        {"namespace": getattr(broker, "namespace", "")},
-        {"topics": plan.topic.names},
-    ]
-    for values in own:
-        plan = with_plugin_values(plan, "probes", values)
-    return with_store_client(with_ship_target(plan))
+    return with_store_client(with_ship_target(with_measured_cluster(plan)))
 
 
 def prepare_cluster(

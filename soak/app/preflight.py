@@ -37,6 +37,7 @@ from soak.core.plan.plan import (
     Plan,
     Ship,
     plugins_without,
+    with_measured_cluster,
     with_ship_target,
 )
 from soak.core.plan.rates import Point, check_lab_limits, exceeded_limits
@@ -294,6 +295,8 @@ def _probe_cluster_faults(plan: Plan, document: Document) -> list[PlanError]:
 
 def probe_warnings(plan: AnyPlan, clock: Clock, faults: Sequence[PlanError] = ()) -> list[str]:
     """Return the warnings of each probe that can read its sources in advance, and has none of the faults."""
+    if isinstance(plan, Plan):  # as the run resolves it
+        plan = with_measured_cluster(plan)
     warnings: list[str] = []
     wrong = {fault.place[:2] for fault in faults if fault.place is not None}
     for name, config in plan.probes.items():

@@ -458,6 +458,23 @@ def with_plugin_values(plan: Plan, section: str, values: Mapping[str, object]) -
     return dataclasses.replace(plan, **changes)
 
 
+def with_measured_cluster(plan: Plan) -> Plan:
+    """Return the plan whose probes have the address, client settings and topics of the plan's own cluster.
+
+    Those of a probe that names them itself stay.
+    """
+    broker = plan.broker_config
+    own: list[Mapping[str, object]] = [
+        {"client": getattr(broker, "common", None) or getattr(broker, "client", {})},
+        *({name: address} for name, address in broker.addresses.items()),
+        {"namespace": getattr(broker, "namespace", "")},
+        {"topics": plan.topic.names},
+    ]
+    for values in own:
+        plan = with_plugin_values(plan, "probes", values)
+    return plan
+
+
 def plugins_without(plan: AnyPlan, section: str, field: str) -> list[str]:
     """Return the plug-ins of a section in which this required field is empty.
 

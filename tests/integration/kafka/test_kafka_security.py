@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +23,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
     UserScramCredentialUpsertion,
 )
 
+from probes.round_trip.probe import Config, RoundTrip
 from soak.app.preflight import cluster_faults, load_plan
 from soak.brokers import kafka
 from soak.core.clock import SystemClock
-from soak.core.errors import BrokerError, PlanError
+from soak.core.errors import BrokerError, PlanError, ProbeError
 from soak.core.plan.plan import Ship
 from soak.core.ports import EARLIEST, FAILED_OFFSET, Outgoing, Topics
 from soak.core.units import SECOND_NS
@@ -356,6 +358,45 @@ def test_a_certificate_for_another_name_is_said_to_be_one(guarded: Guarded) -> N
 
     with pytest.raises(BrokerError, match="certificate is not valid for 'localhost'"):
         guarded.broker(by_name).check()
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_round_trips_are_measured_as_the_listener_wants_it(guarded: Guarded, protocol: str) -> None:
+    """With TLS, with a login, with both, and with neither."""
+    client = {**guarded.common, "security.protocol": protocol}
+    servers = guarded.listeners[protocol]
+    probe = RoundTrip(Config(bootstrap_servers=servers, client=client), SystemClock())
+    try:
+        while not (reading := probe.read()).samples:
+            time.sleep(0.1)
+    finally:
+        probe.close()
+
+    seconds = {column.metric: value for column, value in reading.samples}
+    assert 0.0 < seconds["broker_round_trip_seconds"] < 5.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"sasl.username": "stranger"}, "cannot log in at .* the login is refused"),
+        ({"ssl.ca.location": ""}, "certificate verify failed"),
+    ],
+    ids=["login", "certificate"],
+)
+def test_a_refusal_in_a_round_trip_is_a_failure_with_its_reason(
+    guarded: Guarded, changes: Mapping[str, str], why: str
+) -> None:
+    client = {**guarded.common, **changes}
+    probe = RoundTrip(
+        Config(bootstrap_servers=guarded.bootstrap_servers, client=client), SystemClock()
+    )
+    try:
+        with pytest.raises(ProbeError, match=why):
+            while not probe.read().samples:
+                time.sleep(0.1)
+    finally:
+        probe.close()
 
 
 def test_the_samples_topic_is_read_with_tls_and_a_password(guarded: Guarded) -> None:

@@ -1,4 +1,4 @@
-"""Round trips to brokers: a longer path, a broker that stalls, and one connection that is late."""
+"""Round trips to brokers: a longer path, a broker that stalls, one connection that is late, and logins."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import socketserver
 import struct
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from probes.round_trip import Config, RoundTrip, RoundTrips, parse_address
+from probes.round_trip.connection import answer_of_scram, first_of_scram
+from probes.round_trip.probe import Config, RoundTrip, RoundTrips, parse_address, preflight
+from soak.app.preflight import probe_warnings
 from soak.core.clock import SystemClock
 from soak.core.errors import NotAvailableError, ProbeError
+from soak.core.plan import text as plan_text
 from soak.core.units import SECOND_NS
 from tests.support.fakes import FakeClock
 
@@ -191,15 +195,212 @@ def test_a_server_that_does_not_answer_is_a_failure() -> None:
         probe.close()
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        Config(),
-        Config(bootstrap_servers="b:9092", client={"security.protocol": "SASL_SSL"}),
-    ],
-    ids=["no server", "a login"],
-)
-def test_brokers_with_tls_or_sasl_are_not_available(config: Config) -> None:
+def test_without_a_server_it_is_not_available() -> None:
     """This is no failure."""
-    with pytest.raises(NotAvailableError, match="needs bootstrap_servers without TLS and SASL"):
+    with pytest.raises(NotAvailableError, match="round_trip: it needs bootstrap_servers"):
+        RoundTrip(Config(), FakeClock()).read()
+
+
+@pytest.mark.parametrize(
+    ("client", "why"),
+    [
+        (
+            {"security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"},
+            "it cannot log in with OAUTHBEARER, only with PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+        ),
+        ({"security.protocol": "SASL_PLAINTEXT"}, "it cannot log in with GSSAPI, only with "),
+        (
+            {"security.protocol": "SSL", "ssl.keystore.location": "/k.p12"},
+            "it does not take ssl.keystore.location",
+        ),
+    ],
+    ids=["a login that it has not", "the client's default login", "a key store"],
+)
+def test_a_listener_that_it_cannot_use_is_said_before_the_run(
+    client: dict[str, str], why: str
+) -> None:
+    """With what to do; in the run it is not available, which is no failure."""
+    config = Config(bootstrap_servers="b:9093", client=client)
+
+    (warning,) = preflight(config, FakeClock())
+    with pytest.raises(NotAvailableError, match=f"round_trip: {why}"):
         RoundTrip(config, FakeClock()).read()
+
+    assert f"the probe round_trip will measure nothing: {why}" in warning
+    assert "name a listener that it can use in probes.round_trip.bootstrap_servers" in warning
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        {},
+        {"security.protocol": "PLAINTEXT", "ssl.keystore.location": "/not/used"},
+        {"security.protocol": "SSL", "ssl.ca.location": "/ca.pem"},
+        {"security.protocol": "SASL_SSL", "sasl.mechanisms": "SCRAM-SHA-512"},
+        {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN"},
+    ],
+)
+def test_a_listener_that_it_can_use_gives_no_warning(client: dict[str, str]) -> None:
+    assert preflight(Config(bootstrap_servers="b:9093", client=client), FakeClock()) == []
+
+
+def test_the_settings_of_the_plan_decide_before_the_run() -> None:
+    """A probe without settings of its own uses those of the broker's clients."""
+    plan = plan_text.load(
+        "name: x\nbroker: {kafka: {bootstrap_servers: 'b:9093', common: {security.protocol: SASL_SSL, "
+        "sasl.mechanism: OAUTHBEARER}}}\nprobes: {round_trip: {}}\n",
+        "plan.yaml",
+    ).plan
+
+    (warning,) = probe_warnings(plan, FakeClock())
+
+    assert "it cannot log in with OAUTHBEARER" in warning
+
+
+# --- logins
+
+PASSWORD = "pencil"
+
+
+def text_of(request: bytes) -> str:
+    """Return the message of a login that is in a request."""
+    return request[18:].decode()  # after key, version, id, name and length
+
+
+def login_answer(message: str = "", code: int = 0, why: str = "") -> bytes:
+    """Return an answer of SaslAuthenticate 0."""
+    said = struct.pack(">h", len(why)) + why.encode() if why else struct.pack(">h", -1)
+    body = struct.pack(">ih", 0, code) + said + struct.pack(">i", len(message)) + message.encode()
+    return struct.pack(">i", len(body)) + body
+
+
+class LoginBroker(Broker):
+    """Answers requests in the order of a login with PLAIN, and every later one as `Broker` does."""
+
+    def __init__(self, refusal: str) -> None:
+        super().__init__()
+        self.refusal = refusal
+        self.messages: list[str] = []
+
+    def answer_to(self, request: bytes) -> bytes:
+        key, _ = struct.unpack_from(">hh", request)
+        if key == 17:
+            return struct.pack(">iihi", 10, 0, 0, 0)
+        if key == 36:
+            self.messages.append(text_of(request))
+            return login_answer(code=58 if self.refusal else 0, why=self.refusal)
+        self.is_asked.set()
+        return self.answer
+
+
+class LoggedIn(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        server = self.server
+        assert isinstance(server, LoginBroker)
+        while size := self.rfile.read(4):
+            self.wfile.write(server.answer_to(self.rfile.read(*struct.unpack(">i", size))))
+
+
+@contextlib.contextmanager
+def login_broker(refusal: str = "") -> Iterator[LoginBroker]:
+    with LoginBroker(refusal) as made:
+        made.RequestHandlerClass = LoggedIn
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def logged_in_at(made: Broker, password: Path) -> RoundTrip:
+    password.write_text(PASSWORD)
+    config = Config(
+        bootstrap_servers=f"127.0.0.1:{made.server_address[1]}",
+        client={
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "user",
+            "sasl.password": f"${{file:{password}}}",
+        },
+        period=SECOND_NS // 100,
+        connections=1,
+    )
+    return RoundTrip(config, SystemClock())
+
+
+def test_after_a_login_a_broker_is_asked_as_without_one(tmp_path: Path) -> None:
+    """The password comes from where the plan says."""
+    with login_broker() as made:
+        probe = logged_in_at(made, tmp_path / "password")
+        try:
+            while not (reading := probe.read()).samples:
+                pass
+        finally:
+            probe.close()
+
+    assert made.messages == [f"\0user\0{PASSWORD}"]
+    assert {column.metric for column, _ in reading.samples} == {
+        "broker_round_trip_seconds",
+        "broker_lone_delay_seconds",
+    }
+
+
+def test_a_login_that_is_refused_is_a_failure(tmp_path: Path) -> None:
+    """With the broker's reason."""
+    with login_broker("wrong password") as made:
+        probe = logged_in_at(made, tmp_path / "password")
+        try:
+            with pytest.raises(ProbeError, match="cannot log in at .*: the login is refused: wrong"):
+                _until_failed(probe)
+        finally:
+            probe.close()
+
+    assert made.messages == [f"\0user\0{PASSWORD}"]
+
+
+def test_a_secret_that_is_missing_is_a_failure(tmp_path: Path) -> None:
+    """With the setting that names it."""
+    with login_broker() as made:
+        probe = logged_in_at(made, tmp_path / "password")
+        (tmp_path / "password").unlink()
+        try:
+            with pytest.raises(ProbeError, match=r"sasl\.password: cannot read"):
+                _until_failed(probe)
+        finally:
+            probe.close()
+
+
+def test_scram_answers_as_the_example_of_its_standard() -> None:
+    """RFC 7677, section 3; the broker proves that it knows the password, too."""
+    first = first_of_scram("user", "rOprNGfwEbeRWgbNEkqO")
+    nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+
+    last, verifier = answer_of_scram(
+        "sha256", PASSWORD, first, f"r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    )
+
+    assert first == "n=user,r=rOprNGfwEbeRWgbNEkqO"
+    assert last == f"c=biws,r={nonce},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    assert verifier == "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+@pytest.mark.parametrize(
+    "challenge",
+    [
+        "r=another,s=AA==,i=4096",
+        "r=nonce1,s=AA==,i=1",
+        "r=nonce1,s=AA==,i=999999999",
+        "r=nonce1,s=AA==,i=many",
+        "r=nonce1,s=A,i=4096",
+        "nothing",
+        "",
+    ],
+)
+def test_a_challenge_that_is_none_of_scram_is_refused(challenge: str) -> None:
+    """One whose work is too little would give the password away, one with too much takes the processor."""
+    with pytest.raises(ValueError, match="."):
+        answer_of_scram("sha256", PASSWORD, "n=user,r=nonce", challenge)
+
+
+def test_a_name_with_signs_of_scram_stays_one_name() -> None:
+    assert first_of_scram("a,b=c", "x") == "n=a=2Cb=3Dc,r=x"

@@ -1,20 +1,8 @@
-"""The round trip between this host and the brokers, for a request that costs a broker no work.
-
-Source:   ApiVersions requests, which a broker answers from memory, over `connections` TCP connections of
-          our own to each bootstrap server, all at the same instants. `broker_round_trip_seconds` is the
-          shortest of a second: a longer network path raises it, a broker that is busy at times does not.
-          `broker_lone_delay_seconds` is the longest delay of one connection's answer after the first answer
-          of the same instant: a broker that stalls delays all connections, a lost packet only one.
-Overhead: 40 requests of 30 bytes a second and server; 0.5 % of a core here, about as much at the broker.
-Caveats:  Only Kafka's protocol in plain text: before a login a broker answers one such request. A request
-          without an answer has no value in its second; after `timeout` its connection is opened again. A
-          server that refuses is tried ever more rarely, once a second in the end.
-"""
+"""The round trips to each bootstrap server, over connections that are asked all at the same instants."""
 
 from __future__ import annotations
 
 import asyncio
-import struct
 import threading
 from dataclasses import dataclass as plain
 from dataclasses import field
@@ -22,7 +10,16 @@ from dataclasses import field
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from probes.common.polling import Stop, Worker
-from soak.clients.client_settings import refuse_secrets_in_addresses
+from probes.round_trip.connection import (
+    LoginRefusedError,
+    Security,
+    connect,
+    read_answer,
+    read_security,
+    request,
+    why_unsupported,
+)
+from soak.clients.client_settings import check_librdkafka, refuse_secrets_in_addresses
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Reading
 from soak.core.plan.config import STRICT, Settings
@@ -31,10 +28,9 @@ from soak.core.retry import Backoff, Retry
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
 _KEPT_INSTANTS = 1024  # an answer later than that is not compared with the first of its instant
-_REQUEST = struct.pack(">hhih4s", 18, 0, 0, 4, b"soak")  # ApiVersions, version 0, as client `soak`
-_PLAINTEXT = "plaintext"
+_REQUEST = request(18, 0)  # ApiVersions, version 0
 _DEFAULT_PORT = 9092  # of an address without a port, as librdkafka takes it
-_MAX_ANSWER_BYTES = 2**20  # a broker's answer has some hundred
+_REFUSED_SECONDS = 60.0  # until a login that was refused is tried again: a broker may lock the user out
 
 _METRICS = ("broker_round_trip_seconds", "broker_lone_delay_seconds")
 
@@ -59,6 +55,23 @@ class Config:
 
 def build(config: Config, clock: Clock) -> RoundTrip:
     return RoundTrip(config, clock)
+
+
+def check_settings(config: Config) -> None:
+    """Raise `SettingError` for client settings that a plan must not have."""
+    check_librdkafka("client", config.client)
+
+
+def preflight(config: Config, clock: Clock) -> list[str]:
+    """Return a warning if the probe cannot use the listener as the settings of its clients say."""
+    del clock
+    why = why_unsupported(config.client)
+    if not why:
+        return []
+    return [
+        f"the probe round_trip will measure nothing: {why}; take it out of the plan, or name a listener that "
+        "it can use in probes.round_trip.bootstrap_servers, with the settings for it in client"
+    ]
 
 
 @plain(slots=True)
@@ -101,13 +114,13 @@ class RoundTrip:
         """Return both metrics of each server that has answered.
 
         Raises:
-            NotAvailableError: there is no server, or it does not speak plain text.
-            ProbeError: no server has answered.
+            NotAvailableError: there is no server, or the probe cannot use its listener.
+            ProbeError: no server has answered, or a secret is not where the plan says.
         """
         begin_ns = self._clock.mono_ns()
-        protocol = self._config.client.get("security.protocol", _PLAINTEXT)
-        if not self._answers or protocol.lower() != _PLAINTEXT:
-            raise NotAvailableError("round_trip needs bootstrap_servers without TLS and SASL")
+        why = why_unsupported(self._config.client)
+        if why or not self._answers:
+            raise NotAvailableError(f"round_trip: {why or 'it needs bootstrap_servers'}")
         self._worker.check()
         with self._lock:
             taken = {server: one.take() for server, one in self._answers.items()}
@@ -129,8 +142,9 @@ class RoundTrip:
         asyncio.run(self._ask_all(stop))
 
     async def _ask_all(self, stop: Stop) -> None:
+        security = read_security(self._config.client)
         tasks = [
-            asyncio.create_task(self._ask_repeatedly(server))
+            asyncio.create_task(self._ask_repeatedly(server, security))
             for server in self._answers
             for _ in range(self._config.connections)
         ]
@@ -142,48 +156,50 @@ class RoundTrip:
             if isinstance(ended, Exception):
                 raise ended
 
-    async def _ask_repeatedly(self, server: str) -> None:
+    async def _ask_repeatedly(self, server: str, security: Security) -> None:
         """Send requests over one connection after another, until cancelled."""
         period_ns = self._config.period
         tries = Retry(Backoff(period_ns, max(period_ns, SECOND_NS)))
         while True:
             try:
-                await self._ask(server, tries)
+                await self._ask(server, security, tries)
+            except LoginRefusedError as error:
+                self._note_failure(f"cannot log in at {server}: {error}")
+                await asyncio.sleep(_REFUSED_SECONDS)
             except (OSError, EOFError, ValueError, OverflowError) as error:
-                with self._lock:
-                    self._failure = f"cannot reach {server}: {str(error) or 'no answer in time'}"
+                self._note_failure(f"cannot reach {server}: {str(error) or 'no answer in time'}")
                 wait_ns = tries.note_failure(self._clock.mono_ns()) - period_ns
                 await asyncio.sleep(wait_ns / SECOND_NS)
                 await self._next_instant()
 
-    async def _ask(self, server: str, tries: Retry) -> None:
+    def _note_failure(self, trouble: str) -> None:
+        with self._lock:
+            self._failure = trouble
+
+    async def _ask(self, server: str, security: Security, tries: Retry) -> None:
         """Send a request at each instant at which the previous one has been answered.
 
         Raises:
+            LoginRefusedError: the broker refuses the login.
             OSError, EOFError: the connection has failed.
             ValueError, OverflowError: the address is invalid, or the answer is not in Kafka's protocol.
         """
         limit = self._config.timeout / SECOND_NS
-        reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(*parse_address(server)), limit
-        )
+        reader, writer = await asyncio.wait_for(connect(*parse_address(server), security), limit)
         try:
             while True:
                 instant = await self._next_instant()
                 begin_ns = self._clock.mono_ns()
-                writer.write(struct.pack(">i", len(_REQUEST)) + _REQUEST)
+                writer.write(_REQUEST)
                 async with asyncio.timeout(limit):
-                    (size,) = struct.unpack(">i", await reader.readexactly(4))
-                    if not 0 <= size <= _MAX_ANSWER_BYTES:
-                        raise ValueError("the answer is not in Kafka's protocol")
-                    await reader.readexactly(size)
+                    await read_answer(reader)
                 seconds = (self._clock.mono_ns() - begin_ns) / SECOND_NS
                 tries.note_success()
                 with self._lock:
                     self._answers[server].add(instant, seconds)
                     self._failure = ""
         finally:
-            writer.close()
+            writer.transport.abort()
 
     async def _next_instant(self) -> int:
         """Wait for the next multiple of the period, the same for all connections; return its number."""
