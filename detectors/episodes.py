@@ -57,7 +57,7 @@ def joined(steps: Sequence[tuple[Change, ...]], bounds: Bounds) -> list[tuple[Ch
             episode = _Open(tuple(news), {change.series: change for change in news})
             episodes.append(episode)
             by_series |= dict.fromkeys(episode.away, episode)
-    return [_told(episode) for episode in episodes]
+    return [_reported(episode) for episode in episodes]
 
 
 def _merged(steps: Sequence[tuple[Change, ...]], together: int) -> list[tuple[Change, ...]]:
@@ -106,7 +106,7 @@ def _is_between(level: float, first: Change, bounds: Bounds) -> bool:
     return low <= level <= high or _is_same(level, first.after, bounds)
 
 
-def _told(episode: _Open) -> tuple[Change, ...]:
+def _reported(episode: _Open) -> tuple[Change, ...]:
     if episode.resolved_k is None:
         return episode.changes
     return tuple(

@@ -186,13 +186,13 @@ def _clearest(recent: Recent, config: Config) -> _Seen | None:
             used = [one for one in blocks if one[0] > blocks[-1][0] - length]
             if len(used) >= _LEAST_FILLED * length:
                 at, y = np.array([place for place, _ in used]), np.array([y for _, y in used])
-                trend = _told_trend(at, y, len(_FINE) + len(_COARSE), config)
+                trend = _reported_trend(at, y, len(_FINE) + len(_COARSE), config)
                 first_k, last_k = int(at[0]) * seconds, int(at[-1] + 1) * seconds
                 found += [] if trend is None else [_Seen(trend, first_k, last_k - first_k)]
     return max(found, key=lambda one: one.trend.surprise, default=None)
 
 
-def _told_trend(
+def _reported_trend(
     at: NDArray[np.int64], y: NDArray[np.float64], windows: int, config: Config
 ) -> Trend | None:
     """Return the trend of levels when noise in so many windows seldom has one so clear, nor so large."""
@@ -280,7 +280,7 @@ def _looked(minutes: Sequence[Block], length: int, config: Config) -> Iterator[_
         block = places[low:high] // each
         starts = np.concatenate([[0], np.flatnonzero(np.diff(block)) + 1])
         y = _medians(levels[low:high], starts)
-        trend = _told_trend(block[starts], y, len(_WHOLE), config)
+        trend = _reported_trend(block[starts], y, len(_WHOLE), config)
         if trend is not None:
             yield _Seen(trend, first * MINUTE, length * MINUTE)
 

@@ -262,7 +262,7 @@ class Watch:
         if self.bursts and burst[0] > self.bursts[-1][0] + self._longest_gap():
             self.bursts = []
         self.bursts = [*self.bursts, burst][-_MOST:]
-        return changes + self._told(series, k, recent.level, config)
+        return changes + self._reported(series, k, recent.level, config)
 
     def note_step(self, onset_k: int) -> None:
         """Leave a pulse train that begins about this second to the step."""
@@ -279,7 +279,7 @@ class Watch:
         self.known = self.hidden = None
         self.known_until_k = known_until_k
 
-    def _told(self, series: str, k: int, level: float, config: Config) -> list[Change]:
+    def _reported(self, series: str, k: int, level: float, config: Config) -> list[Change]:
         """Return a pulse train that is news, and the end of the one that stood until then."""
         found, old = _train_of(series, self.bursts, self.spacing, level, config), self.standing
         if found is None:

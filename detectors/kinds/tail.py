@@ -47,7 +47,7 @@ _SECONDS = 60  # a step of the same latency raised so near tells it already
 class NearSteps:
     """When a step was last raised: of those reported by latency, of those that wait by series."""
 
-    told_k: dict[str, int] = field(default_factory=dict)
+    reported_k: dict[str, int] = field(default_factory=dict)
     waiting_k: dict[str, int] = field(default_factory=dict)
 
     def note(self, step: Change) -> None:
@@ -57,18 +57,18 @@ class NearSteps:
         elif step.state in {"confirmed", "withdrawn"}:
             self.waiting_k.pop(step.series, None)
         if step.state == "confirmed":
-            self.told_k[latency_of(step.series)] = step.raised_k
+            self.reported_k[latency_of(step.series)] = step.raised_k
 
     def forget(self, source: str) -> None:
         """Forget what was reported of a source whose clock was set back: it would lie in what is to come."""
-        told = self.told_k.items()
-        self.told_k = {name: k for name, k in told if source_of(name) != source}
+        reported = self.reported_k.items()
+        self.reported_k = {name: k for name, k in reported if source_of(name) != source}
 
-    def beside(self, latency: str, onset_k: int) -> Literal["told", "waiting", "none"]:
+    def beside(self, latency: str, onset_k: int) -> Literal["reported", "waiting", "none"]:
         """Return whether a step of a latency was raised about this second or later."""
         since_k = onset_k - _SECONDS
-        if self.told_k.get(latency, since_k) > since_k:
-            return "told"
+        if self.reported_k.get(latency, since_k) > since_k:
+            return "reported"
         waits = (k > since_k and latency_of(name) == latency for name, k in self.waiting_k.items())
         return "waiting" if any(waits) else "none"
 
@@ -261,7 +261,7 @@ class Tails:
         self._panel = online_panel.Panel(self._settings)
         self._learnt: dict[str, Exceedance] = {}
         # by the raise of the odds, for as long as their panel has it
-        self._told: dict[ChangeId, Change] = {}
+        self._reported: dict[ChangeId, Change] = {}
         self._held: list[Change] = []  # of the odds, confirmed beside steps that wait
         self._places: BySource[tuple[list[_Counts], tuple[Column, ...]]] = BySource()
         self._alone: list[ChangeId] = []  # steps of p99.9 that are tails: series and raise
@@ -326,7 +326,7 @@ class Tails:
         """Return the state of the odds' panel, and the rest for JSON."""
         return self._panel.to_bytes(), {
             "learnt": {name: dataclasses.asdict(one) for name, one in self._learnt.items()},
-            "told": [(k, one.to_row()) for (_, k), one in self._told.items()],
+            "reported": [(k, one.to_row()) for (_, k), one in self._reported.items()],
             "held": [one.to_row() for one in self._held],
             "alone": self._alone,
         }
@@ -336,8 +336,8 @@ class Tails:
         self._panel = online_panel.Panel.from_bytes(blob, self._settings)
         self._learnt = {name: Exceedance(**one) for name, one in state["learnt"].items()}
         self._alone = [(name, raised_k) for name, raised_k in state["alone"]]
-        told = [(k, Change.from_row(one)) for k, one in state["told"]]
-        self._told = {(one.series, k): one for k, one in told}
+        reported = [(k, Change.from_row(one)) for k, one in state["reported"]]
+        self._reported = {(one.series, k): one for k, one in reported}
         self._held = [*map(Change.from_row, state["held"])]
 
     def _meant(
@@ -350,9 +350,9 @@ class Tails:
         source, metric, quantile = _latency_of(said.series)
         series = _quantile_series(source, metric, quantile)
         name = series, said.raised_k
-        known = self._told.get(name)
+        known = self._reported.get(name)
         if said.state in _OVER:
-            self._told.pop(name, None)
+            self._reported.pop(name, None)
             self._held = [one for one in self._held if identity(one) != identity(said)]
             if known is None:
                 return []
@@ -361,8 +361,8 @@ class Tails:
             return [ended(known, said.resolved_k)]
         seen = self._levels(recents, series, source, metric, said.onset_k)
         step = near.beside(series_name(source, metric), said.onset_k)
-        if seen is None or step == "told":
-            self._told.pop(name, None)
+        if seen is None or step == "reported":
+            self._reported.pop(name, None)
             return [] if known is None else [replace(known, state="withdrawn")]
         if step == "waiting":
             if said.state == "confirmed":
@@ -374,7 +374,7 @@ class Tails:
         change = replace(
             said, series=series, raised_k=raised_k, before=before, after=after, kind="tail"
         )
-        self._told[name] = change
+        self._reported[name] = change
         return [change]
 
     def _levels(

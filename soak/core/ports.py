@@ -40,11 +40,11 @@ def each_here(function: Callable[[_Given], _Found], things: Sequence[_Given], /)
 
 
 Note = Callable[[str], None]
-"""Takes what is done now, in a few words, for a person who waits for it."""
+"""Takes what is done now, in a few words, for a person at the terminal."""
 
 
 def no_note(_doing: str) -> None:
-    """Take what is done now where no person waits for it."""
+    """Take what is done now, and show it to no person."""
 
 
 class Clock(Protocol):

@@ -47,7 +47,7 @@ MOST_BUCKET_BYTES, MOST_SECOND_WORDS = 4_300_000, 1_000_000
 """Room for packed buckets and for single seconds; text, pictures and the program take the remaining room."""
 MOST_SERIES = 1_500
 A_BLOCK = 24  # series; a block is unpacked as a whole
-MOST_EVENTS = 40_000  # of a lane
+MOST_EVENTS = 40_000  # of a row
 MOST_CITED, MOST_PEERS, MOST_LINES, MOST_BROKER_CHARTS = 6, 2, 4, 24
 MOST_NEAR = 8  # incidents of which the cited series are kept second by second
 AROUND_SECONDS = 900
@@ -60,13 +60,13 @@ QUANTILES = (
     ("0.999", "p99.9", "c4"),
     ("max", "max", "c2"),
 )
-LANES = {
+EVENT_ROWS = {
     "deletions": ("deletion", "unlink", "reclaimed", "log_start_moved"),
     "leaders": ("leader", "isr_"),
     "pauses": ("gc_pause", "gc_stall"),
     "trouble": ("fail", "error", "clock_step", "suspend", "rate_not_held", "skipped"),
 }
-"""Lanes of events, and parts of the names of their kinds."""
+"""Rows of events, and parts of the names of their kinds."""
 FIRST_METRICS = (
     "fsync_latency_seconds",
     "disk_write_await_seconds",
@@ -605,10 +605,10 @@ class _Making:
         return found
 
     def _events(self) -> tuple[dict[str, int], str]:
-        """Return how many seconds have an event of each lane, and the block of their hours and seconds."""
+        """Return how many seconds have an event of each row, and the block of their hours and seconds."""
         counts: dict[str, int] = {}
         words: list[Words] = []
-        for lane, parts in LANES.items():
+        for name, parts in EVENT_ROWS.items():
             kinds = [
                 one
                 for one in self.page.timeline.event_seconds
@@ -622,7 +622,7 @@ class _Making:
             k = k[(k >= 0) & (k < self.grid.seconds)]
             if k.size > MOST_EVENTS:
                 k = np.unique(k // self.grid.bucket * self.grid.bucket)[:MOST_EVENTS]
-            counts[lane] = int(k.size)
+            counts[name] = int(k.size)
             words += [(k // 3600).astype(np.uint16), (k % 3600).astype(np.uint16)]
         return counts, block(words)
 

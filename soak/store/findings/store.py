@@ -154,7 +154,7 @@ class FindingsStore:
             connection.execute(_FINDING, finding_row(finding, now_wall_ns))
             _save_parts(connection, finding)
             saved = _load_finding(connection, finding.key)
-            if saved is not None and saved.state != "warning" and _is_to_be_told(saved):
+            if saved is not None and saved.state != "warning" and _is_to_be_reported(saved):
                 outbox.queue_finding(connection, saved, sinks, now_wall_ns)
 
     def queue_added(self, run: str, sinks: Sequence[str], since_k: int, now_wall_ns: int) -> None:
@@ -162,7 +162,7 @@ class FindingsStore:
         with self._transaction() as connection:
             rows = connection.execute("SELECT * FROM findings WHERE run = ?", (run,)).fetchall()
             for finding in [_finding_of_row(connection, row) for row in rows]:
-                if finding.state != "warning" and _is_to_be_told(finding):
+                if finding.state != "warning" and _is_to_be_reported(finding):
                     outbox.queue_finding_for_added_sinks(
                         connection, finding, sinks, since_k, now_wall_ns
                     )
@@ -446,7 +446,7 @@ def _end_key(run: str) -> str:
     return f"{run}.end"
 
 
-def _is_to_be_told(finding: Finding) -> bool:
+def _is_to_be_reported(finding: Finding) -> bool:
     """True once it has a cause, be it `unknown`; an outage does not wait for one."""
     return bool(finding.causes) or finding.kind == "outage"
 

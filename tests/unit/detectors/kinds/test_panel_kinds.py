@@ -150,7 +150,7 @@ def test_a_clock_set_back_hides_nothing_that_comes_after_it() -> None:
         gate.take(k, 0, phase, is_valid=True)
 
     assert told(found) == {("step", P99)}
-    assert (before, panel._near.beside(latency, 1200)) == ("told", "none")
+    assert (before, panel._near.beside(latency, 1200)) == ("reported", "none")
     assert not gate.take(5002, 0, "soak", is_valid=True).counts
     assert gate.take(4000, 1, "soak", is_valid=True).counts
 
