@@ -28,6 +28,7 @@ from soak.app.preflight import cluster_faults, load_plan
 from soak.brokers import kafka
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, PlanError, ProbeError
+from soak.core.model import Reading
 from soak.core.plan.plan import Ship
 from soak.core.ports import EARLIEST, FAILED_OFFSET, Outgoing, Topics
 from soak.core.units import SECOND_NS
@@ -360,6 +361,13 @@ def test_a_certificate_for_another_name_is_said_to_be_one(guarded: Guarded) -> N
         guarded.broker(by_name).check()
 
 
+def first_values(probe: RoundTrip) -> Reading:
+    """Return the first reading with an answer."""
+    while not (reading := probe.read()).samples:
+        time.sleep(0.1)
+    return reading
+
+
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
 def test_round_trips_are_measured_as_the_listener_wants_it(guarded: Guarded, protocol: str) -> None:
     """With TLS, with a login, with both, and with neither."""
@@ -367,8 +375,7 @@ def test_round_trips_are_measured_as_the_listener_wants_it(guarded: Guarded, pro
     servers = guarded.listeners[protocol]
     probe = RoundTrip(Config(bootstrap_servers=servers, client=client), SystemClock())
     try:
-        while not (reading := probe.read()).samples:
-            time.sleep(0.1)
+        reading = first_values(probe)
     finally:
         probe.close()
 
@@ -393,8 +400,7 @@ def test_a_refusal_in_a_round_trip_is_a_failure_with_its_reason(
     )
     try:
         with pytest.raises(ProbeError, match=why):
-            while not probe.read().samples:
-                time.sleep(0.1)
+            first_values(probe)
     finally:
         probe.close()
 
