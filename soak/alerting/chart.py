@@ -138,7 +138,9 @@ def chart_title(
     name = parse_series(finding.series)
     what = wording.printable(places.with_leaders(places.named(wording.title(finding.series))))
     times = _times(start_wall_ns, int(window.k[0]), int(window.k[-1]) + 1)
-    source = wording.shortened(wording.printable(name.source), _MAX_TITLE_LENGTH - len(f", {times}"))
+    source = wording.shortened(
+        wording.printable(name.source), _MAX_TITLE_LENGTH - len(f", {times}")
+    )
     return f"{wording.shortened(what, _MAX_TITLE_LENGTH)}\n{source}, {times}"
 
 
@@ -214,9 +216,7 @@ class Overview:
 
 def overview_title(overview: Overview) -> str:
     """Return two lines: what is drawn and of whom, then from when to when."""
-    times = _times(
-        overview.start_wall_ns, overview.k[0], overview.k[-1] + overview.step_seconds
-    )
+    times = _times(overview.start_wall_ns, overview.k[0], overview.k[-1] + overview.step_seconds)
     return f"p99 latency, the highest of all producers and consumers\n{times}, incidents shaded"
 
 

@@ -86,7 +86,7 @@ def _overview_chart(found: Mapping[str, Any] | None) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class _RunContext:
-    """What each message about a finding refers to: the changes and open findings of the run, and its audit."""
+    """What messages about findings refer to: the changes and open findings of the run, and its audit."""
 
     changes: Sequence[Change]
     open_findings: Sequence[Finding]  # about the cluster
@@ -291,9 +291,7 @@ class Delivery:
             return None
         chart = _overview_chart(summary.get("overview"))
         places = self._places("end", None)
-        return compose_end(
-            self._run, summary, self._report(), chart, row.created_wall_ns, places
-        )
+        return compose_end(self._run, summary, self._report(), chart, row.created_wall_ns, places)
 
     def _report(self) -> str:
         """Return where the report is: an address if the plan has one, else how to make it."""

@@ -71,7 +71,11 @@ def read_load(history: History, onset_k: int, end_k: int) -> LoadState | None:
     if not recorded:
         return None
     sent, acknowledged = (
-        sum(float(np.mean(values)) for one in recorded if (values := _values(one, name, rate_k)).size)
+        sum(
+            float(np.mean(values))
+            for one in recorded
+            if (values := _values(one, name, rate_k)).size
+        )
         for name in ("sent_messages", "acked_messages")
     )
     every = window.sources.values()

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from soak.core.series import host_of, parse_series
 from soak.store.journal.history import History
 
-_AROUND_SECONDS = 60  # before the onset, and a few after it: a broker that is down has no record later
+_AROUND_SECONDS = (
+    60  # before the onset, and a few after it: a broker that is down has no record later
+)
 _AFTER_SECONDS = 10
 _MAX_MOUNTS = 2  # that are named of one drive
 _LEADER = re.compile(r"\bleader (\d+)")

@@ -56,7 +56,9 @@ class Page:
     def times(self) -> str:
         """Return from when to when the run was recorded, UTC, for the title of a chart."""
         first, end = (self.timeline.wall_ns(k) for k in (0, self.timeline.end_k))
-        return f"{wording.day(first)} {wording.moment(first)} to {wording.moment_with_day(end, first)}"
+        return (
+            f"{wording.day(first)} {wording.moment(first)} to {wording.moment_with_day(end, first)}"
+        )
 
     @property
     def shown(self) -> list[Judged]:

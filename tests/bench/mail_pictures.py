@@ -54,7 +54,10 @@ def messages_of(folder: RunFolder, keys: Sequence[str], copy: RunFolder) -> list
     copy.findings.touch()
     with FindingsStore(folder.findings, is_read_only=True) as store:
         found = [one for one in store.findings(run.id) if one.is_about_cluster]
-        due = {(row.subject, row.kind): row.created_wall_ns for row in store.notifications(run.id)}
+        rows = store.notifications(run.id)
+        due: dict[tuple[str, str], int] = {
+            (row.subject, row.kind): row.created_wall_ns for row in rows
+        }
         changes = store.changes(run.id)
     with FindingsStore(copy.findings) as store:
         store.record_changes(run.id, changes)

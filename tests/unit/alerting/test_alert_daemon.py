@@ -41,16 +41,23 @@ def test_a_finding_is_sent_once_with_its_chart(tmp_path: Path) -> None:
     assert (message.chart_png or b"").startswith(b"\x89PNG")
     assert 'alt="p99 end-to-end latency, consume.0@host, 2026-09-21 14:13:23Z to' in message.html
     assert "\nnext step see how files are deleted" in message.text
-    assert "\nconfirm   grep 'Deleting segment' server.log | tail\nshows     the first" in message.text
+    assert (
+        "\nconfirm   grep 'Deleting segment' server.log | tail\nshows     the first" in message.text
+    )
     assert world.states() == [("opened", "sent")]
 
 
 @pytest.mark.long
-def test_a_finding_is_sent_with_the_load_and_the_audit_of_a_run_that_has_ended(tmp_path: Path) -> None:
+def test_a_finding_is_sent_with_the_load_and_the_audit_of_a_run_that_has_ended(
+    tmp_path: Path,
+) -> None:
     """Of the last 10 s before the message 3 are after the load's end."""
     world = AlertWorld(tmp_path, DELIVERED)
     world.clock.advance(128)
-    for key, audit in (("synthetic-1-200", None), ("synthetic-1-201", {"lost": 0, "duplicated": 2})):
+    for key, audit in (
+        ("synthetic-1-200", None),
+        ("synthetic-1-201", {"lost": 0, "duplicated": 2}),
+    ):
         world.save("confirmed", key=key)
         if audit is not None:
             with FindingsStore(world.folder.findings) as store:

@@ -228,9 +228,13 @@ def test_an_open_finding_has_a_next_step_and_a_resolved_one_has_none() -> None:
     assert "runbook" not in compose(over, None, 0).text
 
 
-def test_an_open_finding_has_the_command_that_confirms_its_cause_and_a_resolved_one_has_none() -> None:
+def test_an_open_finding_has_the_command_that_confirms_its_cause_and_a_resolved_one_has_none() -> (
+    None
+):
     """The command stays in one line, to be copied."""
-    command = "kafka-topics.sh --bootstrap-server HOST:PORT --describe --under-replicated-partitions"
+    command = (
+        "kafka-topics.sh --bootstrap-server HOST:PORT --describe --under-replicated-partitions"
+    )
     one = Confirmation("from another host", command, "1 partition or more")
     last = dataclasses.replace(CONTEXT, advice="see the replicas", confirmation=one)
     over = dataclasses.replace(
@@ -433,7 +437,8 @@ def test_a_long_message_stays_within_forty_lines_of_78_columns(
     reasons = tuple(Evidence("a reason that goes on " * 20) for _ in range(10))
     doubts = reasons[:2]
     causes = tuple(
-        Explanation(f"cause_{at}", 0.9, reasons, doubts, "b1:9092, nvme0n1 on b1") for at in range(10)
+        Explanation(f"cause_{at}", 0.9, reasons, doubts, "b1:9092, nvme0n1 on b1")
+        for at in range(10)
     )
     series = tuple(f'probe@host|some_metric_{at}{{device="{"d" * 90}"}}' for at in range(100))
     longest = (
@@ -605,7 +610,8 @@ def test_the_title_of_a_chart_says_what_of_which_broker_by_whom_and_when() -> No
 
 def test_a_title_of_long_names_has_two_lines_that_fit_and_shows_another_day() -> None:
     """Names come from clusters and hosts."""
-    series = f'consume.0@{"h" * 300}|end_to_end_latency_seconds{{topic="{"a b\n" * 90}"}}'
+    topic = "a b\n" * 90
+    series = f'consume.0@{"h" * 300}|end_to_end_latency_seconds{{topic="{topic}"}}'
     finding = dataclasses.replace(FINDING, series=series)
     night = dataclasses.replace(WINDOW, k=np.arange(35_100, 35_300))
 

@@ -133,7 +133,9 @@ def test_a_mail_has_the_id_of_the_broker_in_its_subject_and_wherever_it_names_it
         "p99 end-to-end 4.1 ms -> 61 ms (x15) - demo"
     )
     assert "suspect   broker 1 at 10.0.0.4:9092\n" in message.text
-    assert "  - Broker 1 at 10.0.0.4:9092 stopped answering at the onset, for 55 s.\n" in message.text
+    assert (
+        "  - Broker 1 at 10.0.0.4:9092 stopped answering at the onset, for 55 s.\n" in message.text
+    )
 
 
 def test_a_mail_has_the_mount_point_of_the_drive_beside_its_host() -> None:

@@ -521,7 +521,9 @@ def test_a_device_and_its_drive_have_the_place_where_they_are_mounted(tmp_path: 
         b"22 1 254:1 / / rw - ext4 /dev/dm-1 rw\n"
         b"23 22 254:0 / /data\\040of\xff rw - xfs /dev/dm-0 rw\n"
     )
-    machine.probe = DiskIo(Config(directory="/data of\udcff/kafka"), machine.clock, paths=machine.paths)
+    machine.probe = DiskIo(
+        Config(directory="/data of\udcff/kafka"), machine.clock, paths=machine.paths
+    )
 
     found = {column.name for column, _ in machine.probe.read().samples}
 
