@@ -6,15 +6,18 @@ A broker goes by the host and port at which it is asked, a page by the name of i
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors import affected_brokers
 from detectors.causes.channel import VALUES, end_of, near, spacing_of
+from detectors.client_seconds import LEAST_WAIT, WAITING
 from detectors.nearby import Nearby, between
+from soak.core import wording
 from soak.core.audit import RECEIVE_ERRORS_EVENT
 from soak.core.model import Change, Series
 from soak.core.series import parse_series
@@ -29,6 +32,7 @@ _UNREACHABLE = re.compile(
     re.IGNORECASE,
 )
 _TIMED_OUT = re.compile(r"no complete answer|timed out|no answer in time", re.IGNORECASE)
+STOPPED_SECONDS = 3  # an orderly end takes less
 _FEW = 0.75  # of the usual acknowledgements: with fewer, some partitions get none
 _LEAST_USUAL = 10.0
 _LATE_ANSWERS = ("retention_poll_age_seconds", "scrape_duration_seconds")
@@ -72,14 +76,124 @@ class Late:
 class Answers:
     """What clients, pages and questions were answered around one onset."""
 
-    def __init__(self, change: Change, nearby: Nearby, untouched: Collection[str]) -> None:
+    def __init__(
+        self,
+        change: Change,
+        nearby: Nearby,
+        untouched: Collection[str],
+        outage: Change | None = None,
+    ) -> None:
         self._change = change
         self._nearby = nearby
         self._untouched = untouched
+        self._outage = outage
 
     @cached_property
     def unacknowledged(self) -> Silence | None:
-        """Return the longest lack of acknowledgements around the onset of what was sent, or None."""
+        """Return the longest lack of acknowledgements around the onset of what was sent, or None.
+
+        Of some leaders, whose part may be small; else of all messages together; else, where few
+        are sent, the outage.
+        """
+        silent = self.silent_leaders
+        if silent and self.stopped_leaders:
+            names = f"leader{'s' * (len(silent) > 1)} {', '.join(silent)}"
+            longest = max(silent.values(), key=lambda one: one.seconds)
+            return replace(longest, what=f"acknowledgements of {names}")
+        missing = self._missing
+        is_known = missing is not None and missing.seconds >= STOPPED_SECONDS
+        return missing if is_known else self._stopped_by_outage or missing
+
+    @cached_property
+    def silent_leaders(self) -> dict[str, Silence]:
+        """Return the partition leaders, by name, that acknowledged nothing from the onset on.
+
+        Only seconds count in which a message of their clients waited: one that leads nothing any more, or to
+        which nothing is sent, is not silent.
+        """
+        found = {one: self._stop_of(one, self._acknowledged_ks[one]) for one in self._leaders}
+        return {leader: one for leader, one in found.items() if one is not None}
+
+    @property
+    def stopped_leaders(self) -> list[str]:
+        """Return the leaders, by name, that acknowledged nothing while others did; none where not known."""
+        silent = list(self.silent_leaders)
+        if silent:
+            return silent if len(silent) < max(2, len(self._leaders)) else []
+        of_outage = parse_series(self._outage.series).label("leader") if self._outage else ""
+        return [of_outage] if of_outage else []
+
+    @cached_property
+    def addresses(self) -> dict[str, frozenset[str]]:
+        """Return the addresses of each partition leader, by its name; of Pulsar's leaders the name is one."""
+        found = {one: frozenset({one} if ":" in one else ()) for one in self._leaders}
+        for info in map(parse_series, self._of("leader_info")):
+            leader = info.label("leader")
+            found[leader] = found.get(leader, frozenset()) | {info.label("address")} - {""}
+        return found
+
+    @cached_property
+    def _leaders(self) -> list[str]:
+        low = near(self._change)[0]
+        return [
+            leader
+            for leader, clients in sorted(self._acknowledged_ks.items())
+            if any(np.any((ks >= low - VALUES) & (ks < low)) for ks in clients.values())
+        ]
+
+    @cached_property
+    def _acknowledged_ks(self) -> dict[str, dict[str, NDArray[np.int64]]]:
+        """Return the seconds with an acknowledgement, by the leader and the client that got it."""
+        found: dict[str, dict[str, NDArray[np.int64]]] = {}
+        for name, series in self._of("publish_latency_seconds").items():
+            one = parse_series(name)
+            if one.label("leader") and one.label("quantile") == "0.5":
+                found.setdefault(one.label("leader"), {})[one.source] = series.k
+        return found
+
+    def _stop_of(
+        self, what: str, acknowledged_ks: Mapping[str, NDArray[np.int64]]
+    ) -> Silence | None:
+        """Return the seconds from the onset on in which none of these clients got what was due to it.
+
+        `acknowledged_ks`: by client the seconds with an acknowledgement. None where these were rare before.
+        """
+        of_clients = [
+            (one.metric, series)
+            for name, series in self._of("acked_messages", WAITING).items()
+            if (one := parse_series(name)).source in acknowledged_ks
+        ]
+        rows = [series.k for metric, series in of_clients if metric != WAITING]
+        waits = [s.k[s.values >= LEAST_WAIT] for metric, s in of_clients if metric == WAITING]
+        if not rows or not waits:
+            return None
+        k = reduce(np.intersect1d, rows)
+        is_empty = ~np.isin(k, np.concatenate(list(acknowledged_ks.values())))
+        low = near(self._change)[0]
+        before = is_empty[(k >= low - VALUES) & (k < low)]
+        if before.size == 0 or before.mean() > 1.0 - _ANSWERED:
+            return None
+        late = np.concatenate(waits)  # in whole seconds: the first of a wait has none yet
+        found = self._longest(what, k, is_empty & np.isin(k, np.concatenate([late - 1, late])))
+        return found if found is not None and found.seconds >= STOPPED_SECONDS else None
+
+    @property
+    def _stopped_by_outage(self) -> Silence | None:
+        """Return an outage of acknowledgements: it is judged by single seconds, however little is sent."""
+        outage = self._outage
+        if outage is None:
+            return None
+        name = parse_series(outage.series)
+        if name.metric != wording.ACKNOWLEDGEMENTS_STOPPED:
+            return None
+        leader, end = name.label("leader"), outage.resolved_k
+        what = f"acknowledgements of leader {leader}" if leader else "acknowledgements"
+        seconds = round(outage.after) if end is None else end - outage.onset_k
+        return Silence(what, outage.onset_k, seconds, end is not None)
+
+    @cached_property
+    def _missing(self) -> Silence | None:
+        """Return the longest lack of all acknowledgements together, or None."""
         acked, sent = self._total("acked_messages"), self._total("sent_messages")
         held = self._total("held_back_messages")  # by a full queue: the cluster takes no more
         low = near(self._change)[0]
@@ -135,7 +249,7 @@ class Answers:
 
         What is lost long before or after it says nothing of the step.
         """
-        end, found = min(self._nearby.k1, end_of(self._change, self._nearby)), {}
+        end, found = min(self._nearby.k1, self._end_k), {}
         for name, series in self._round_trips.items():
             spacing = spacing_of(series)
             first, last = near(self._change, _FAIL_SECONDS, spacing)
@@ -154,14 +268,32 @@ class Answers:
 
     @cached_property
     def answering(self) -> frozenset[str]:
-        """Return the brokers whose short questions were answered at the onset and all along after it."""
+        """Return the brokers whose short questions were answered at the onset and all along after it.
+
+        None of those that had fallen silent before, or of which too little is known yet.
+        """
         silent = {one.what for one in self.unanswered}
-        names = self._round_trips
+        first, stop = near(self._change)[0], min(self._nearby.k1, self._end_k)
+        found = set()
+        for name, series in self._round_trips.items():
+            ks = series.k[(series.k >= first) & (series.k < stop)]
+            gaps = np.diff(ks, prepend=first, append=stop)
+            if ks.size and gaps.max() <= _CUT_VALUES * spacing_of(series):
+                found.add(parse_series(name).label("target"))
+        return frozenset(found - silent)
+
+    def answering_of(self, addresses: Iterable[str]) -> frozenset[str]:
+        """Return which of the brokers that were answering have one of these addresses."""
+        wanted = list(addresses)
         return frozenset(
             target
-            for name, one in names.items()
-            if one.k.size and (target := parse_series(name).label("target")) not in silent
+            for target in self.answering
+            if any(affected_brokers.is_same(one, target) for one in wanted)
         )
+
+    @cached_property
+    def _end_k(self) -> int:
+        return end_of(self._change, self._nearby)
 
     @cached_property
     def refused(self) -> dict[str, int]:
@@ -276,7 +408,7 @@ class Answers:
 
 
 def missing_text(one: Silence) -> str:
-    """Return how many acknowledgements were missing: `acknowledgements stopped` is for none at all."""
+    """Return how many acknowledgements were missing, as a sentence begins; they stopped if there was none."""
     if one.missing_ratio == 1.0:
-        return "acknowledgements stopped"
+        return f"{one.what[:1].upper()}{one.what[1:]} stopped"
     return f"{min(0.99, one.missing_ratio):.0%} of the usual acknowledgements were missing"

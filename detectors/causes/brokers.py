@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.causes import answers, background
-from detectors.causes.answers import Late, Silence
+from detectors.causes.answers import STOPPED_SECONDS, Late, Silence
 from detectors.causes.channel import Shift
 from detectors.causes.facts import COPIES, LEADER_COUNTERS, Facts
 from detectors.causes.hypothesis import (
@@ -30,6 +30,7 @@ from detectors.causes.hypothesis import (
     Confirmation,
     Hypothesis,
     Sign,
+    absent,
     ruled_out,
     unmeasured,
 )
@@ -50,7 +51,6 @@ NEXT = {
 
 LEADER_CHANGE = "leader_change"
 _LONG_SECONDS = 30
-_STOPPED_SECONDS = 3  # an orderly end takes less
 _OUTAGE_SECONDS = 10
 _ALL_MISSING = 0.9
 _UNLED_SECONDS = 2  # until a cluster notices at the earliest
@@ -123,7 +123,7 @@ def _down(facts: Facts) -> Hypothesis:
     if _took_turns(cut):
         text = "Each stopped when the one before it answered again, as where somebody restarts them in order."
         signs.append(Sign(0.0, Evidence(text)))
-    if seen.refused and (silent or stopped is not None):
+    if seen.refused and (silent or stopped is not None or seen.refusing_brokers):
         who = ", ".join(sorted(filter(None, seen.refused))) or "a broker"
         since = when(min(seen.refused.values()) - facts.onset_k)
         text = f"Connections to {who} were refused, first {since} of the step: no process listens there."
@@ -135,17 +135,34 @@ def _down(facts: Facts) -> Hypothesis:
     if seen.all_silent:
         text = "All brokers fell silent in one second, so it is what they share: the way to them first."
         signs.append(Sign(-CLEAR, Evidence(text)))
-    if not silent and stopped is not None and not seen.refused and facts.answers.answering:
-        names = ", ".join(sorted(seen.answering))
-        text = f"All brokers that are asked short questions answered throughout ({names})."
-        signs.append(Sign(-DECISIVE, Evidence(text)))
-    if not silent and stopped is None:
+    if not silent and stopped is not None and not seen.refused and seen.answering:
+        signs += _answered_meanwhile(facts)
+    if not silent and stopped is None and not seen.refusing_brokers:
         if seen.answering or facts.named("up"):
-            return ruled_out(
-                "broker_down", "Pages and short questions were answered, and acknowledgements came."
-            )
+            is_known = facts.outage is None or set() < facts.brokers <= seen.answering
+            text = "Pages and short questions were answered, and acknowledgements came."
+            left = "" if is_known else "answers of each broker (probe round_trip)"
+            return absent("broker_down", text, left)
         return unmeasured("broker_down", "answers of the brokers (probes round_trip, prometheus)")
     return Hypothesis("broker_down", tuple(signs), _suspect(silent, facts))
+
+
+def _answered_meanwhile(facts: Facts) -> Iterator[Sign]:
+    """Give that the brokers answered short questions which lead what was not acknowledged.
+
+    That others did says nothing. Where no leader is known, one that is not asked may be meant.
+    """
+    seen = facts.answers
+    led = seen.stopped_leaders or seen.addresses
+    own = [seen.answering_of(seen.addresses.get(leader, ())) for leader in led]
+    if own and all(own):
+        names = ", ".join(sorted(frozenset[str]().union(*own)))
+        text = f"The leaders of what was not acknowledged answered short questions throughout ({names})."
+        yield Sign(-DECISIVE, Evidence(text))
+    elif not own:
+        names = ", ".join(sorted(seen.answering))
+        text = f"All brokers that are asked short questions answered throughout ({names})."
+        yield Sign(-FAIR, Evidence(text))
 
 
 def _is_gone(one: Silence, facts: Facts) -> bool:
@@ -172,13 +189,22 @@ def _stood_still(silent: list[Silence], facts: Facts) -> bool:
 
 def _suspect(silent: list[Silence], facts: Facts) -> str:
     """Return the host and port of the broker that is silent, or refuses, else the name of its page."""
-    brokers = {one.what for one in facts.answers.unanswered}
+    seen = facts.answers
+    brokers = {one.what for one in seen.unanswered}
     names = (
         [one.what for one in silent if one.what in brokers]
-        or facts.answers.refusing_brokers
+        or seen.refusing_brokers
+        or _leaders_that_stopped(facts)
         or [one.what for one in silent]
     )
     return ", ".join(dict.fromkeys(names)) or ", ".join(sorted(_lost_leaders(facts)))
+
+
+def _leaders_that_stopped(facts: Facts) -> list[str]:
+    """Return the leaders that acknowledged nothing while others did, by address where that is known."""
+    seen = facts.answers
+    of = {one: sorted(seen.addresses.get(one, ())) for one in seen.stopped_leaders}
+    return [name for one, names in of.items() for name in names or [f"leader {one}"]]
 
 
 def _lost_leaders(facts: Facts) -> set[str]:
@@ -196,7 +222,7 @@ def _lost_leaders(facts: Facts) -> set[str]:
 def _stopped(facts: Facts) -> Silence | None:
     """Return the lack of acknowledgements around the onset; None where it was short."""
     found = facts.answers.unacknowledged
-    return found if found is not None and found.seconds >= _STOPPED_SECONDS else None
+    return found if found is not None and found.seconds >= STOPPED_SECONDS else None
 
 
 def _beside_down(stopped: Silence | None, facts: Facts) -> list[Sign]:
@@ -206,7 +232,7 @@ def _beside_down(stopped: Silence | None, facts: Facts) -> list[Sign]:
     if stopped is not None:
         until = "" if stopped.is_over else " and longer"
         text = (
-            f"{answers.missing_text(stopped).capitalize()} for {wording.span(stopped.seconds)}{until}, "
+            f"{answers.missing_text(stopped)} for {wording.span(stopped.seconds)}{until}, "
             f"beginning {when(stopped.from_k - onset)}."
         )
         is_outage = stopped.seconds >= _OUTAGE_SECONDS and stopped.missing_ratio > _ALL_MISSING
@@ -251,7 +277,7 @@ _EVEN = 0.7
 
 def _paused(facts: Facts) -> Iterator[Hypothesis]:
     silent = [*facts.answers.unanswered, *facts.answers.silent_pages]
-    hung = [one for one in silent if one.seconds >= _STOPPED_SECONDS]
+    hung = [one for one in silent if one.seconds >= STOPPED_SECONDS]
     if facts.answers.all_silent:
         yield ruled_out(
             "broker_pause", "All brokers fell silent in one second, and not one of them."
@@ -351,8 +377,8 @@ def _late_text(late: Late, facts: Facts) -> Evidence:
 
 
 def _standstill_text(one: Silence, facts: Facts) -> Evidence:
-    if one.what == "acknowledgements":
-        what, then = answers.missing_text(one).capitalize(), "they came again"
+    if one.what.startswith("acknowledgements"):
+        what, then = answers.missing_text(one), "they came again"
     else:
         what, then = f"The metrics page of {one.what} gave no answer", "it gave some again"
     return Evidence(

@@ -221,7 +221,7 @@ class Facts:
 
     @cached_property
     def answers(self) -> Answers:
-        return Answers(self.change, self.nearby, self._untouched)
+        return Answers(self.change, self.nearby, self._untouched, self.outage)
 
     @cached_property
     def drives(self) -> list[Drive]:

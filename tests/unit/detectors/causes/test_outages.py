@@ -349,3 +349,92 @@ def test_consumers_without_a_way_to_a_broker_are_a_matter_of_the_network(reason:
     found = attribute(STEP, around(events=unread(reason, ONSET + 1, broker="b2:9092")))
 
     assert (found[0].cause, found[0].suspect) == ("network", "b2:9092")
+
+
+# --- of several brokers one, as its clients see it
+
+
+def led(leader: int, silent: range = range(0), client: str = "produce.0@h") -> list[Series]:
+    """Return a leader's address, and its median but for seconds in which it acknowledged nothing."""
+    ks = K[~np.isin(K, silent)]
+    median = f'{client}|publish_latency_seconds{{leader="{leader}",quantile="0.5"}}'
+    info = f'{client}|leader_info{{address="b{leader}:9092",leader="{leader}"}}'
+    return [Series(median, ks, np.full(ks.size, 2e-3)), Series(info, K, np.ones(END))]
+
+
+def counted(
+    silent: range, share: float, rate: float = 300.0, client: str = "produce.0@h"
+) -> list[Series]:
+    """Return what is sent, what is acknowledged but for a share in some seconds, and how long it waits."""
+    is_silent = np.isin(K, silent)
+    return [
+        Series(f"{client}|sent_messages", K, np.full(END, rate)),
+        Series(f"{client}|acked_messages", K, np.where(is_silent, (1.0 - share) * rate, rate)),
+        Series(f"{client}|publish_waiting_seconds", K, np.where(is_silent, K - silent.start, 0)),
+    ]
+
+
+LEADER_5 = replace(OUTAGE, series=f'{OUTAGE.series}{{leader="5"}}', after=48.0)
+
+
+def of_six(*asked: int) -> list[Series]:
+    """Return six brokers, of which the fifth acknowledges nothing for 48 s, and questions to some others."""
+    out = range(ONSET, ONSET + 48)
+    leaders = [series for at in range(1, 7) for series in led(at, out if at == 5 else range(0))]
+    return [*counted(out, 1 / 6), *leaders, *(trips(f"b{at}:9092") for at in asked)]
+
+
+def test_one_of_six_brokers_that_ends_is_down_though_most_is_acknowledged() -> None:
+    """No question was put to it; what it leads is not acknowledged, and consumers are refused."""
+    refusals = unread(REFUSED.format("ipv4#10.0.0.5:9092"), ONSET + 1, broker="b5:9092")
+    failed = Series("produce.0@h|failed_messages", K, np.where(K == ONSET + 20, 900.0, 0.0))
+    found = first(around(*of_six(1, 2, 3), failed, events=refusals), LEADER_5)
+    texts = " ".join(one.text for one in found.evidence)
+
+    assert (found.cause, found.suspect) == ("broker_down", "b5:9092")
+    assert "Acknowledgements of leader 5 stopped for 48 s, beginning at the onset." in texts
+
+
+def test_a_broker_that_nobody_asks_is_not_ruled_out_by_the_answers_of_others() -> None:
+    (found,) = attribute(LEADER_5, around(*of_six(1, 2, 3)))
+
+    assert found.cause == "unknown"
+    assert not [one for one in found.against if "Broker down is ruled out" in one.text]
+    assert "Not enough for broker down" in " ".join(one.text for one in found.evidence)
+
+
+def test_a_broker_that_answers_questions_is_not_down_though_it_acknowledges_nothing() -> None:
+    moved = told("leader_change", ONSET + 9, topic="soak-t", partition=1, epoch=3)
+    found = attribute(LEADER_5, around(*of_six(5), events=moved))
+
+    assert "broker_down" not in [one.cause for one in found]
+
+
+def test_a_broker_of_which_only_the_load_balancer_is_asked_is_down() -> None:
+    """The balancer goes on answering for the others."""
+    out = range(ONSET, ONSET + 11)
+    leaders = [series for at in (1, 2, 3) for series in led(at, out if at == 2 else range(0))]
+    moved = told("leader_change", ONSET + 9, topic="soak-t", partition=1, epoch=3)
+    found = first(around(*counted(out, 1 / 3), *leaders, trips("lb:9092"), events=moved))
+
+    assert (found.cause, found.suspect) == ("broker_down", "b2:9092")
+    assert not found.against
+
+
+def test_the_end_of_the_only_broker_is_seen_in_a_load_of_five_messages_a_second() -> None:
+    """So few are no rate to compare with, but the outage itself is known."""
+    few = counted(range(ONSET, ONSET + 61), 1.0, rate=5.0)
+    refusals = unread(REFUSED.format("ipv4#10.0.0.1:9092"), ONSET + 1, broker="b1:9092")
+    failed = Series("produce.0@h|failed_messages", K, np.where(K == ONSET + 20, 100.0, 0.0))
+    found = first(around(*few, failed, page("other", range(0)), events=refusals))
+
+    assert (found.cause, found.suspect) == ("broker_down", "b1:9092")
+    assert "Acknowledgements stopped for 1 min and longer" in found.evidence[1].text
+
+
+def test_a_broker_that_fell_silent_long_before_is_not_said_to_answer() -> None:
+    gone = trips("b1:9092", range(ONSET - 70, END))
+    found = attribute(OUTAGE, around(*stopped(30, 9_000.0), gone))
+    texts = [text.text for one in found for text in (*one.evidence, *one.against)]
+
+    assert not [text for text in texts if "throughout" in text]
