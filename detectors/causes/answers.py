@@ -20,7 +20,7 @@ from detectors.nearby import Nearby, between
 from soak.core import wording
 from soak.core.audit import RECEIVE_ERRORS_EVENT
 from soak.core.model import Change, Series
-from soak.core.series import parse_series
+from soak.core.series import host_of, parse_series, source_of
 
 ROUND_TRIPS = re.compile(r"(^|_)(rtt|round_?trip|ping)(_|$)", re.IGNORECASE)
 _AT_ONCE_SECONDS = 1
@@ -71,6 +71,16 @@ class Late:
     late: float
     ratio: float
     from_k: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A broker that is asked short questions, with the seconds that are recorded at all, and with an answer."""
+
+    what: str
+    spacing: int
+    recorded_k: NDArray[np.int64]
+    answered_k: NDArray[np.int64]
 
 
 class Answers:
@@ -247,24 +257,69 @@ class Answers:
     def unanswered(self) -> list[Silence]:
         """Return the brokers, by host and port, whose short questions got no answer from the onset on.
 
-        What is lost long before or after it says nothing of the step.
+        What is lost long before or after it says nothing of the step. Nor does it of a broker that all fall
+        silent at once to those that ask, while all that was sent is acknowledged.
         """
-        end, found = min(self._nearby.k1, self._end_k), {}
-        for name, series in self._round_trips.items():
-            spacing = spacing_of(series)
-            first, last = near(self._change, _FAIL_SECONDS, spacing)
-            ks = series.k[(series.k >= first - VALUES * spacing) & (series.k < self._nearby.k1)]
+        silent = self._without_answer
+        is_all = len(silent) == len(self._asked) and _began_together(silent)
+        is_ours = is_all and self.unacknowledged is None and self._is_acknowledged(silent)
+        return [] if is_ours and not self.refused else silent
+
+    @cached_property
+    def _without_answer(self) -> list[Silence]:
+        """Return the brokers that gave no answer in seconds that something which asks them recorded."""
+        end, k1, found = min(self._nearby.k1, self._end_k), self._nearby.k1, []
+        for one in self._asked:
+            first, last = near(self._change, _FAIL_SECONDS, one.spacing)
+            is_looked_at = (one.answered_k >= first - VALUES * one.spacing) & (one.answered_k < k1)
+            ks = one.answered_k[is_looked_at]
             if not ks.size or ks[0] >= first:
                 continue
-            gaps = np.diff(ks, append=self._nearby.k1)
-            is_about_onset = (np.append(ks[1:], self._nearby.k1) > first) & (ks <= last)
-            is_cut = is_about_onset & (gaps > _CUT_VALUES * spacing) & (ks < end)
+            until = np.append(ks[1:], k1)
+            rows = one.recorded_k
+            begin, stop = np.searchsorted(rows, ks, side="right"), np.searchsorted(rows, until)
+            is_about_onset = (until > first) & (ks <= last)
+            is_cut = is_about_onset & (stop - begin >= _CUT_VALUES * one.spacing) & (ks < end)
             if np.any(is_cut):
                 at = int(np.flatnonzero(is_cut)[0])
-                is_over = at + 1 < ks.size
-                what = parse_series(name).label("target") or name
-                found[what] = Silence(what, int(ks[at]) + 1, int(gaps[at]) - 1, is_over)
-        return list(found.values())
+                seconds = int(rows[stop[at] - 1] - ks[at])
+                found.append(Silence(one.what, int(ks[at]) + 1, seconds, at + 1 < ks.size))
+        return found
+
+    @cached_property
+    def _asked(self) -> list[_Asked]:
+        """Return who is asked short questions, each with all that ask it; each host has its own localhost."""
+        groups: dict[tuple[str, str], list[Series]] = {}
+        for name, series in self._round_trips.items():
+            source, what = parse_series(name).source, parse_series(name).label("target") or name
+            is_local = affected_brokers.host_part(what) == "localhost"
+            if series.k.size:
+                groups.setdefault((what, host_of(source) if is_local else ""), []).append(series)
+        return [
+            _Asked(
+                what,
+                min(map(spacing_of, asking)),
+                self._recorded_k({source_of(one.name) for one in asking}),
+                np.unique(np.concatenate([one.k for one in asking])),
+            )
+            for (what, _), asking in groups.items()
+        ]
+
+    def _recorded_k(self, sources: Collection[str]) -> NDArray[np.int64]:
+        """Return the seconds in which any of these sources has recorded anything, ascending."""
+        k0, k1 = self._nearby.k0, self._nearby.k1
+        is_recorded = np.zeros(max(0, k1 - k0), np.bool_)
+        for name, series in self._nearby.series.items():
+            if source_of(name) in sources:
+                is_recorded[series.k[(series.k >= k0) & (series.k < k1)] - k0] = True
+        return np.flatnonzero(is_recorded).astype(np.int64) + k0
+
+    def _is_acknowledged(self, silent: Collection[Silence]) -> bool:
+        """True when a producer got an acknowledgement in the midst of these silences."""
+        first = max((one.from_k for one in silent), default=0) + 2 * _AT_ONCE_SECONDS
+        stop = min((one.from_k + one.seconds for one in silent), default=0) - _AT_ONCE_SECONDS
+        acked = self._of("acked_messages").values()
+        return any(bool(np.any(between(one, first, stop) > 0.0)) for one in acked)
 
     @cached_property
     def answering(self) -> frozenset[str]:
@@ -272,15 +327,17 @@ class Answers:
 
         None of those that had fallen silent before, or of which too little is known yet.
         """
-        silent = {one.what for one in self.unanswered}
+        silent = {one.what for one in self._without_answer}
         first, stop = near(self._change)[0], min(self._nearby.k1, self._end_k)
         found = set()
-        for name, series in self._round_trips.items():
-            ks = series.k[(series.k >= first) & (series.k < stop)]
-            gaps = np.diff(ks, prepend=first, append=stop)
-            if ks.size and gaps.max() <= _CUT_VALUES * spacing_of(series):
-                found.add(parse_series(name).label("target"))
-        return frozenset(found - silent)
+        for one in self._asked:
+            ks = one.answered_k[(one.answered_k >= first) & (one.answered_k < stop)]
+            until = min(stop, int(one.recorded_k.max(initial=first)) + 1)
+            gaps = np.diff(ks, prepend=first, append=until)
+            is_later = bool(np.any(ks > self._change.onset_k))
+            if is_later and gaps.max() <= _CUT_VALUES * one.spacing and one.what not in silent:
+                found.add(one.what)
+        return frozenset(found)
 
     def answering_of(self, addresses: Iterable[str]) -> frozenset[str]:
         """Return which of the brokers that were answering have one of these addresses."""
@@ -314,12 +371,12 @@ class Answers:
     def all_silent(self) -> list[Silence]:
         """Return the silences of all brokers where they began in one second and no connection was refused.
 
-        Empty for a single broker, or where one of several went on answering.
+        Empty for a single broker, or where one of several went on answering, or anything was acknowledged.
         """
         silent = self.unanswered
-        begins = [one.from_k for one in silent]
-        is_one_moment = len(silent) > 1 and max(begins) - min(begins) <= _AT_ONCE_SECONDS
-        return silent if is_one_moment and not self.answering and not self.refused else []
+        if not _began_together(silent) or self.answering or self.refused:
+            return []
+        return [] if self._is_acknowledged(silent) else silent
 
     @cached_property
     def timed_out(self) -> dict[str, int]:
@@ -412,3 +469,9 @@ def missing_text(one: Silence) -> str:
     if one.missing_ratio == 1.0:
         return f"{one.what[:1].upper()}{one.what[1:]} stopped"
     return f"{min(0.99, one.missing_ratio):.0%} of the usual acknowledgements were missing"
+
+
+def _began_together(silent: Collection[Silence]) -> bool:
+    """True for several silences that began in one second."""
+    begins = [one.from_k for one in silent]
+    return len(begins) > 1 and max(begins) - min(begins) <= _AT_ONCE_SECONDS

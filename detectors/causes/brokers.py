@@ -113,7 +113,7 @@ def _down(facts: Facts) -> Hypothesis:
     pages = [one for one in seen.silent_pages if _is_gone(one, facts)]
     cut = [one for one in seen.unanswered if _is_gone(one, facts)]
     silent = [*cut, *pages]
-    if _stood_still(silent, facts) and not seen.all_silent:
+    if cut and _stood_still(silent, facts) and not seen.all_silent:
         text = "Requests timed out and were answered again later; no connection was refused."
         return ruled_out("broker_down", text)
     signs: list[Sign] = []
@@ -282,7 +282,7 @@ def _paused(facts: Facts) -> Iterator[Hypothesis]:
         yield ruled_out(
             "broker_pause", "All brokers fell silent in one second, and not one of them."
         )
-    elif _stood_still(hung, facts):
+    elif facts.answers.unanswered and _stood_still(hung, facts):  # a page alone may be what is slow
         yield _hung(hung, facts)
     else:
         yield from _answered_late(facts)

@@ -104,7 +104,8 @@ def _cut(facts: Facts) -> Hypothesis:
     silent = facts.answers.all_silent
     names = ", ".join(one.what for one in silent)
     since = when(min(one.from_k for one in silent) - facts.onset_k)
-    text = f"All brokers stopped answering in one second, {since}, and no connection was refused: {names}."
+    who = "All brokers" if facts.brokers <= {one.what for one in silent} else "All brokers that are asked"
+    text = f"{who} stopped answering in one second, {since}, and no connection was refused: {names}."
     signs = [Sign(CLEAR + SLIGHT, Evidence(text))]
     ends = {one.from_k + one.seconds for one in silent}
     if all(one.is_over for one in silent) and max(ends) - min(ends) <= _TOGETHER_SECONDS:

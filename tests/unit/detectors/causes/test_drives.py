@@ -569,6 +569,7 @@ def filled_and_ended(broker: str, *free: Series, told_by: str = "") -> Nearby:
         *free,
         *leaders,
         Series(rtt, answered, np.full(answered.size, 1e-3)),
+        channel('probe@b2|probe_lag_seconds{probe="round_trip"}', 0.01, 0.01),  # it asks in vain
         Series("produce.0@h|acked_messages", k, np.where((k >= ONSET) & (k < ONSET + 4), 0, 200.0)),
         channel(SENT, 200.0, 200.0),
         events=events,

@@ -24,6 +24,8 @@ OUTAGE = Change(
     "outage",
 )
 K = np.arange(END, dtype=np.int64)
+RECORDED = channel('probe@h|probe_lag_seconds{probe="round_trip"}', 0.01, 0.01)
+"""The probe goes on: without its record there is no question that could get no answer."""
 RUN_TOPIC = channel('probe@b1|retention_held_bytes{topic="soak-t"}', 1e7, 1e7)
 
 
@@ -98,7 +100,7 @@ def test_an_outage_in_which_all_brokers_answer_is_no_broker_s_end() -> None:
 def test_brokers_that_all_fall_silent_in_one_second_are_cut_off(ends: tuple[int, ...]) -> None:
     """No process ends or stands still in all of them at once; the way to them is what they share."""
     silent = [trips(f"b{i}:9092", range(ONSET, ONSET + end)) for i, end in enumerate(ends, start=1)]
-    found = first(around(*stopped(ends[0]), *silent))
+    found = first(around(*stopped(ends[0]), *silent, RECORDED))
 
     assert found.cause == "network"
     assert "All brokers stopped answering in one second" in found.evidence[0].text
@@ -122,7 +124,9 @@ def test_brokers_that_take_turns_are_said_to_be_restarted_in_order(
 def test_brokers_that_refuse_connections_one_after_the_other_are_down() -> None:
     """As where somebody ends all of them."""
     silent = [trips(f"b{i}:9092", range(ONSET + i, END)) for i in (1, 2, 3)]
-    found = first(around(*stopped(END - ONSET), *silent, events=refused("b1:9092")))
+    found = first(
+        around(*stopped(END - ONSET), *silent, RECORDED, events=refused("b1:9092"))
+    )
 
     assert found.cause == "broker_down"
 
@@ -438,3 +442,69 @@ def test_a_broker_that_fell_silent_long_before_is_not_said_to_answer() -> None:
     texts = [text.text for one in found for text in (*one.evidence, *one.against)]
 
     assert not [text for text in texts if "throughout" in text]
+
+
+# --- what nobody asked, or recorded, is no silence
+
+
+def asked(
+    *targets: str, silent: range, source: str = "probe@h", is_recorded: bool = True
+) -> list[Series]:
+    """Return the answers to one probe, and its own record of the seconds without one."""
+    answered = [replace(one, name=one.name.replace("probe@h", source)) for one in (
+        trips(target, silent) for target in targets
+    )]
+    own = replace(RECORDED, name=RECORDED.name.replace("probe@h", source))
+    return [*answered, own] if is_recorded else answered
+
+
+def texts_of(found: Nearby, change: Change) -> str:
+    explained = attribute(change, found)
+    return " ".join(text.text for one in explained for text in (*one.evidence, *one.against))
+
+
+THREE = ("b1:9092", "b2:9092", "b3:9092")
+
+
+@pytest.mark.parametrize("change", [STEP, OUTAGE], ids=["step", "outage"])
+def test_the_end_of_a_probe_is_no_silence_of_the_brokers(change: Change) -> None:
+    """It may have ended with its host; nothing was asked from then on."""
+    ended = asked(*THREE, silent=range(ONSET, END), is_recorded=False)
+    said = texts_of(around(*stopped(30), *ended), change)
+
+    assert "in one second" not in said
+    assert "stopped answering" not in said
+
+
+def test_brokers_that_answer_another_host_are_not_silent() -> None:
+    out = range(ONSET, ONSET + 22)
+    here, there = (asked(*THREE, silent=one, source=f"probe@h{one.stop}") for one in (out, range(0)))
+    found = attribute(OUTAGE, around(*stopped(22), *here, *there))
+
+    assert not {"network", "broker_down"} & {one.cause for one in found}
+
+
+def test_brokers_that_acknowledge_all_messages_meanwhile_are_not_silent() -> None:
+    """Only the way of the probe was cut, or it stood still itself."""
+    out = asked(*THREE, silent=range(ONSET, ONSET + 40))
+
+    assert [one.cause for one in attribute(STEP, around(*stopped(0), *out))] == ["unknown"]
+
+
+def test_of_three_brokers_with_six_only_those_are_said_to_be_silent_that_are_asked() -> None:
+    leaders = [one for at in range(1, 7) for one in led(at, range(ONSET, ONSET + 22))]
+    found = first(around(*stopped(22), *asked(*THREE, silent=range(ONSET, ONSET + 22)), *leaders))
+
+    assert found.cause == "network"
+    assert "All brokers that are asked stopped answering in one second" in found.evidence[0].text
+
+
+def test_a_page_that_times_out_on_a_busy_host_is_no_broker_that_stands_still() -> None:
+    """Nobody asked the broker itself; what reads its page has to wait for a processor as well."""
+    cpu = channel("probe@b1|host_cpu_ratio", 0.3, 0.97)
+    flushes = channel('probe@b1|fsync_latency_seconds{directory="/d",quantile="0.99"}', 2e-3, 2e-3)
+    late = told("target_failed", ONSET + 1, target="b1", reason="b1: no complete answer within 2 s")
+    busy = page("b1", range(ONSET, ONSET + 3))
+    found = attribute(STEP, around(cpu, flushes, busy, events=late))
+
+    assert [one.cause for one in found] == ["broker_cpu"]
