@@ -44,6 +44,10 @@ _LEAST_SHARE = 0.2
 _EVERY = 8  # seconds from one standstill to the next, at most
 _ANSWERED = 0.9  # of the minute before
 _CUT_VALUES = 5  # in a row without an answer
+_FAILED_OVER_SECONDS = 30
+"""Until a cluster goes on without a broker at the latest: `replica.lag.time.max.ms` of Kafka."""
+_RENAMED_SECONDS = 16
+"""Clients ask every 15 s which broker leads what, and count under the name of the old leader until then."""
 _FAIL_SECONDS = 30  # after the onset: a question, or a send, takes its time to fail
 FAILURES = ("failed_messages", "missed_messages")
 
@@ -75,7 +79,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A broker that is asked short questions, with the seconds that are recorded at all, and with an answer."""
+    """A broker that is asked short questions: the seconds that are recorded, and those with an answer."""
 
     what: str
     spacing: int
@@ -106,7 +110,7 @@ class Answers:
         are sent, the outage.
         """
         silent = self.silent_leaders
-        if silent and self.stopped_leaders:
+        if silent and len(silent) < max(2, len(self._leaders)):
             names = f"leader{'s' * (len(silent) > 1)} {', '.join(silent)}"
             longest = max(silent.values(), key=lambda one: one.seconds)
             return replace(longest, what=f"acknowledgements of {names}")
@@ -126,12 +130,68 @@ class Answers:
 
     @property
     def stopped_leaders(self) -> list[str]:
-        """Return the leaders, by name, that acknowledged nothing while others did; none where not known."""
-        silent = list(self.silent_leaders)
+        """Return the leaders, by name, that acknowledged nothing while others did; none where not known.
+
+        Where all wait for the copies of one that ended, it is the one that stays away when the others go on.
+        """
+        silent, count = list(self.silent_leaders), max(2, len(self._leaders))
+        if len(silent) == count:
+            silent = [one for one in silent if not self._is_back(one)]
         if silent:
-            return silent if len(silent) < max(2, len(self._leaders)) else []
+            return silent if len(silent) < count else []
         of_outage = parse_series(self._outage.series).label("leader") if self._outage else ""
         return [of_outage] if of_outage else []
+
+    @property
+    def stopped_together(self) -> Silence | None:
+        """Return the silence of all of several leaders that began in one second, or None.
+
+        Also None where it may be one broker's end: all may wait for its copies, but not for long, and then it
+        stays away.
+        """
+        silent = self.silent_leaders
+        if len(silent) < len(self._leaders) or not _began_together(silent.values()) or self.refused:
+            return None
+        shortest = min(silent.values(), key=lambda one: one.seconds)
+        if shortest.seconds < _FAILED_OVER_SECONDS and not all(map(self._is_back, silent)):
+            return None
+        return replace(shortest, what=f"all {len(silent)} leaders")
+
+    def _is_back(self, leader: str) -> bool:
+        """True when a leader acknowledged again after all clients had asked anew who leads what."""
+        end = max(one.from_k + one.seconds for one in self.silent_leaders.values())
+        return any(
+            bool(np.any(ks >= end + _RENAMED_SECONDS))
+            for ks in self._acknowledged_ks[leader].values()
+        )
+
+    @cached_property
+    def cut_clients(self) -> list[Silence]:
+        """Return the producers to which no leader acknowledged anything, while each did so to others."""
+        found = []
+        for client in sorted({one for clients in self._acknowledged_ks.values() for one in clients}):
+            of = [self._acknowledged_ks[one] for one in self._leaders]
+            own = [clients for clients in of if client in clients]
+            acked_ks = np.concatenate([np.empty(0, np.int64), *(ks[client] for ks in own)])
+            stop = self._stop_of(client, {client: acked_ks})
+            if stop is None or stop.seconds < _CUT_VALUES:
+                continue
+            first, end = stop.from_k + _AT_ONCE_SECONDS, stop.from_k + stop.seconds - 1
+            if all(
+                any(np.any((k >= first) & (k < end)) for other, k in ks.items() if other != client)
+                for ks in own
+            ):
+                found.append(stop)
+        return found
+
+    def has_way(self, client: Silence) -> bool:
+        """True when short questions from the host of a client that is cut off were answered meanwhile."""
+        first, end = client.from_k + _AT_ONCE_SECONDS, client.from_k + client.seconds - 1
+        return any(
+            between(one, first, end).size > 0
+            for name, one in self._round_trips.items()
+            if host_of(source_of(name)) == host_of(client.what)
+        )
 
     @cached_property
     def addresses(self) -> dict[str, frozenset[str]]:

@@ -2,7 +2,8 @@
 
 Method:  a broker that is down answers neither its page nor short questions, refuses connections, and with it
          acknowledgements are missing, sends fail, copies fall behind and, after the cluster noticed, leaders
-         move. One that stands still answers late, or not at all for less than half a minute, while its drive,
+         move. Others that answer say nothing of it, and all leaders that stop as one are no single broker.
+         One that stands still answers late, or not at all for less than half a minute, while its drive,
          CPU and network are calm. Elections count as moves of leaders only where the partition is of this run
          and had a leader before; first elections, and those of other topics, are metadata to work through.
 Assumes: a page that alone is silent says more of the page than of the broker.
@@ -135,6 +136,8 @@ def _down(facts: Facts) -> Hypothesis:
     if seen.all_silent:
         text = "All brokers fell silent in one second, so it is what they share: the way to them first."
         signs.append(Sign(-CLEAR, Evidence(text)))
+    if not silent and stopped is not None:
+        signs += _shared_by_all(facts)
     if not silent and stopped is not None and not seen.refused and seen.answering:
         signs += _answered_meanwhile(facts)
     if not silent and stopped is None and not seen.refusing_brokers:
@@ -145,6 +148,21 @@ def _down(facts: Facts) -> Hypothesis:
             return absent("broker_down", text, left)
         return unmeasured("broker_down", "answers of the brokers (probes round_trip, prometheus)")
     return Hypothesis("broker_down", tuple(signs), _suspect(silent, facts))
+
+
+def _shared_by_all(facts: Facts) -> Iterator[Sign]:
+    """Give that all leaders stopped as one, or only to one of several clients: no single broker does that."""
+    cut, together = facts.answers.cut_clients, facts.answers.stopped_together
+    if cut:
+        names = ", ".join(one.what for one in cut)
+        text = f"Only {names} got no acknowledgement: other clients got theirs from the same leaders."
+        yield Sign(-CLEAR, Evidence(text))
+    elif together is not None:
+        text = (
+            f"{together.what.capitalize()} stopped acknowledging in one second, for "
+            f"{wording.span(together.seconds)}: it is what they share, and no single broker."
+        )
+        yield Sign(-CLEAR, Evidence(text))
 
 
 def _answered_meanwhile(facts: Facts) -> Iterator[Sign]:
@@ -346,6 +364,8 @@ def _other_reason(facts: Facts) -> str:
     """Return what explains by itself why a broker did not answer; "" where nothing does."""
     if facts.answers.refused:
         return "Connections were refused: the process was gone, and did not stand still."
+    if facts.answers.cut_clients:
+        return "Other clients got their acknowledgements from the same leaders."
     if facts.has_begun(LEADER_CHANGE, *background.DELETIONS):
         return "Leaders moved, or deletions began, at the onset."
     return ""

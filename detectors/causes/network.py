@@ -7,7 +7,8 @@ Method:  a channel of the network itself steps up at the onset: round trips, by 
          latency to follow them second by second, or the brokers' drives and CPU to be measured and calm;
          single late answers never count where CPU rose, unless they are as late as a packet that is sent
          again, in more seconds than before: these are counted, for they may be a few of a minute. Pages
-         that answer late count where the brokers' own time for a request is known and stayed. Consumers that
+         that answer late count where the brokers' own time for a request is known and stayed. A client that
+         alone gets no acknowledgement, from leaders that give some to others, lost its way. Consumers that
          find no way to a broker, or no address of it, say so in their errors.
 Assumes: nothing is concluded from the rest being innocent alone.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from detectors.causes import background
-from detectors.causes.answers import ROUND_TRIPS
+from detectors.causes.answers import ROUND_TRIPS, Silence
 from detectors.causes.channel import Shift, are_calm, risen
 from detectors.causes.facts import Facts
 from detectors.causes.hypothesis import (
@@ -62,6 +63,10 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
     if facts.answers.unreachable:
         yield _without_a_way(facts)
         return
+    cut = [one for one in facts.answers.cut_clients if not facts.answers.has_way(one)]
+    if cut:
+        yield _cut_off(cut, facts)
+        return
     yield from _measured(facts)
 
 
@@ -92,9 +97,7 @@ def _measured(facts: Facts) -> Iterator[Hypothesis]:
     if page is not None:
         yield _hypothesis([page], facts)
     elif not trips and not counted:
-        yield unmeasured(
-            "network", "round trips to the brokers (probe round_trip), packets sent again"
-        )
+        yield _not_asked(facts)
     elif lone is None and are_calm([*trips, *counted]):
         yield ruled_out("network", "Round trips and packets sent again stayed as they were.")
 
@@ -111,6 +114,32 @@ def _cut(facts: Facts) -> Hypothesis:
     if all(one.is_over for one in silent) and max(ends) - min(ends) <= _TOGETHER_SECONDS:
         signs.append(Sign(FAIR, Evidence("All of them answered again in one second, too.")))
     return Hypothesis("network", tuple(signs))
+
+
+def _cut_off(cut: list[Silence], facts: Facts) -> Hypothesis:
+    """Return what clients say that alone got no acknowledgement: their way, or their host, is their own."""
+    names = ", ".join(one.what for one in cut)
+    longest = max(cut, key=lambda one: one.seconds)
+    text = (
+        f"No leader acknowledged anything to {names} for {wording.span(longest.seconds)}, beginning "
+        f"{when(longest.from_k - facts.onset_k)}, while each did so to other clients."
+    )
+    hosts = ", ".join(sorted({host_of(one.what) for one in cut}))
+    return Hypothesis("network", (Sign(CLEAR, Evidence(text)),), hosts)
+
+
+def _not_asked(facts: Facts) -> Hypothesis:
+    """Return what is known where only clients are watched, and what to measure."""
+    together = facts.answers.stopped_together
+    missing = "round trips to the brokers (probe round_trip), packets sent again"
+    if together is None:
+        return unmeasured("network", missing)
+    text = (
+        f"{together.what.capitalize()} stopped acknowledging in one second, "
+        f"{when(together.from_k - facts.onset_k)}, for {wording.span(together.seconds)}. They share the "
+        "way to them, the host of the client and the cluster."
+    )
+    return Hypothesis("network", (Sign(FAIR, Evidence(text)),), missing=(missing,))
 
 
 def _without_a_way(facts: Facts) -> Hypothesis:

@@ -508,3 +508,44 @@ def test_a_page_that_times_out_on_a_busy_host_is_no_broker_that_stands_still() -
     found = attribute(STEP, around(cpu, flushes, busy, events=late))
 
     assert [one.cause for one in found] == ["broker_cpu"]
+
+
+# --- what clients alone can tell
+
+
+def test_all_leaders_that_stop_in_one_second_are_no_single_broker_s_end() -> None:
+    """Only one client is watched: its way was cut, or its host, or the whole cluster."""
+    out = range(ONSET, ONSET + 60)
+    leaders = [one for at in range(1, 7) for one in led(at, out)]
+    failed = Series("produce.0@h|failed_messages", K, np.where(K == ONSET + 20, 900.0, 0.0))
+    (found,) = attribute(OUTAGE, around(*counted(out, 1.0), *leaders, failed))
+    texts = " ".join(one.text for one in found.evidence)
+
+    assert found.cause == "unknown"
+    assert "All 6 leaders stopped acknowledging in one second, at the onset, for 1 min" in texts
+    assert "round trips to the brokers (probe round_trip)" in texts
+
+
+def test_one_of_two_clients_that_all_leaders_stop_to_answer_lost_its_way() -> None:
+    out = range(ONSET, ONSET + 60)
+    cut = [one for at in (1, 2, 3) for one in led(at, out)]
+    fine = [one for at in (1, 2, 3) for one in led(at, client="produce.1@h2")]
+    both = (*counted(out, 1.0), *counted(range(0), 0.0, client="produce.1@h2"))
+    (found,) = attribute(OUTAGE, around(*cut, *fine, *both))
+
+    assert (found.cause, found.suspect) == ("network", "h")
+    assert found.evidence[0].text == (
+        "No leader acknowledged anything to produce.0@h for 1 min, beginning at the onset, while each did so "
+        "to other clients."
+    )
+
+
+def test_of_leaders_that_all_wait_for_the_copies_of_one_the_one_that_stays_away_is_down() -> None:
+    """With acks=all one broker's end stops all, until the cluster goes on without it."""
+    out = range(ONSET, ONSET + 11)
+    leaders = [one for at in (1, 2, 3) for one in led(at, range(ONSET, END) if at == 3 else out)]
+    failed = Series("produce.0@h|failed_messages", K, np.where(K == ONSET + 9, 900.0, 0.0))
+    found = first(around(*counted(out, 1.0), *leaders, failed))
+
+    assert (found.cause, found.suspect) == ("broker_down", "b3:9092")
+    assert not found.against
