@@ -9,7 +9,9 @@ Method:  a channel of the network itself steps up at the onset: round trips, by 
          again, in more seconds than before: these are counted, for they may be a few of a minute. Pages
          that answer late count where the brokers' own time for a request is known and stayed. A client that
          alone gets no acknowledgement, from leaders that give some to others, lost its way. Consumers that
-         find no way to a broker, or no address of it, say so in their errors.
+         find no way to a broker, or no address of it, say so in their errors. A question waits in the queue
+         of a slow broker, too: round trips rest on themselves where drives and CPU are calm or packets are
+         lost, else on their part of the step; beside a slow drive they are weak.
 Assumes: nothing is concluded from the rest being innocent alone.
 """
 
@@ -17,10 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from detectors import affected_brokers
 from detectors.causes import background
 from detectors.causes.answers import ROUND_TRIPS, Silence
 from detectors.causes.channel import Shift, are_calm, risen
-from detectors.causes.facts import Facts
+from detectors.causes.facts import MORE, Facts
 from detectors.causes.hypothesis import (
     CLEAR,
     DECISIVE,
@@ -30,6 +33,7 @@ from detectors.causes.hypothesis import (
     Hypothesis,
     Sign,
     ruled_out,
+    strength_of_share,
     unmeasured,
 )
 from detectors.causes.locking import coupling
@@ -81,7 +85,7 @@ def _measured(facts: Facts) -> Iterator[Hypothesis]:
     packets = risen((one for one in counted if one.after >= _LEAST_PACKETS), _MORE)
     lone = _felt(risen(facts.shifts(background.LONE_DELAY), _MORE), facts)
     if trip is not None:
-        yield _hypothesis([trip, lone, packets], facts, Sign(FAIR, _part_text(trip, facts)))
+        yield _late_trips(trip, lone, packets, facts)
         return
     again = background.resent(facts)
     if again is not None:
@@ -158,6 +162,38 @@ def _felt(
     if one is None or one.added(facts.change) < least_share:
         return None
     return one
+
+
+def _late_trips(
+    trip: Shift, lone: Shift | None, packets: Shift | None, facts: Facts
+) -> Hypothesis:
+    """Return what late answers to short questions say, which wait in the queue of a slow broker as well.
+
+    They rest on themselves where drives and CPU are calm or packets are lost; else by their part of the step,
+    for what keeps a broker's queue long takes its own time of every message.
+    """
+    part = _part_text(trip, facts)
+    is_calm = facts.is_drive_innocent and facts.is_cpu_innocent
+    if is_calm or packets is not None or background.resent(facts) is not None:
+        return _hypothesis([trip, lone, packets], facts, Sign(FAIR, part))
+    strength = min(CLEAR + FAIR, strength_of_share(trip.added(facts.change)))
+    if _is_slow_there(trip, facts):
+        strength = FAIR
+        part = Evidence(f"{part.text} A question waits as well for a broker with a slow drive or CPU.")
+    signs = (Sign(strength, trip.evidence(facts.change)), Sign(0.0, part))
+    suspect = trip.label("target") or host_of(source_of(trip.series))
+    return Hypothesis("network", signs, suspect, trip.share(facts.change))
+
+
+def _is_slow_there(trip: Shift, facts: Facts) -> bool:
+    """True when a drive, flushes or CPU that may be of the broker that was asked slowed at the onset."""
+    drives = [one for drive in facts.drives if drive.is_guilty for one in drive.shifts.values()]
+    return any(
+        one.has_risen
+        and one.ratio >= MORE
+        and affected_brokers.may_be_of(one.series, trip.label("target"), facts.nearby)
+        for one in (*background.short_of_cpu(facts), *facts.flushes, *drives)
+    )
 
 
 def _part_text(trip: Shift, facts: Facts) -> Evidence:

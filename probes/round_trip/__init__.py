@@ -9,7 +9,8 @@ Overhead: 40 requests of 30 bytes a second and server; 0.5 % of a core here, abo
 Caveats:  Only Kafka's protocol, and of its logins PLAIN and SCRAM. With TLS the time of encryption counts. A
           request without an answer has no value in its second; after `timeout` its connection is opened
           again. A server that refuses is tried ever more rarely, once a second in the end, and one that
-          refuses the login once a minute.
+          refuses the login once a minute. While requests always wait in a broker's queue, even the shortest
+          answer is late, as on a longer path.
 
 Open `probe` first; it opens its connections by `connection`.
 """

@@ -9,7 +9,7 @@ import pytest
 
 from detectors.attribution import attribute
 from detectors.nearby import TimedEvent
-from soak.core.model import Series
+from soak.core.model import Change, Series
 from tests.support.detection.cause_panels import END, ONSET, P99, STEP, around, channel, told
 
 CPU = "probe@b1|host_cpu_ratio"
@@ -149,3 +149,38 @@ def test_a_cause_that_was_over_before_that_was_known_keeps_its_name() -> None:
     found = attribute(change, around(latency, trip), is_last=True)
 
     assert found[0].cause == "network"
+
+
+def saturated(after: float = 0.6) -> tuple[Series, ...]:
+    """Return a drive whose writes became slow, and questions that wait for its broker as well."""
+    vda = '{device="vda"}'
+    return (
+        channel(f"probe@b1|disk_write_await_seconds{vda}", 5e-4, 0.04),
+        channel(f"probe@b1|node_disk_io_time_seconds{vda}", 0.1, 0.95),
+        channel(f"probe@b1|node_disk_written_bytes{vda}", 9e6, 9e6),
+        channel(TRIP, 4e-4, 0.3 * after),
+        channel(STEP.series, 0.008, after),
+    )
+
+
+def causes_of(change: Change, *series: Series) -> list[str]:
+    return [one.cause for one in attribute(change, around(*series))]
+
+
+def test_questions_that_wait_in_the_queue_of_a_broker_with_a_slow_drive_are_no_network() -> None:
+    """Its handlers wait for the drive, so even the shortest answer of a second is late."""
+    change = replace(STEP, before=0.008, after=0.6)
+    resent = channel("probe@b1|node_netstat_Tcp_RetransSegs", 1.0, 80.0)
+
+    assert causes_of(change, *saturated()) == ["drive_gc"]
+    assert "network" in causes_of(change, *saturated(), resent)
+
+
+def test_round_trips_alone_are_named_by_their_part_of_the_step() -> None:
+    """Where neither drives nor CPU are measured; of a third of the step the rest is not known."""
+    part, whole = (replace(STEP, before=0.008, after=after) for after in (0.6, 0.2))
+    trip = channel(TRIP, 4e-4, 0.18)
+
+    assert causes_of(part, trip) == ["unknown"]
+    assert causes_of(whole, trip) == ["network"]
+    assert causes_of(part, trip, channel(CPU, 0.3, 0.3), channel(FSYNC, 2e-3, 2e-3)) == ["network"]
