@@ -475,8 +475,15 @@ class Answers:
         return max(found, key=lambda one: one.ratio, default=None)
 
     def _of(self, *metrics: str) -> dict[str, Series]:
-        series = self._nearby.series.items()
-        return {name: one for name, one in series if parse_series(name).metric in metrics}
+        by_metric = self._by_metric
+        return {name: one for m in metrics for name, one in by_metric.get(m, {}).items()}
+
+    @cached_property
+    def _by_metric(self) -> dict[str, dict[str, Series]]:
+        found: dict[str, dict[str, Series]] = {}
+        for name, series in self._nearby.series.items():
+            found.setdefault(parse_series(name).metric, {})[name] = series
+        return found
 
     @cached_property
     def _round_trips(self) -> dict[str, Series]:

@@ -113,6 +113,8 @@ def _down(facts: Facts) -> Hypothesis:
     beside = _beside_down(stopped, facts)
     pages = [one for one in seen.silent_pages if _is_gone(one, facts)]
     cut = [one for one in seen.unanswered if _is_gone(one, facts)]
+    if seen.stopped_together is not None and len(pages) > 1:
+        pages = []  # they share the way with the leaders, which all stopped as one
     silent = [*cut, *pages]
     if cut and _stood_still(silent, facts) and not seen.all_silent:
         text = "Requests timed out and were answered again later; no connection was refused."
@@ -136,18 +138,26 @@ def _down(facts: Facts) -> Hypothesis:
     if seen.all_silent:
         text = "All brokers fell silent in one second, so it is what they share: the way to them first."
         signs.append(Sign(-CLEAR, Evidence(text)))
-    if not silent and stopped is not None:
+    if not cut and stopped is not None:
         signs += _shared_by_all(facts)
     if not silent and stopped is not None and not seen.refused and seen.answering:
         signs += _answered_meanwhile(facts)
     if not silent and stopped is None and not seen.refusing_brokers:
-        if seen.answering or facts.named("up"):
-            is_known = facts.outage is None or set() < facts.brokers <= seen.answering
-            text = "Pages and short questions were answered, and acknowledgements came."
-            left = "" if is_known else "answers of each broker (probe round_trip)"
-            return absent("broker_down", text, left)
-        return unmeasured("broker_down", "answers of the brokers (probes round_trip, prometheus)")
+        return _up(facts)
     return Hypothesis("broker_down", tuple(signs), _suspect(silent, facts))
+
+
+def _up(facts: Facts) -> Hypothesis:
+    """Return that acknowledgements came, and who answered besides: no broker is down that was asked."""
+    seen = facts.answers
+    if not seen.answering and not facts.named("up"):
+        return unmeasured("broker_down", "answers of the brokers (probes round_trip, prometheus)")
+    is_each_known = facts.outage is None or set() < facts.brokers <= seen.answering
+    left = "" if is_each_known else "answers of each broker (probe round_trip)"
+    text = "Pages and short questions were answered, and acknowledgements came."
+    if seen.unanswered or seen.silent_pages:
+        text = f"No page or short question got no answer for {_LONG_SECONDS} s, and acknowledgements came."
+    return absent("broker_down", text, left)
 
 
 def _shared_by_all(facts: Facts) -> Iterator[Sign]:

@@ -549,3 +549,12 @@ def test_of_leaders_that_all_wait_for_the_copies_of_one_the_one_that_stays_away_
 
     assert (found.cause, found.suspect) == ("broker_down", "b3:9092")
     assert not found.against
+
+
+def test_pages_that_fall_silent_with_all_leaders_name_no_broker_either() -> None:
+    out = range(ONSET, ONSET + 60)
+    leaders = [one for at in (1, 2, 3) for one in led(at, out)]
+    pages = [page(f"b{at}", out) for at in (1, 2, 3)]
+    found = attribute(OUTAGE, around(*counted(out, 1.0), *leaders, *pages))
+
+    assert [one.cause for one in found] == ["unknown"]
