@@ -106,17 +106,18 @@ class Answers:
     def unacknowledged(self) -> Silence | None:
         """Return the longest lack of acknowledgements around the onset of what was sent, or None.
 
-        Of some leaders, whose part may be small; else of all messages together; else, where few
-        are sent, the outage.
+        Of some leaders, whose part may be small, or of all messages together; else, where few are sent, the
+        outage.
         """
+        found = [] if self._missing is None else [self._missing]
         silent = self.silent_leaders
         if silent and len(silent) < max(2, len(self._leaders)):
             names = f"leader{'s' * (len(silent) > 1)} {', '.join(silent)}"
             longest = max(silent.values(), key=lambda one: one.seconds)
-            return replace(longest, what=f"acknowledgements of {names}")
-        missing = self._missing
-        is_known = missing is not None and missing.seconds >= STOPPED_SECONDS
-        return missing if is_known else self._stopped_by_outage or missing
+            found.insert(0, replace(longest, what=f"acknowledgements of {names}"))
+        best = max(found, key=lambda one: one.seconds, default=None)
+        is_known = best is not None and best.seconds >= STOPPED_SECONDS
+        return best if is_known else self._stopped_by_outage or best
 
     @cached_property
     def silent_leaders(self) -> dict[str, Silence]:

@@ -152,7 +152,9 @@ def _up(facts: Facts) -> Hypothesis:
     seen = facts.answers
     if not seen.answering and not facts.named("up"):
         return unmeasured("broker_down", "answers of the brokers (probes round_trip, prometheus)")
-    is_each_known = facts.outage is None or set() < facts.brokers <= seen.answering
+    is_each_known = facts.outage is None or (
+        bool(facts.brokers) and facts.brokers <= seen.answering
+    )
     left = "" if is_each_known else "answers of each broker (probe round_trip)"
     text = "Pages and short questions were answered, and acknowledgements came."
     if seen.unanswered or seen.silent_pages:
