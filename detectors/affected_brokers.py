@@ -219,7 +219,9 @@ def _is_one_host(one: str, other: str) -> bool:
 def is_same(address: str, other: str) -> bool:
     """True when two addresses are one: the same, or one port of a host that one names with its domain."""
     one, two = address.lower(), other.lower()
-    is_port_same = _PORT.search(one) is not None and one.rpartition(":")[2] == two.rpartition(":")[2]
+    is_port_same = (
+        _PORT.search(one) is not None and one.rpartition(":")[2] == two.rpartition(":")[2]
+    )
     return one == two or (is_port_same and _is_one_host(_host(one), _host(two)))
 
 

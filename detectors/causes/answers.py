@@ -170,7 +170,9 @@ class Answers:
     def cut_clients(self) -> list[Silence]:
         """Return the producers to which no leader acknowledged anything, while each did so to others."""
         found = []
-        for client in sorted({one for clients in self._acknowledged_ks.values() for one in clients}):
+        for client in sorted(
+            {one for clients in self._acknowledged_ks.values() for one in clients}
+        ):
             of = [self._acknowledged_ks[one] for one in self._leaders]
             own = [clients for clients in of if client in clients]
             acked_ks = np.concatenate([np.empty(0, np.int64), *(ks[client] for ks in own)])

@@ -111,11 +111,8 @@ def _down(facts: Facts) -> Hypothesis:
     seen = facts.answers
     stopped = _stopped(facts)
     beside = _beside_down(stopped, facts)
-    pages = [one for one in seen.silent_pages if _is_gone(one, facts)]
     cut = [one for one in seen.unanswered if _is_gone(one, facts)]
-    if seen.stopped_together is not None and len(pages) > 1:
-        pages = []  # they share the way with the leaders, which all stopped as one
-    silent = [*cut, *pages]
+    silent = [*cut, *_pages_gone(facts)]
     if cut and _stood_still(silent, facts) and not seen.all_silent:
         text = "Requests timed out and were answered again later; no connection was refused."
         return ruled_out("broker_down", text)
@@ -139,9 +136,7 @@ def _down(facts: Facts) -> Hypothesis:
         text = "All brokers fell silent in one second, so it is what they share: the way to them first."
         signs.append(Sign(-CLEAR, Evidence(text)))
     if not cut and stopped is not None:
-        signs += _shared_by_all(facts)
-    if not silent and stopped is not None and not seen.refused and seen.answering:
-        signs += _answered_meanwhile(facts)
+        signs += [*_shared_by_all(facts), *(() if silent else _answered_meanwhile(facts))]
     if not silent and stopped is None and not seen.refusing_brokers:
         return _up(facts)
     return Hypothesis("broker_down", tuple(signs), _suspect(silent, facts))
@@ -162,12 +157,20 @@ def _up(facts: Facts) -> Hypothesis:
     return absent("broker_down", text, left)
 
 
+def _pages_gone(facts: Facts) -> list[Silence]:
+    """Return the silent pages; none where several share a way with the leaders, which all stopped as one."""
+    pages = [one for one in facts.answers.silent_pages if _is_gone(one, facts)]
+    return pages if facts.answers.stopped_together is None or len(pages) < 2 else []  # noqa: PLR2004  # several
+
+
 def _shared_by_all(facts: Facts) -> Iterator[Sign]:
     """Give that all leaders stopped as one, or only to one of several clients: no single broker does that."""
     cut, together = facts.answers.cut_clients, facts.answers.stopped_together
     if cut:
         names = ", ".join(one.what for one in cut)
-        text = f"Only {names} got no acknowledgement: other clients got theirs from the same leaders."
+        text = (
+            f"Only {names} got no acknowledgement: other clients got theirs from the same leaders."
+        )
         yield Sign(-CLEAR, Evidence(text))
     elif together is not None:
         text = (
@@ -183,6 +186,8 @@ def _answered_meanwhile(facts: Facts) -> Iterator[Sign]:
     That others did says nothing. Where no leader is known, one that is not asked may be meant.
     """
     seen = facts.answers
+    if seen.refused or not seen.answering:
+        return
     led = seen.stopped_leaders or seen.addresses
     own = [seen.answering_of(seen.addresses.get(leader, ())) for leader in led]
     if own and all(own):

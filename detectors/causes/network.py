@@ -111,8 +111,14 @@ def _cut(facts: Facts) -> Hypothesis:
     silent = facts.answers.all_silent
     names = ", ".join(one.what for one in silent)
     since = when(min(one.from_k for one in silent) - facts.onset_k)
-    who = "All brokers" if facts.brokers <= {one.what for one in silent} else "All brokers that are asked"
-    text = f"{who} stopped answering in one second, {since}, and no connection was refused: {names}."
+    who = (
+        "All brokers"
+        if facts.brokers <= {one.what for one in silent}
+        else "All brokers that are asked"
+    )
+    text = (
+        f"{who} stopped answering in one second, {since}, and no connection was refused: {names}."
+    )
     signs = [Sign(CLEAR + SLIGHT, Evidence(text))]
     ends = {one.from_k + one.seconds for one in silent}
     if all(one.is_over for one in silent) and max(ends) - min(ends) <= _TOGETHER_SECONDS:
@@ -164,9 +170,7 @@ def _felt(
     return one
 
 
-def _late_trips(
-    trip: Shift, lone: Shift | None, packets: Shift | None, facts: Facts
-) -> Hypothesis:
+def _late_trips(trip: Shift, lone: Shift | None, packets: Shift | None, facts: Facts) -> Hypothesis:
     """Return what late answers to short questions say, which wait in the queue of a slow broker as well.
 
     They rest on themselves where drives and CPU are calm or packets are lost; else by their part of the step,
@@ -179,7 +183,9 @@ def _late_trips(
     strength = min(CLEAR + FAIR, strength_of_share(trip.added(facts.change)))
     if _is_slow_there(trip, facts):
         strength = FAIR
-        part = Evidence(f"{part.text} A question waits as well for a broker with a slow drive or CPU.")
+        part = Evidence(
+            f"{part.text} A question waits as well for a broker with a slow drive or CPU."
+        )
     signs = (Sign(strength, trip.evidence(facts.change)), Sign(0.0, part))
     suspect = trip.label("target") or host_of(source_of(trip.series))
     return Hypothesis("network", signs, suspect, trip.share(facts.change))

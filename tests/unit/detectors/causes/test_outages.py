@@ -124,9 +124,7 @@ def test_brokers_that_take_turns_are_said_to_be_restarted_in_order(
 def test_brokers_that_refuse_connections_one_after_the_other_are_down() -> None:
     """As where somebody ends all of them."""
     silent = [trips(f"b{i}:9092", range(ONSET + i, END)) for i in (1, 2, 3)]
-    found = first(
-        around(*stopped(END - ONSET), *silent, RECORDED, events=refused("b1:9092"))
-    )
+    found = first(around(*stopped(END - ONSET), *silent, RECORDED, events=refused("b1:9092")))
 
     assert found.cause == "broker_down"
 
@@ -451,9 +449,10 @@ def asked(
     *targets: str, silent: range, source: str = "probe@h", is_recorded: bool = True
 ) -> list[Series]:
     """Return the answers to one probe, and its own record of the seconds without one."""
-    answered = [replace(one, name=one.name.replace("probe@h", source)) for one in (
-        trips(target, silent) for target in targets
-    )]
+    answered = [
+        replace(one, name=one.name.replace("probe@h", source))
+        for one in (trips(target, silent) for target in targets)
+    ]
     own = replace(RECORDED, name=RECORDED.name.replace("probe@h", source))
     return [*answered, own] if is_recorded else answered
 
@@ -478,7 +477,9 @@ def test_the_end_of_a_probe_is_no_silence_of_the_brokers(change: Change) -> None
 
 def test_brokers_that_answer_another_host_are_not_silent() -> None:
     out = range(ONSET, ONSET + 22)
-    here, there = (asked(*THREE, silent=one, source=f"probe@h{one.stop}") for one in (out, range(0)))
+    here, there = (
+        asked(*THREE, silent=one, source=f"probe@h{one.stop}") for one in (out, range(0))
+    )
     found = attribute(OUTAGE, around(*stopped(22), *here, *there))
 
     assert not {"network", "broker_down"} & {one.cause for one in found}
