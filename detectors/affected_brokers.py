@@ -15,7 +15,9 @@ from soak.core.model import Change
 from soak.core.series import host_of, parse_series, source_of
 
 _INFO = "leader_info"
-_LABELS = ("leader", "broker", "target", "instance", "node", "bookie")
+PLACE_LABELS = ("broker", "target", "instance", "node", "bookie")
+"""Labels that say which of several hosts or pages a channel is of; a later one says it more closely."""
+_LABELS = ("leader", *PLACE_LABELS)
 _NUMBERED = re.compile(r"(.*(?<![a-z])(?:broker|kafka|redpanda|pulsar|node|rp)[-_]?)(\d+)")
 _PORT = re.compile(r":\d+$")
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -56,6 +58,12 @@ def may_be_of(series: str, broker: str, nearby: Nearby) -> bool:
     known = _known((), nearby)
     of, named = _leaders_of(series, known), _named((broker,), known)
     return not of or not named or not of.isdisjoint(named)
+
+
+def leaders_of(names: Iterable[str], leaders: Iterable[str], nearby: Nearby) -> frozenset[str]:
+    """Return which of these leaders, by id or address, one of these channels at least is known to be of."""
+    known = _known(leaders, nearby)
+    return frozenset[str]().union(*(_leaders_of(name, known) for name in names))
 
 
 def rises_by_leader(change: Change, nearby: Nearby) -> dict[str, float]:
@@ -157,8 +165,8 @@ def _leaders_of(series: str, known: _Known) -> frozenset[str]:
     if parse_series(series).metric.startswith(_OF_CLUSTER):
         return frozenset()
     labels, host = _texts(series)
-    found = _named((one for one in labels if not (_is_local(one) and one in known.shared)), known)
-    if found or any(not _is_local(text) and text not in known.shared for text in labels):
+    found = _named((one for one in labels if not (is_local(one) and one in known.shared)), known)
+    if found or any(not is_local(text) and text not in known.shared for text in labels):
         return found
     return _named((host,), known)
 
@@ -204,7 +212,17 @@ def _host(text: str) -> str:
 
 def host_part(address: str) -> str:
     """Return the host of an address; the names of the local one are one."""
-    return "localhost" if _is_local(address) else _host(address)
+    return "localhost" if is_local(address) else _host(address)
+
+
+def host_seen(address: str, source: str) -> str:
+    """Return the host of an address; of a local one that of the source that gave it."""
+    return _host(host_of(source) if is_local(address) else address)
+
+
+def is_one_host(one: str, other: str) -> bool:
+    """True for two names of one host, as `host_seen` returns them."""
+    return bool(one) and (one == other or _is_one_host(one, other))
 
 
 def _is_one_host(one: str, other: str) -> bool:
@@ -230,5 +248,6 @@ def is_on(address: str, host: str) -> bool:
     return _is_one_host(_host(address), _host(host))
 
 
-def _is_local(text: str) -> bool:
+def is_local(text: str) -> bool:
+    """True for an address by which each host reaches itself."""
     return _host(text) in _LOCAL

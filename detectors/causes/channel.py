@@ -36,7 +36,7 @@ _FLOORS = {"seconds": 1e-4, "bytes": 65536.0, "messages": 1.0, "ratio": 0.01}
 _FLOOR = 1e-3
 _SHORT = 20  # values on either side of an earlier place
 _LEAST_PLACES = 100
-_USUAL = 0.1  # of the earlier places, that show as large a contrast
+USUAL = 0.1  # of the earlier places, that show as large a contrast
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,9 @@ class Shift:
     is_usual: bool = False  # it changes as much at one in ten earlier places
     clear: float = CLEAR  # the least delta of a change
     is_sparse: bool = False  # too few values to say that nothing changed
+    usual_ratio: float = (
+        0.0  # of the earlier places, that show as large a change; 0 where too few are known
+    )
 
     @property
     def ratio(self) -> float:
@@ -155,8 +158,11 @@ def shift_of(series: Series, change: Change, nearby: Nearby) -> Shift | None:
     was, became = float(np.median(before)), float(np.median(after))
     n, m = before.size, after.size
     clear = max(CLEAR, _SIGMAS * sqrt((n + m + 1) / (3.0 * n * m)))
-    is_usual = is_at_onset and abs(delta) >= clear and _is_usual(series, first, after)
-    return Shift(series.name, was, became, delta, onset_k, is_at_onset, is_usual, clear, is_sparse)
+    usual = _usual_ratio(series, first, after) if abs(delta) >= clear else 0.0
+    is_usual = is_at_onset and usual > USUAL
+    return Shift(
+        series.name, was, became, delta, onset_k, is_at_onset, is_usual, clear, is_sparse, usual
+    )
 
 
 def near(change: Change, lag_seconds: float = 0.0, spacing: int = 1) -> tuple[int, int]:
@@ -232,19 +238,19 @@ def mid_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(middle[place] - 0.5 * values.size, dtype=np.float64)
 
 
-def _is_usual(series: Series, first: int, after: NDArray[np.float64]) -> bool:
-    """True when medians of neighbouring stretches differed as much, that way, at many earlier places."""
+def _usual_ratio(series: Series, first: int, after: NDArray[np.float64]) -> float:
+    """Return the share of earlier places where neighbouring medians differed as much, that way."""
     earlier = series.values[series.k < first]
     n = min(_SHORT, after.size)
     if earlier.size - 2 * n < _LEAST_PLACES:
-        return False
+        return 0.0
     values = np.concatenate([earlier, after[:n]])
     medians = np.median(np.lib.stride_tricks.sliding_window_view(values, n), axis=1)
     y = np.log(np.maximum(medians, floor_of(series.name)))
     contrast = y[n:] - y[:-n]
     sign = 1.0 if contrast[-1] >= 0.0 else -1.0
     past = contrast[: earlier.size - 2 * n]
-    return float(np.mean(sign * past >= sign * contrast[-1])) > _USUAL
+    return float(np.mean(sign * past >= sign * contrast[-1]))
 
 
 def _dated(k: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[tuple[int, int], int]:

@@ -6,15 +6,16 @@ By our probe's names, whoever measured them; a mean time of a request may be mad
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes.channel import Shift, spacing_of
+from detectors.causes import places
+from detectors.causes.channel import USUAL, Shift, spacing_of
 from soak.core.model import Series
-from soak.core.series import SeriesId, host_of, parse_series, source_of
+from soak.core.series import parse_series
 
 if TYPE_CHECKING:
     from detectors.causes.facts import Facts
@@ -54,8 +55,8 @@ _PART = 0.5
 
 _T = TypeVar("_T")
 
-Place = tuple[str, str, str]
-"""Source, target and device."""
+Place = tuple[places.Place, str]
+"""A host or page, and the device there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +86,17 @@ class Drive:
     turnovers: float | None = None  # times its capacity that was written by the onset
     own_word: OwnWord = OwnWord()
     interval: tuple[int, int] | None = None
+    others: int = 0  # drives that are looked at beside it
+
+    @property
+    def at(self) -> places.Place:
+        """Return the host that it is in, or the page that tells of it."""
+        return self.place[0]
 
     @property
     def name(self) -> str:
-        """Return the device and its host, or the target that a page is of."""
-        source, target, device = self.place
-        return f"{device or '?'} on {target or host_of(source)}"
+        """Return the device and the host or page that it is of."""
+        return f"{self.place[1] or '?'} on {self.at.name}"
 
     def risen(self, metric: str, least_ratio: float = 1.0) -> Shift | None:
         """Return what rose at the onset; the time of its own requests anywhere in the onset's interval.
@@ -98,12 +104,16 @@ class Drive:
         That time is a part of the latency itself: stalls now and then are dated no better than to seconds.
         """
         one = self.shifts.get(metric)
-        if one is None or one.ratio < least_ratio:
+        if one is None or one.ratio < least_ratio or self._may_be_chance(one):
             return None
         if one.has_risen:
             return one
         interval = self.interval if metric in _OWN_TIMES else None
         return one if interval is not None and one.has_risen_within(*interval) else None
+
+    def _may_be_chance(self, one: Shift) -> bool:
+        """True where so many other drives are looked at that one of them would show as much at any time."""
+        return one.usual_ratio * self.others > USUAL
 
     def most_risen(self, metrics: tuple[str, ...], least_ratio: float) -> Shift | None:
         found = [one for metric in metrics if (one := self.risen(metric, least_ratio))]
@@ -189,14 +199,31 @@ def drives_of(facts: Facts) -> list[Drive]:
             _turnovers(place, facts),
             _own_word(place, facts),
             facts.change.interval,
+            len(found) - 1,
         )
         for place, known in sorted(found.items())
     ]
 
 
 def place_of(series: str) -> Place:
-    labels = dict(parse_series(series).labels)
-    return source_of(series), labels.get("target", ""), labels.get("device", "")
+    """Return the place of a channel of a drive."""
+    return places.place_of(series), parse_series(series).label("device")
+
+
+def shifts_by_place(metric: str, facts: Facts) -> dict[Place, Shift]:
+    """Return what a channel of each drive did, of untouched brokers' drives too."""
+    found = _awaits(metric, facts) if metric in _AWAITS else _by_place(metric, facts)
+    shifts = ((place, facts.shift(series)) for place, series in found.items())
+    return {place: one for place, one in shifts if one is not None}
+
+
+def measured(facts: Facts) -> list[str]:
+    """Return the channels that tell how long writes take, or how busy a drive is that nobody writes to.
+
+    Those of untouched brokers' drives too, without those of which too few values are known.
+    """
+    found = (*shifts_by_place(WRITE_AWAIT, facts).values(), *shifts_by_place(BUSY, facts).values())
+    return [one.series for one in found if not one.is_sparse]
 
 
 def _below(place: Place, found: Mapping[Place, _T]) -> list[_T]:
@@ -206,8 +233,8 @@ def _below(place: Place, found: Mapping[Place, _T]) -> list[_T]:
     """
     if place in found:
         return [found[place]]
-    there = {at[2]: one for at, one in found.items() if at[:2] == place[:2]}
-    named = [one for device, one in there.items() if device and place[2].startswith(device)]
+    there = {device: one for (at, device), one in found.items() if at == place[0]}
+    named = [one for device, one in there.items() if device and place[1].startswith(device)]
     return named or [*there.values()]
 
 
@@ -311,8 +338,6 @@ def _awaits(metric: str, facts: Facts) -> dict[Place, Series]:
         k, at, of = np.intersect1d(times[place].k, counts[place].k, return_indices=True)
         spent, requests = times[place].values[at], counts[place].values[of]
         has = requests > 0.0  # no request, no time: missing, not zero
-        source, target, device = place
-        labels = (("device", device), *((("target", target),) if target else ()))
-        name = str(SeriesId(source, metric, labels))
+        name = str(replace(parse_series(times[place].name), metric=metric))
         found[place] = Series(name, k[has], spent[has] / requests[has])
     return found

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from detectors import affected_brokers
-from detectors.causes import background, channel, drive_facts
+from detectors.causes import background, channel, drive_facts, places
 from detectors.causes.channel import Shift, risen
 from detectors.causes.drive_facts import Drive
 from detectors.causes.facts import MORE, Facts
@@ -38,7 +38,7 @@ from detectors.causes.locking import Coupling, coupling
 from detectors.nearby import between, when
 from soak.core import wording
 from soak.core.model import Evidence, Series
-from soak.core.series import host_of, parse_series, source_of
+from soak.core.series import parse_series, source_of
 
 NEXT = {
     "drive_gc": "trim the drive (fstrim), and leave more of it unused",
@@ -54,6 +54,7 @@ _MOSTLY = 0.5  # of the step
 _MORE_CLOSELY = 0.2  # of a rank correlation
 _LEAST_SHARE = 0.2
 _AS_MUCH = 0.5  # of the ratio, on logarithms, by which the suspect slowed
+_MOST_NAMES = 3
 
 
 def examine(facts: Facts) -> Iterator[Hypothesis]:
@@ -71,7 +72,8 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
         elif all(map(_is_calm, facts.drives)):
             names = ", ".join(drive.name for drive in facts.drives)
             text = f"Writes did not become slower on any drive ({names})."
-            yield absent(cause, text, facts.unwatched("time of a write", facts.drive_hosts))
+            channels = drive_facts.measured(facts)
+            yield absent(cause, text, facts.unwatched_drives("time of a write", channels))
     yield from _flushes_above(facts)
     yield from _full(facts)
 
@@ -332,50 +334,63 @@ def _falls_behind(facts: Facts) -> bool:
 
 
 def _peer_signs(slower: Shift, drive: Drive, facts: Facts) -> list[Sign]:
-    """Return what drives of other brokers say: as slow speaks against this one, as fast for it."""
+    """Return what drives of other hosts say: as slow speaks against this one, as fast for it.
+
+    What most of them did counts: of many drives one or another slows down by chance.
+    """
     peers = [
         one
-        for one in facts.peers(slower)
-        if one.label("device") and drive_facts.place_of(one.series)[0] != drive.place[0]
+        for (at, device), one in drive_facts.shifts_by_place(slower.metric, facts).items()
+        if device and not facts.are_on_one_host(at, drive.at)
     ]
-    if not peers:
-        return []
     as_slow = [
         one
         for one in peers
         if one.has_risen and np.log(one.ratio) >= _AS_MUCH * np.log(slower.ratio)
     ]
-    names = ", ".join(wording.title_with_source(one.series) for one in as_slow or peers)
-    if as_slow:
-        text = f"Drives of other hosts slowed down as much at the same time: {names}."
-        return [Sign(-FAIR, Evidence(text))]
-    if all(one.is_calm for one in peers):
-        return [Sign(SLIGHT, Evidence(f"The same channel of other hosts stayed: {names}."))]
+    calm = [one for one in peers if one.is_calm]
+    if as_slow and _are_most(as_slow, peers):
+        text = "Drives of other hosts slowed down as much at the same time"
+        return [Sign(-FAIR, _of_others(text, as_slow, peers))]
+    if calm and _are_most(calm, peers):
+        return [Sign(SLIGHT, _of_others("The same channel of other hosts stayed", calm, peers))]
     return []
 
 
-def _load_signs(drive: Drive, facts: Facts) -> list[Sign]:
-    """Return that another drive got more to do: then the load grew, and this one is slow for that too.
+def _are_most(some: Sequence[Shift], every: Sequence[Shift]) -> bool:
+    """True for half of them or more, so that the median one is among them."""
+    return 2 * len(some) >= len(every)
 
-    Much more for the other, and as much as counts beside what is written to this one.
+
+def _of_others(text: str, some: Sequence[Shift], every: Sequence[Shift]) -> Evidence:
+    part = "" if len(some) == len(every) else f" ({len(some)} of {len(every)} drives)"
+    names = ", ".join(wording.title_with_source(one.series) for one in some[:_MOST_NAMES])
+    more = f" and {len(some) - _MOST_NAMES} more" if len(some) > _MOST_NAMES else ""
+    return Evidence(f"{text}{part}: {names}{more}.")
+
+
+def _load_signs(drive: Drive, facts: Facts) -> list[Sign]:
+    """Return that other drives got more to do: then the load grew, and this one is slow for that too.
+
+    Much more for most of the others at the onset, and as much as counts beside what is written to this one.
     """
     own = drive.shifts[drive_facts.WRITTEN]
-    written = (
-        one.shifts.get(drive_facts.WRITTEN) for one in facts.drives if one.place != drive.place
-    )
+    others = [
+        one.shifts[drive_facts.WRITTEN]
+        for one in facts.drives
+        if one.place != drive.place and drive_facts.WRITTEN in one.shifts
+    ]
     grown = [
         one
-        for one in written
-        if one
-        and one.delta > 0.0
-        and one.ratio >= _MORE_LOAD
-        and one.rise >= (MORE - 1.0) * own.before
+        for one in others
+        if one.has_risen and one.ratio >= _MORE_LOAD and one.rise >= (MORE - 1.0) * own.before
     ]
-    if not grown:
+    if not grown or not _are_most(grown, others):
         return []
     most = max(grown, key=lambda one: one.rise)
+    who = "Another drive" if len(grown) == 1 else f"{len(grown)} of {len(others)} other drives"
     name = wording.title_with_source(most.series)
-    text = f"Another drive got more to do at the same time: {name} went from {_from_to(most)}."
+    text = f"{who} got more to do at the same time: {name} went from {_from_to(most)}."
     return [Sign(-CLEAR, Evidence(text, {"series": most.series, "ratio": most.ratio}))]
 
 
@@ -435,41 +450,37 @@ def _flushes_above(facts: Facts) -> Iterator[Hypothesis]:
     if flush is None:
         if channel.are_calm(flushes) and facts.is_flush_innocent:
             text = "Flushes were measured and did not become slower."
-            yield absent("slow_fsync", text, facts.unwatched("flushes", facts.drive_hosts))
+            missing = facts.unwatched_drives("flushes", facts.flush_channels)
+            yield absent("slow_fsync", text, missing)
         return
     if flush.share(facts.change) < _LEAST_FLUSH_SHARE:
         return
     lag = risen(facts.shifts("fsync_schedule_lag_seconds"))
     if lag is not None and lag.rise >= _OF_FLUSH * flush.rise:
         return  # the probe's thread was late, not the drive
-    known = _below(flush, facts)
+    at = places.place_of(flush.series)
+    known = [
+        drive for drive in facts.drives if drive.is_known and facts.are_on_one_host(drive.at, at)
+    ]
     if not known:
-        yield unmeasured("slow_fsync", "the device below the flushes (probe disk_io on that host)")
+        what = f"the device below the flushes of {at.name} (probe disk_io on its host)"
+        yield unmeasured("slow_fsync", what)
         return
     slower = [drive for drive in known if drive.is_guilty]
     is_deleting = facts.has_begun(*background.DELETIONS)
     guilty = [drive for drive in slower if is_deleting or not _is_trifle(drive, flush)]
     share = flush.share(facts.change)
     base = Sign(CLEAR, flush.evidence(facts.change))
-    suspect = host_of(source_of(flush.series))
     if not guilty:
         device = _trifling(slower) if slower else _innocent(known)
         signs = [base, Sign(FAIR, device)]
         short = background.short_of_cpu(facts)
-        if any(source_of(one.series) == source_of(flush.series) for one in short):
+        if any(facts.are_on_one_host(places.place_of(one.series), at) for one in short):
             text = "The CPU of its host ran short; a flush waits for that too."
             signs = [replace(base, strength=BARELY), Sign(0.0, device), Sign(0.0, Evidence(text))]
-        yield Hypothesis("slow_fsync", tuple(signs), suspect, share)
+        yield Hypothesis("slow_fsync", tuple(signs), at.name, share)
     elif is_deleting and all(_is_deletions(drive, flush) for drive in guilty):
-        yield Hypothesis("slow_fsync", (base, Sign(0.0, _excused(guilty))), suspect, share)
-
-
-def _below(flush: Shift, facts: Facts) -> list[Drive]:
-    """Return the known drives that may lie below a flush; a page does not say which host its bookie is on."""
-    known = [drive for drive in facts.drives if drive.is_known]
-    if flush.metric != _PROBED:
-        return known
-    return [drive for drive in known if drive.place[0] == source_of(flush.series)]
+        yield Hypothesis("slow_fsync", (base, Sign(0.0, _excused(guilty))), at.name, share)
 
 
 def _is_trifle(drive: Drive, flush: Shift) -> bool:
@@ -512,7 +523,7 @@ def _excused(guilty: Sequence[Drive]) -> Evidence:
 
 
 def _names(drives: Sequence[Drive]) -> str:
-    return ", ".join(f"{drive.place[2] or '?'} of {drive.place[0]}" for drive in drives)
+    return ", ".join(drive.name for drive in drives)
 
 
 # --- no space left
@@ -537,8 +548,8 @@ def _full(facts: Facts) -> Iterator[Hypothesis]:
         signs = [Sign(CLEAR + FAIR, one) for _, one in reported]
         signs += [Sign(CLEAR + FAIR, text) for _, text in short[:1]]
         suspect = _mount(short[0][0]) if short else ""
-        places = [*(name for name, _ in short), *(f"{source}|" for source, _ in reported)]
-        explains = _ENDS if _may_end(places, facts) else frozenset[str]()
+        full = [*(name for name, _ in short), *(f"{source}|" for source, _ in reported)]
+        explains = _ENDS if _may_end(full, facts) else frozenset[str]()
         yield Hypothesis("disk_full", tuple(signs), suspect, explains=explains)
     elif free:
         yield ruled_out("disk_full", "There was free space on the drives that were watched.")
@@ -546,15 +557,15 @@ def _full(facts: Facts) -> Iterator[Hypothesis]:
         yield unmeasured("disk_full", "free space of the brokers' drives")
 
 
-def _may_end(places: Sequence[str], facts: Facts) -> bool:
+def _may_end(full: Sequence[str], facts: Facts) -> bool:
     """True unless the brokers that do not answer are known to have their data on other drives than these.
 
     A broker ends when the drive of its only log folder takes no more.
     """
     silent = [one.what for one in (*facts.answers.unanswered, *facts.answers.silent_pages)]
     return not silent or any(
-        affected_brokers.may_be_of(place, broker, facts.nearby)
-        for place in places
+        affected_brokers.may_be_of(series, broker, facts.nearby)
+        for series in full
         for broker in silent
     )
 
@@ -562,7 +573,7 @@ def _may_end(places: Sequence[str], facts: Facts) -> bool:
 def _mount(series: str) -> str:
     name = parse_series(series)
     place = name.label("mountpoint") or name.label("device") or name.label("directory")
-    return f"{place or 'drive'} on {name.label('target') or host_of(source_of(series))}"
+    return f"{place or 'drive'} on {places.place_of(series).name}"
 
 
 def _no_space_reported(facts: Facts) -> list[tuple[str, Evidence]]:
@@ -601,11 +612,11 @@ def _short(series: Series, facts: Facts) -> Evidence | None:
 
 
 def _least(series: Series, facts: Facts) -> float:
-    target = parse_series(series.name).label("target")
+    at = places.place_of(series.name)
     sizes = [
         float(np.median(one.values))
         for name, one in facts.named(_TOTAL).items()
-        if parse_series(name).label("target") == target and one.values.size
+        if places.place_of(name) == at and one.values.size
     ]
     return _LEAST_RATIO * max(sizes) if sizes else float(_LEAST_BYTES)
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import affected_brokers
-from detectors.causes import channel
+from detectors.causes import channel, drive_facts, places
 from detectors.causes.answers import Answers
 from detectors.causes.channel import Shift, shift_of
-from detectors.causes.drive_facts import Drive, drives_of
+from detectors.causes.drive_facts import Drive
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Series
 from soak.core.series import host_of, parse_series, source_of
@@ -136,16 +136,6 @@ class Facts:
         """Return what the channels did whose metric a pattern finds."""
         return self.shifts(*(metric for metric in self.metrics if pattern.search(metric)))
 
-    def peers(self, one: Shift) -> list[Shift]:
-        """Return the shifts of the same metric and quantile at other places, whoever was touched."""
-        quantile = one.label("quantile")
-        found = (
-            self.shift(series)
-            for name, series in self.named(one.metric).items()
-            if name != one.series and parse_series(name).label("quantile") == quantile
-        )
-        return [other for other in found if other is not None]
-
     # --- events
 
     def events(self, *kinds: str) -> list[TimedEvent]:
@@ -205,15 +195,35 @@ class Facts:
         asked = {parse_series(name).label("target") for name in self.named(_ROUND_TRIP)}
         return frozenset((led if len(led) > len(asked) else asked) - {""})
 
+    @cached_property
+    def members(self) -> places.Members:
+        """Return the brokers and bookies that are known."""
+        return places.every_member(self.nearby)
+
+    @cached_property
+    def storing(self) -> places.Members:
+        """Return those of the members whose drives keep the messages."""
+        return places.storing(self.nearby)
+
     def unwatched(self, what: str, watched: Collection[object], *, is_of_each: bool = False) -> str:
         """Return `what` of how many brokers is not measured, "" where it is of all of them.
 
-        `watched`: where it is measured, by host; with `is_of_each`, by broker: a host may have several.
+        `watched`: the channels that measure it; with `is_of_each`, one for each process on a host.
         """
-        hosts = {affected_brokers.host_part(address) for address in self.brokers}
-        known = len(self.brokers if is_of_each else hosts)
+        if not is_of_each:
+            return places.unwatched(what, [*map(str, watched)], self.members, self.nearby)
+        known = len(self.members.hosts)
         left = known - len(watched)
-        return f"{what} of {left} of {known} brokers" if 0 < left < known else ""
+        return f"{what} of {left} of {known} {self.members.noun}" if 0 < left < known else ""
+
+    def unwatched_drives(self, what: str, channels: Collection[str]) -> str:
+        """Return `what` of how many of those that keep messages is not measured, "" where it is of all."""
+        return places.unwatched(what, channels, self.storing, self.nearby)
+
+    def are_on_one_host(self, one: places.Place, other: places.Place) -> bool:
+        """True for places of one host by name, or that are read on the machine that has all brokers."""
+        machine, readers = self.members.machine, {host_of(at.source).lower() for at in (one, other)}
+        return one.is_same_host(other) or (machine != "" and readers == {machine})
 
     def is_of_broker(self, series: str) -> bool:
         """True when a channel is of a metrics target, or of a host on which a broker's files are watched."""
@@ -226,7 +236,7 @@ class Facts:
     @cached_property
     def drives(self) -> list[Drive]:
         """Return the drives of which anything is known, without those of untouched brokers."""
-        return drives_of(self)
+        return drive_facts.drives_of(self)
 
     # --- the load
 
@@ -279,11 +289,15 @@ class Facts:
         )
         return _is_known(self.flushes) and not is_hanging and not any(map(_is_guilty, self.flushes))
 
+    def known_channels(self, *metrics: str) -> list[str]:
+        """Return the channels of these metrics that have values enough, those of untouched brokers too."""
+        found = ((name, self.shift(series)) for name, series in self.named(*metrics).items())
+        return [name for name, one in found if one is not None and not one.is_sparse]
+
     @cached_property
-    def drive_hosts(self) -> frozenset[str]:
-        """Return where drives or flushes are measured, by page or host."""
-        places = {target or host_of(source) for source, target, _ in (d.place for d in self.drives)}
-        return frozenset(places | {self.source_host(one.series) for one in self.flushes})
+    def flush_channels(self) -> list[str]:
+        """Return the channels of flushes, those of untouched brokers too."""
+        return self.known_channels(*_FLUSHES)
 
     @cached_property
     def is_drive_innocent(self) -> bool:
@@ -291,7 +305,8 @@ class Facts:
         known = [drive for drive in self.drives if drive.is_known]
         if not known and not _is_known(self.flushes):
             return False
-        if self.unwatched("drives", self.drive_hosts):
+        channels = [*drive_facts.measured(self), *self.flush_channels]
+        if self.unwatched_drives("drives", channels):
             return False
         is_guilty = any(drive.is_guilty for drive in known)
         return not is_guilty and not any(map(_is_guilty, self.flushes))
@@ -307,9 +322,8 @@ class Facts:
 
     @cached_property
     def cpu_hosts(self) -> frozenset[str]:
-        """Return where the CPU of a broker's host is measured, by page or host."""
-        found = [one for one in self.shifts(*_CPU) if self.is_of_broker(one.series)]
-        return frozenset(one.label("target") or self.source_host(one.series) for one in found)
+        """Return where the CPU of a broker's host is measured, by channel; of untouched brokers too."""
+        return frozenset(filter(self.is_of_broker, self.known_channels(*_CPU)))
 
     @property
     def is_cpu_innocent(self) -> bool:

@@ -117,7 +117,7 @@ def test_flushes_that_wait_above_an_innocent_device() -> None:
 
     assert found.cause == "slow_fsync"
     assert (
-        "The device below did not slow down and its work did not grow (vda of probe@b1)"
+        "The device below did not slow down and its work did not grow (vda on b1)"
         in found.evidence[1].text
     )
 
@@ -159,10 +159,7 @@ def test_a_device_that_slows_by_a_trifle_is_not_behind_flushes(
 
     assert ("slow_fsync" in [one.cause for one in found]) is is_named
     if is_named:
-        assert (
-            "slowed by too little to explain the step (vda of probe@b1)"
-            in found[0].evidence[1].text
-        )
+        assert "slowed by too little to explain the step (vda on b1)" in found[0].evidence[1].text
 
 
 @pytest.mark.parametrize(
@@ -205,11 +202,41 @@ def test_a_device_of_another_host_says_nothing_of_flushes() -> None:
     assert "slow_fsync" in causes(around(flushes, *innocent(), *elsewhere(*busy()[:3])))
 
 
-def test_a_page_that_tells_of_a_journal_does_not_tell_where_its_device_is_watched() -> None:
-    name = 'probe@b1|bookie_journal_JOURNAL_SYNC_seconds{target="b:8000",quantile="0.99"}'
-    journal = channel(name, 0.002, 0.1)
+JOURNAL = 'probe@load1|bookie_journal_JOURNAL_SYNC_seconds{quantile="0.99",target="bookie3:8000"}'
 
-    assert causes(around(journal, *elsewhere(*innocent()))) == ["slow_fsync"]
+
+def drive_at(host: str) -> list[Series]:
+    """Return a calm drive that is watched on its host."""
+    return [replace(one, name=one.name.replace("@b1|", f"@{host}|")) for one in innocent()]
+
+
+def test_flushes_that_a_page_tells_of_wait_above_the_drive_of_that_page_s_host() -> None:
+    """The host that reads the page has neither the journal nor its drive."""
+    (found,) = attribute(STEP, around(channel(JOURNAL, 0.002, 0.08), *drive_at("bookie3")))
+
+    assert (found.cause, found.suspect) == ("slow_fsync", "bookie3:8000")
+    assert "The device below did not slow down" in found.evidence[1].text
+    assert "(vda on bookie3)" in found.evidence[1].text
+
+
+def test_calm_drives_of_other_hosts_say_nothing_of_the_flushes_that_a_page_tells_of() -> None:
+    """It was once enough that any drive was calm: that drive was called the device below the flushes."""
+    calm = [*drive_at("b1"), *drive_at("b2"), *drive_at("load1")]
+    (found,) = attribute(STEP, around(channel(JOURNAL, 0.002, 0.08), *calm))
+
+    assert found.cause == "unknown"
+    assert "the device below the flushes of bookie3:8000" in " ".join(
+        one.text for one in found.evidence
+    )
+
+
+def test_where_all_brokers_are_on_one_machine_its_drive_is_below_the_flushes_of_its_pages() -> None:
+    """As in a lab: its brokers listen at local addresses, and a page has any name."""
+    journal = channel(JOURNAL.replace("load1", "box").replace("bookie3:8000", "bookie"), 0.002, 0.1)
+    trips = channel('probe@box|broker_round_trip_seconds{target="127.0.0.1:9092"}', 1e-3, 1e-3)
+    (found,) = attribute(STEP, around(journal, trips, *drive_at("box")))
+
+    assert (found.cause, found.suspect) == ("slow_fsync", "bookie")
 
 
 def test_flushes_that_are_only_started_late_are_the_cpu_s() -> None:

@@ -1,0 +1,163 @@
+"""Where a channel is measured, which brokers and bookies there are, and which of them are covered.
+
+Method:  a place is a host or a page. A broker is covered by the channels that its id, its address or the
+         number of its host maps to it. Where these tell too little, one observer that watches as many hosts as
+         there are brokers covers all, for it counts none twice; two observers may count the same host.
+Assumes: drives and CPU that are watched are the brokers'. In a run without labels of leaders one broker
+         leads all, for they are recorded from two on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from detectors import affected_brokers
+from detectors.affected_brokers import PLACE_LABELS, host_seen, is_local, is_one_host
+from detectors.nearby import Nearby
+from soak.core.series import host_of, parse_series
+
+_ROUND_TRIP = "broker_round_trip_seconds"
+_OF_BOOKIES = ("bookie_", "bookkeeper_server_")
+_OF_PULSAR = "pulsar_"
+_LEDGERS = ("ledger_created", "ledger_roll", "ledger_deletion")
+
+
+class Place(NamedTuple):
+    """A host or a page: what watches it, and the labels that distinguish it from others, in their order."""
+
+    source: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the name that an operator looks for: of the labels the closest, else the host."""
+        return self.labels[-1] if self.labels else host_of(self.source)
+
+    @property
+    def host(self) -> str:
+        """Return the host as its name says; a local name is the host of the source."""
+        return host_seen(self.name, self.source)
+
+    def is_same_host(self, other: Place) -> bool:
+        """True for places that are known to be of one host."""
+        return self == other or is_one_host(self.host, other.host)
+
+
+def place_of(series: str) -> Place:
+    """Return where a channel is measured."""
+    labels = dict(parse_series(series).labels)
+    found = tuple(labels[key] for key in PLACE_LABELS if labels.get(key))
+    return Place(parse_series(series).source, found)
+
+
+# --- who must be watched
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The brokers, or bookies, of a cluster, by id or address, with the hosts on which each may be.
+
+    `machine`: the host on which all listen at local addresses, or "". `is_whole`: their number is known.
+    """
+
+    hosts: Mapping[str, AbstractSet[str]]
+    noun: str = "brokers"
+    machine: str = ""
+    is_whole: bool = True
+
+
+def brokers(nearby: Nearby) -> Members:
+    """Return the brokers that lead, by id, or those that are asked short questions where these are more."""
+    led: dict[str, set[tuple[str, str]]] = {}  # by id or address, the addresses and who named them
+    asked: dict[str, set[tuple[str, str]]] = {}
+    for one in map(parse_series, nearby.series):
+        leader, target = one.label("leader"), one.label("target")
+        if leader:
+            named = led.setdefault(leader, set())
+            if address := one.label("address") or (leader if ":" in leader else ""):
+                named.add((address, one.source))
+        elif target and one.metric == _ROUND_TRIP:
+            asked.setdefault(target, set()).add((target, one.source))
+    known = led if len(led) >= len(asked) else asked
+    hosts = {one: {host_seen(*at) for at in seen} for one, seen in known.items()}
+    every = {host for found in hosts.values() for host in found}
+    is_local_to_one = len(every) == 1 and all(
+        seen and all(is_local(address) for address, _ in seen) for seen in known.values()
+    )
+    return Members(hosts, machine=min(every) if is_local_to_one else "")
+
+
+def storing(nearby: Nearby) -> Members:
+    """Return whose drives keep the messages: bookies where there are some, else the brokers.
+
+    Bookies are those whose storage is asked or, if these are more, those whose pages are read. Where brokers
+    listen at local addresses alone, bookies are on the same machine.
+    """
+    found = brokers(nearby)
+    names = [parse_series(name) for name in nearby.series]
+    asked: dict[str, set[str]] = {}
+    read: dict[str, set[str]] = {}
+    for name, one in zip(nearby.series, names, strict=True):
+        if one.label("bookie") or one.metric.startswith(_OF_BOOKIES):
+            place = place_of(name)
+            known = asked if one.label("bookie") else read
+            known.setdefault(place.name, set()).add(place.host)
+    bookies = asked if len(asked) >= len(read) else read
+    is_pulsar = (
+        bool(bookies)
+        or any(one.metric.startswith(_OF_PULSAR) or ":" in one.label("leader") for one in names)
+        or any(one.event.kind in _LEDGERS for one in nearby.events)
+    )
+    if found.machine or not is_pulsar:
+        return found
+    return Members(bookies, "bookies", is_whole=bool(bookies))
+
+
+def every_member(nearby: Nearby) -> Members:
+    """Return the brokers, with the bookies where there are some."""
+    found, others = brokers(nearby), storing(nearby)
+    hosts = {**found.hosts, **others.hosts}
+    noun = found.noun if found.noun == others.noun else "brokers and bookies"
+    return Members(hosts, noun, found.machine, others.is_whole)
+
+
+def unwatched(what: str, channels: Collection[str], members: Members, nearby: Nearby) -> str:
+    """Return `what` of how many members none of these channels is of, "" where each has one.
+
+    Where it is not known which of them a channel is of, the number is the least that there are.
+    """
+    if not members.is_whole:
+        return f"{what} of the {members.noun}"
+    known = len(members.hosts)
+    left = known - len(_covered(channels, members, nearby))
+    most = max(_watched_by_each(channels), default=0)
+    if left == 0 or most == known:
+        return ""
+    return f"{what} of {max(1, min(left, known - most))} of {known} {members.noun}"
+
+
+def _covered(channels: Collection[str], members: Members, nearby: Nearby) -> AbstractSet[str]:
+    """Return the members that one of these channels, at least, is known to be of."""
+    mapped = affected_brokers.leaders_of(channels, members.hosts.keys(), nearby)
+    places = {place_of(name) for name in channels}
+    return {
+        one
+        for one, hosts in members.hosts.items()
+        if one in mapped or any(is_one_host(place.host, host) for place in places for host in hosts)
+    }
+
+
+def _watched_by_each(channels: Collection[str]) -> list[int]:
+    """Return how many hosts each observer watches: our probes on hosts of their own, or a reader of pages.
+
+    Pages of several kinds may be of one host, so those with one metric are counted.
+    """
+    seen: dict[tuple[str, str], set[str]] = {}
+    for name in channels:
+        place = place_of(name)
+        observer = (place.source, parse_series(name).metric) if place.labels else ("", "")
+        seen.setdefault(observer, set()).add(place.host)
+    return [len(hosts) for hosts in seen.values()]
