@@ -55,14 +55,16 @@ _MORE_CLOSELY = 0.2  # of a rank correlation
 _LEAST_SHARE = 0.2
 _AS_MUCH = 0.5  # of the ratio, on logarithms, by which the suspect slowed
 _MOST_NAMES = 3
+_OWN_LIMITS = "limits of the brokers' own cgroups (io.max)"
+"""A host's drive and flushes are calm while one holds back the broker alone."""
 
 
 def examine(facts: Facts) -> Iterator[Hypothesis]:
     """Give what is to be said of each cause that lies in a drive."""
-    for cause, judged in (
-        ("drive_gc", _collecting),
-        ("drive_throttled", _throttled),
-        ("slow_drive", _slow),
+    for cause, judged, beyond in (
+        ("drive_gc", _collecting, ""),
+        ("drive_throttled", _throttled, _OWN_LIMITS),
+        ("slow_drive", _slow, ""),
     ):
         found = [one for drive in facts.drives if (one := judged(drive, facts))]
         if found:
@@ -73,7 +75,8 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
             names = ", ".join(drive.name for drive in facts.drives)
             text = f"Writes did not become slower on any drive ({names})."
             channels = drive_facts.measured(facts)
-            yield absent(cause, text, facts.unwatched_drives("time of a write", channels))
+            missing = (facts.unwatched_drives("time of a write", channels), beyond)
+            yield absent(cause, text, ", ".join(filter(None, missing)))
     yield from _flushes_above(facts)
     yield from _full(facts)
 

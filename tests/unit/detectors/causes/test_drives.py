@@ -239,6 +239,18 @@ def test_where_all_brokers_are_on_one_machine_its_drive_is_below_the_flushes_of_
     assert (found.cause, found.suspect) == ("slow_fsync", "bookie")
 
 
+def test_a_calm_host_does_not_rule_out_that_a_broker_is_held_back_by_its_own_cgroup() -> None:
+    """The kernel holds its writes back above the drive, and other processes flush as fast as ever."""
+    (found,) = attribute(STEP, around(*innocent(), channel(FSYNC, 0.002, 0.002)))
+    against = " ".join(one.text for one in found.against)
+
+    assert "Drive GC is ruled out" in against
+    assert "Drive throttled is ruled out" not in against
+    assert "limits of the brokers' own cgroups (io.max)" in " ".join(
+        one.text for one in found.evidence
+    )
+
+
 def test_flushes_that_are_only_started_late_are_the_cpu_s() -> None:
     late = [channel(FSYNC, 0.002, 0.1), channel(FSYNC_LAG, 0.001, 0.09)]
 
