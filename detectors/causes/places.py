@@ -1,8 +1,8 @@
 """Where a channel is measured, which brokers and bookies there are, and which of them are covered.
 
 Method:  a place is a host or a page. A broker is covered by the channels that its id, its address or the
-         number of its host maps to it. Where these tell too little, one observer that watches as many hosts as
-         there are brokers covers all, for it counts none twice; two observers may count the same host.
+         number of its host maps to it. Where these tell too little, one observer that watches as many hosts
+         as there are brokers covers all, for it counts none twice; two observers may count the same host.
 Assumes: drives and CPU that are watched are the brokers'. In a run without labels of leaders one broker
          leads all, for they are recorded from two on.
 """
