@@ -4,7 +4,8 @@ Method:  a backlog that begins to drain at the onset; messages to topics that ar
          requests at the brokers that grow while what we send and receive stays, so that other clients must
          have sent or read them; a drive that gets more to do, which neither brokers nor clients account for;
          a throttle time in the answers of brokers.
-Assumes: brokers report what they take in and give out for all clients, each broker its own part.
+Assumes: brokers report what they take in and give out for all clients, each broker its own part. Of some of
+         the brokers it proves little: leaders that move to them bring what they have to do.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 from scipy.special import bdtrc
 
+from detectors import affected_brokers
 from detectors.causes import background, channel, drive_facts
 from detectors.causes.background import Drain
 from detectors.causes.channel import Shift, are_calm, risen
@@ -29,13 +31,14 @@ from detectors.causes.hypothesis import (
     Confirmation,
     Hypothesis,
     Sign,
+    absent,
     ruled_out,
     unmeasured,
 )
-from detectors.nearby import when
+from detectors.nearby import between, when
 from soak.core import wording
-from soak.core.model import Event, Evidence
-from soak.core.series import host_of, parse_series, source_of
+from soak.core.model import Event, Evidence, Series
+from soak.core.series import parse_series, source_of
 
 NEXT = {
     "catch_up_read": "find the consumers that read old data; limit them with a quota",
@@ -86,25 +89,67 @@ def _drained(drain: Drain, onset_k: int) -> Evidence:
 
 # --- other clients
 
-_FLOWS = {
-    "bytes in": ("kafka_server_brokertopicmetrics_bytesin", "pulsar_in_bytes"),
-    "messages in": ("kafka_server_brokertopicmetrics_messagesin", "pulsar_in_messages"),
-    "bytes out": ("kafka_server_brokertopicmetrics_bytesout", "pulsar_out_bytes"),
-    "messages out": ("pulsar_out_messages",),
-    "requests": (
-        "kafka_server_brokertopicmetrics_totalproducerequests",
-        "kafka_server_brokertopicmetrics_totalfetchrequests",
-        "vectorized_kafka_rpc_requests_completed",
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A flow of which each broker reports its own part: `unit` a second, by metric.
+
+    `request`: the one whose bytes it is, on Redpanda's page, which counts all of them in one metric.
+    """
+
+    what: str
+    unit: str
+    metrics: tuple[str, ...]
+    request: str = ""
+
+
+_FLOWS = (
+    _Kind(
+        "bytes in",
+        "bytes",
+        ("kafka_server_brokertopicmetrics_bytesin", "pulsar_in_bytes"),
+        "produce",
     ),
-}
+    _Kind(
+        "messages in",
+        "messages",
+        (
+            "kafka_server_brokertopicmetrics_messagesin",
+            "pulsar_in_messages",
+            "redpanda_kafka_records_produced",
+        ),
+    ),
+    _Kind(
+        "bytes out",
+        "bytes",
+        ("kafka_server_brokertopicmetrics_bytesout", "pulsar_out_bytes"),
+        "consume",
+    ),
+    _Kind("messages out", "messages", ("pulsar_out_messages",)),
+    _Kind(
+        "requests",
+        "requests",
+        (
+            "kafka_server_brokertopicmetrics_totalproducerequests",
+            "kafka_server_brokertopicmetrics_totalfetchrequests",
+            "vectorized_kafka_rpc_requests_completed",
+        ),
+    ),
+)
+_BY_REQUEST, _REQUEST = "redpanda_kafka_request_bytes", "redpanda_request"
+_FOLLOWERS = "cluster_under_replicated_partitions"  # one channel for each broker of the cluster
 
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
-    """What all brokers together report of one flow, before and after the onset."""
+    """One flow of all pages that report it on both sides of the onset, whoever was touched.
 
-    what: str
+    `unwatched`: of how many brokers it is not known on both sides; None where their number is not known.
+    """
+
+    kind: _Kind
     parts: Sequence[Shift]
+    unwatched: int | None
 
     @property
     def before(self) -> float:
@@ -124,40 +169,99 @@ class _Flow:
     def most(self) -> Shift:
         return max(self.parts, key=lambda one: one.rise)
 
+    @property
+    def whose(self) -> str:
+        if not self.unwatched:
+            return "brokers"
+        pages = len({_page(one.series) for one in self.parts})
+        return f"{wording.counted(pages, 'broker')} watched"
+
+    @property
+    def missing(self) -> str:
+        """Return of how many brokers it is not known, "" where it is of all that are known."""
+        if not self.unwatched:
+            return ""
+        return f"{self.kind.what} of {wording.counted(self.unwatched, 'broker')} more"
+
+    @property
+    def text(self) -> str:
+        was, became = (wording.amount(one, self.kind.unit) for one in (self.before, self.after))
+        return f"{self.kind.what} ({was} a second, then {became})"
+
+
+def _flow(kind: _Kind, facts: Facts, known: int) -> _Flow:
+    """Return a flow of all pages; `known`: how many brokers there are, 0 where that is not known."""
+    series = facts.named(*kind.metrics)
+    for name, one in facts.named(_BY_REQUEST).items():
+        if kind.request and parse_series(name).label(_REQUEST) == kind.request:
+            series[name] = one
+    near = [one for one in series.values() if _is_near(one, facts)]
+    parts = [shift for one in near if (shift := facts.shift(one)) is not None]
+    pages = {_page(one.series) for one in parts}
+    lost = len({_page(one.name) for one in near} - pages)
+    return _Flow(kind, parts, max(lost, known - len(pages)) if lost or known else None)
+
+
+def _is_near(series: Series, facts: Facts) -> bool:
+    """True when anything of a channel is known where it is compared."""
+    start = channel.start_of(facts.change, facts.nearby, channel.spacing_of(series))
+    return between(series, start, facts.end_k).size > 0
+
+
+def _page(series: str) -> tuple[str, str, str]:
+    """Return which page a channel is of: its source, target and instance."""
+    one = parse_series(series)
+    return one.source, one.label("target"), one.label("instance")
+
+
+def _broker_count(facts: Facts) -> int:
+    """Return how many brokers clients or the cluster name; 0 where none is named."""
+    followers = {parse_series(name).label("follower") for name in facts.named(_FOLLOWERS)}
+    leaders = affected_brokers.rises_by_leader(facts.change, facts.nearby)
+    return max(len(facts.brokers), len(followers), len(leaders))
+
 
 def _foreign(facts: Facts) -> Hypothesis:
     found = _rolls_of_others(facts) or _written_by_others(facts)
     if found is not None:
         return found
-    flows = [_Flow(what, parts) for what, m in _FLOWS.items() if (parts := facts.shifts(*m))]
+    known = _broker_count(facts)
+    flows = [one for kind in _FLOWS if (one := _flow(kind, facts, known)).parts]
     if not flows:
         return _without_pages(facts)
     own = [*facts.sent, *facts.shifts("received_messages")]
     is_reading_known = bool(facts.shifts("received_messages"))
-    grown = [one for one in flows if one.is_grown and ("out" not in one.what or is_reading_known)]
+    grown = [
+        one for one in flows if one.is_grown and ("out" not in one.kind.what or is_reading_known)
+    ]
     if not grown and not all(part.is_sparse for one in flows for part in one.parts):
-        text = ", ".join(f"{one.what} {one.before:.3g} to {one.after:.3g}/s" for one in flows)
-        return ruled_out("foreign_load", f"The brokers did not take in or give out more: {text}.")
+        whole = min(flows, key=lambda one: one.unwatched or 0)
+        stayed = ", ".join(one.text for one in flows)
+        text = f"The {whole.whose} did not take in or give out more: {stayed}."
+        return absent("foreign_load", text, whole.missing)
     if not grown:
         return unmeasured("foreign_load", "more values of what the brokers take in")
-    if not own or facts.has_grown(own):
-        return Hypothesis(
-            "foreign_load",
-            (Sign(-CLEAR, Evidence("We sent or received more ourselves.")),),
-        )
-    worst = max(grown, key=lambda one: one.after / max(one.before, 1e-9))
+    if not own:
+        return unmeasured("foreign_load", "what we send")
+    if facts.has_grown(own):
+        more = Evidence("We sent or received more ourselves.")
+        return Hypothesis("foreign_load", (Sign(-CLEAR, more),))
+    return _grown(max(grown, key=lambda one: one.after / max(one.before, 1e-9)), facts)
+
+
+def _grown(flow: _Flow, facts: Facts) -> Hypothesis:
+    """Return what a flow says that grew: of some brokers little, for leaders may have moved to them."""
+    then = "leaders that moved to them would show the same" if flow.missing else "other clients do that"
     total = Evidence(
-        f"The brokers together had {worst.what} grow from "
-        f"{wording.amount_of(worst.most.series, worst.before)} to "
-        f"{wording.amount_of(worst.most.series, worst.after)} a second, while what we send and receive "
-        f"stayed: other clients do that.",
-        {"before": worst.before, "after": worst.after},
+        f"The {flow.whose} had more {flow.text} in all, while what we send and receive stayed: {then}.",
+        {"before": flow.before, "after": flow.after},
     )
-    signs = [Sign(DECISIVE, total), Sign(0.0, worst.most.evidence(facts.change)), *_felt(facts)]
-    suspect = parse_series(worst.most.series).label("target") or host_of(
-        source_of(worst.most.series)
-    )
-    return Hypothesis("foreign_load", tuple(signs), suspect)
+    part = Sign(0.0, flow.most.evidence(facts.change))
+    suspect = parse_series(flow.most.series).label("target") or facts.source_host(flow.most.series)
+    if flow.missing:
+        return Hypothesis("foreign_load", (Sign(FAIR, total), part), suspect, missing=(flow.missing,))
+    strength = CLEAR if flow.unwatched is None else DECISIVE
+    return Hypothesis("foreign_load", (Sign(strength, total), part, *_felt(facts)), suspect)
 
 
 def _felt(facts: Facts) -> list[Sign]:

@@ -41,6 +41,67 @@ def test_leaders_that_move_shift_load_between_brokers_and_add_none() -> None:
     assert causes(SENT, taken_in("b1:7071", 3e5, 6e5), taken_in("b2:7071", 3e5, 0.0)) == ["unknown"]
 
 
+def led(**after: float) -> list[Series]:
+    """Return the latency of each leader: 5 ms before, and so much then."""
+    return [
+        channel(
+            f'produce.0@h|publish_latency_seconds{{leader="{at}:9092",quantile="0.99"}}', 5e-3, one
+        )
+        for at, one in after.items()
+    ]
+
+
+def test_leaders_that_move_to_the_one_broker_that_slowed_are_no_other_clients() -> None:
+    """10 MB/s go from b2 to b1, whose latency alone steps; the pages of all three brokers are read."""
+    latencies = led(b1=0.06, b2=5e-3, b3=5e-3)
+    rest = [SENT, RECEIVED, *latencies, taken_in("b3:7071", 1e7, 1e7)]
+    moved = [taken_in("b1:7071", 1e7, 2e7), taken_in("b2:7071", 2e7, 1e7)]
+    more = [taken_in("b1:7071", 1e7, 4e7), taken_in("b2:7071", 2e7, 2e7)]
+
+    assert causes(*rest, *moved) == ["unknown"]
+    found = first(*rest, *more)
+    assert (found.cause, found.suspect) == ("foreign_load", "b1:7071")
+    assert found.score > 0.85
+    assert "MiB a second, then" in found.evidence[0].text
+
+
+def test_leaders_may_have_moved_from_brokers_whose_pages_are_not_read() -> None:
+    """Pages of two of five brokers, of which one takes in three times as much."""
+    latencies = led(b1=0.06, b2=5e-3, b3=5e-3, b4=5e-3, b5=5e-3)
+    pages = [taken_in("b1:7071", 1e7, 3e7), taken_in("b2:7071", 1e7, 1e7)]
+    found = first(SENT, RECEIVED, *latencies, *pages)
+
+    assert found.cause == "unknown"
+    assert any("bytes in of 3 brokers more" in one.text for one in found.evidence)
+
+
+def test_a_page_that_ends_at_the_onset_takes_nothing_from_the_sum() -> None:
+    """Who left had 20 MB/s before, which the others have then."""
+    left = taken_in("b2:7071", 2e7, 2e7)
+    left = Series(left.name, left.k[: ONSET + 3], left.values[: ONSET + 3])
+
+    assert causes(SENT, RECEIVED, taken_in("b1:7071", 1e7, 3e7), left) == ["unknown"]
+
+
+def test_pages_of_two_of_three_brokers_do_not_rule_other_clients_out() -> None:
+    latencies = led(b1=0.06, b2=0.06, b3=0.06)
+    pages = [taken_in(f"b{at}:7071", 1e7, 1e7) for at in (1, 2, 3)]
+    some, all_of_them = (first(SENT, *latencies, *pages[:n]) for n in (2, 3))
+
+    assert not any("Foreign load is ruled out" in one.text for one in some.against)
+    assert any("Foreign load is ruled out" in one.text for one in all_of_them.against)
+
+
+def test_bytes_of_a_redpanda_s_public_page_are_other_clients_by_request() -> None:
+    """What is written grows; what is read is another channel of the same metric."""
+    page = 'probe@h|redpanda_kafka_request_bytes{redpanda_request="%s",target="b1:9644"}'
+    written_more = channel(page % "produce", 1e7, 5e7)
+
+    assert causes(SENT, RECEIVED, written_more) == ["foreign_load"]
+    assert causes(SENT, written_more, channel(page % "consume", 1e7, 1e7)) == ["foreign_load"]
+    assert causes(SENT, channel(page % "consume", 1e7, 5e7)) == ["unknown"]
+
+
 def test_more_that_we_send_ourselves_is_not_foreign() -> None:
     sent = channel("produce.0@h|sent_messages", 300.0, 3000.0)
 
