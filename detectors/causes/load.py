@@ -10,7 +10,6 @@ Assumes: brokers report what they take in and give out for all clients, each bro
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -390,28 +389,22 @@ def _rolls_of_others(facts: Facts) -> Hypothesis | None:
 
 # --- quotas
 
-_THROTTLED = re.compile(r"throttle(d)?(_time)?", re.IGNORECASE)
-_NOT_CLIENTS = re.compile(r"replication|follower|leader_throttle|segment|io_", re.IGNORECASE)
+_THROTTLE = "throttle_seconds"
+"""The wait that brokers asked a client for in their answers: what our own clients report, and nothing else is."""
 
 
 def _quota(facts: Facts) -> Hypothesis:
     """Return what says that brokers hold clients back: a throttle time in their answers."""
-    channels = [
-        metric
-        for metric in facts.metrics
-        if _THROTTLED.search(metric) and not _NOT_CLIENTS.search(metric)
-    ]
     events = facts.events("throttled", "quota_throttle")
-    if not channels and not events:
+    if not facts.named(_THROTTLE) and not events:
         return unmeasured("quota_throttle", "throttle time in the answers of brokers")
-    rose = risen(facts.shifts(*channels))
+    rose = risen(facts.shifts(_THROTTLE))
     begun = facts.has_begun("throttled", "quota_throttle")
     if rose is None and not begun:
         return ruled_out("quota_throttle", "No broker began to throttle at the onset.")
     signs, suspect = [], ""
     if rose is not None:
         signs.append(Sign(DECISIVE, rose.evidence(facts.change)))
-        suspect = rose.label("broker") or rose.label("target")
     if begun:
         first = next(one for one in events if one.k >= facts.near[0])
         suspect = str(first.event.fields.get("broker", suspect))

@@ -121,10 +121,26 @@ def test_cpu_and_drives_that_others_keep_busy_come_after_them() -> None:
 
 
 def test_a_throttle_time_in_the_answers_of_a_broker_is_a_quota() -> None:
-    name = 'produce.0@h|throttle_time_seconds{broker="b2:9092"}'
-    found = first(SENT, channel(name, 0.0, 0.05))
+    """The column as producers write it, which has no label: an event names the broker."""
+    waits = channel("produce.0@h|throttle_seconds", 0.0, 0.05)
+    events = told("throttled", ONSET, broker="b2:9092", seconds=0.05)
+    found = attribute(STEP, around(SENT, waits, events=events))[0]
 
     assert (found.cause, found.suspect) == ("quota_throttle", "b2:9092")
+    assert causes(SENT, waits) == ["quota_throttle"]
+
+
+@pytest.mark.parametrize(
+    "metric", ['bookie_throttled_write{target="b"}', 'smart_throttled_seconds{device="nvme0"}']
+)
+def test_what_is_throttled_otherwise_says_nothing_of_quotas(metric: str) -> None:
+    """A bookie that holds entries back for its slow drive, and a drive that is hot: grown or calm."""
+    grown, calm = (channel(f"probe@b1|{metric}", 1.0, after) for after in (50.0, 1.0))
+    found = first(SENT, calm)
+
+    assert causes(SENT, grown) == ["unknown"]
+    assert not any("Quota throttle is ruled out" in one.text for one in found.against)
+    assert any("throttle time in the answers of brokers" in one.text for one in found.evidence)
 
 
 def test_a_client_that_is_told_of_a_throttle_meets_a_quota() -> None:
