@@ -22,7 +22,8 @@ from soak.core.audit import RECEIVE_ERRORS_EVENT
 from soak.core.model import Change, Series
 from soak.core.series import host_of, parse_series, source_of
 
-ROUND_TRIPS = re.compile(r"(^|_)(rtt|round_?trip|ping)(_|$)", re.IGNORECASE)
+ROUND_TRIPS = ("broker_round_trip_seconds",)
+"""Metrics of a question that a broker answers by itself: a message through the cluster also waits for drives."""
 _AT_ONCE_SECONDS = 1
 _REFUSED = re.compile(r"refused|ECONNREFUSED", re.IGNORECASE)
 _OTHER_FAMILY = re.compile(r"ipv6#\[::1\]")
@@ -490,8 +491,7 @@ class Answers:
 
     @cached_property
     def _round_trips(self) -> dict[str, Series]:
-        series = self._nearby.series.items()
-        return {name: one for name, one in series if ROUND_TRIPS.search(parse_series(name).metric)}
+        return self._of(*ROUND_TRIPS)
 
     def _late(self, series: Series) -> Late | None:
         first, last = near(self._change)

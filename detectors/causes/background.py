@@ -171,7 +171,7 @@ def is_way_calm(facts: Facts) -> bool:
     """
     if resent(facts) is not None:
         return False
-    ways = [*facts.shifts_like(ROUND_TRIPS), *facts.shifts(LONE_DELAY)]
+    ways = [*facts.shifts(*ROUND_TRIPS), *facts.shifts(LONE_DELAY)]
     packets = facts.shifts_like(PACKETS)
     felt = [*packets, *(one for one in ways if one.added(facts.change) >= LEAST_WAY_SHARE)]
     is_calm = not felt or channel.are_calm(felt)

@@ -76,7 +76,7 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
 
 def _measured(facts: Facts) -> Iterator[Hypothesis]:
     """Give what round trips, late answers, packets and pages say."""
-    trips = facts.shifts_like(ROUND_TRIPS)
+    trips = facts.shifts(*ROUND_TRIPS)
     counted = facts.shifts_like(background.PACKETS)
     is_innocent = facts.is_drive_innocent and facts.is_cpu_innocent
     trip = _felt(

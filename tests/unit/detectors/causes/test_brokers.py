@@ -275,7 +275,14 @@ def test_a_channel_that_stays_the_same_is_followed_by_nothing() -> None:
 
 
 def test_round_trips_as_long_as_the_step() -> None:
-    assert causes(around(channel("probe@b1|tcp_rtt_seconds", 0.001, 0.05))) == ["network"]
+    assert causes(around(channel("probe@b1|broker_round_trip_seconds", 0.001, 0.05))) == ["network"]
+
+
+def test_a_message_s_way_through_the_cluster_is_no_round_trip() -> None:
+    """KMinion's, whatever it is called: it waits for the brokers' drives, as every message does."""
+    name = 'probe@b1|kminion_end_to_end_roundtrip_latency_seconds{quantile="0.99",target="k"}'
+
+    assert causes(around(channel(name, 0.005, 0.06))) == ["unknown"]
 
 
 def test_round_trips_that_are_a_small_part_of_the_step_are_no_cause() -> None:
