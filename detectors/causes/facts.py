@@ -35,6 +35,7 @@ _TAKEN_IN = (
     "vectorized_storage_log_written_bytes",
     "bookie_journal_JOURNAL_WRITE_BYTES",
     "pulsar_in_bytes",
+    "redpanda_kafka_records_produced",
 )
 _GIVEN_OUT = (
     "kafka_server_brokertopicmetrics_bytesout",
@@ -135,6 +136,11 @@ class Facts:
     def shifts_like(self, pattern: re.Pattern[str]) -> list[Shift]:
         """Return what the channels did whose metric a pattern finds."""
         return self.shifts(*(metric for metric in self.metrics if pattern.search(metric)))
+
+    def shifts_everywhere(self, *metrics: str) -> list[Shift]:
+        """Return what the channels of these metrics did, those of untouched brokers too."""
+        found = map(self.shift, self.named(*metrics).values())
+        return [one for one in found if one is not None]
 
     # --- events
 
@@ -246,13 +252,13 @@ class Facts:
 
     @cached_property
     def taken_in(self) -> list[Shift]:
-        """Return what the brokers say they took in or wrote."""
-        return self.shifts(*_TAKEN_IN)
+        """Return what brokers say they took in or wrote: all of them, for each writes what others lead too."""
+        return self.shifts_everywhere(*_TAKEN_IN)
 
     @cached_property
     def given_out(self) -> list[Shift]:
-        """Return what the brokers say they gave out or read."""
-        return self.shifts(*_GIVEN_OUT)
+        """Return what brokers say they gave out or read, all of them."""
+        return self.shifts_everywhere(*_GIVEN_OUT)
 
     @cached_property
     def other_writes(self) -> Shift | None:

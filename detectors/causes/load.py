@@ -440,11 +440,14 @@ def _neighbour(drive: Drive, facts: Facts) -> Hypothesis | None:
     share = max((one.share(facts.change) for one in slower), default=0.0)
     if more is None or share < _LEAST_BUSY_SHARE:
         return None
-    ours = _own_work(facts, more, is_reading=reads is not None)
+    ours = _own_work(facts, more)
     if ours:
         return ruled_out(
             "noisy_neighbour", f"The brokers may have made the work themselves: {ours}."
         )
+    unknown = _unknown_work(facts, is_reading=reads is not None)
+    if unknown:
+        return unmeasured("noisy_neighbour", *unknown)
     worst = max(slower, key=lambda one: one.ratio)
     signs = [
         Sign(CLEAR, more.evidence(facts.change)),
@@ -454,23 +457,37 @@ def _neighbour(drive: Drive, facts: Facts) -> Hypothesis | None:
     return Hypothesis("noisy_neighbour", tuple(signs), drive.name, share)
 
 
-def _own_work(facts: Facts, more: Shift, *, is_reading: bool) -> str:
-    """Return what the brokers may have done themselves, also where that is not known; "" if nothing."""
-    work = [*facts.sent, *facts.taken_in]
+def _own_work(facts: Facts, more: Shift) -> str:
+    """Return what the brokers may have done themselves; "" if nothing."""
+    work = [*facts.sent, *facts.taken_in, *facts.given_out]
     is_moving = facts.has_begun("leader_change", "isr_shrink") or background.is_copying(facts)
-    is_unread = is_reading and not (facts.given_out or _backlogs(facts))
     reasons = (
-        (not work, "neither what we send nor what they take in is known"),
-        (facts.is_intake_awaited, "what they take in is not known yet"),
-        (facts.has_grown([*work, *facts.given_out]), "more was sent, taken in or given out"),
+        (facts.has_grown(work), "more was sent, taken in or given out"),
         (_may_have_written(facts, more), "others wrote more"),
-        (is_unread, "neither backlogs nor what they give out is known"),
         (background.draining(facts) is not None, "a backlog began to drain"),
         (facts.has_begun(*background.DELETIONS), "deletions began"),
         (is_moving, "leaders or copies moved"),
         (background.may_be_compacting(facts), "a compaction may be running"),
     )
     return ", ".join(text for holds, text in reasons if holds)
+
+
+def _unknown_work(facts: Facts, *, is_reading: bool) -> list[str]:
+    """Return what is not measured of the brokers' own work: without it nobody else can be blamed.
+
+    What others send reaches a drive by any broker, for that one writes a copy of what another leads.
+    """
+    others = facts.other_writes
+    pages = {_page(one.series) for one in facts.taken_in if not one.is_sparse}
+    are_read = bool(pages) and len(pages) >= _broker_count(facts)
+    is_written_known = are_read or (others is not None and not others.is_sparse)
+    reasons = (
+        (not (facts.sent or facts.taken_in), "what we send"),
+        (not is_written_known, "what each broker takes in, or what other clients write"),
+        (facts.is_intake_awaited, "more values of what the brokers take in"),
+        (is_reading and not facts.given_out, "what the brokers give out"),
+    )
+    return [text for holds, text in reasons if holds]
 
 
 def _may_have_written(facts: Facts, more: Shift) -> bool:
@@ -488,9 +505,11 @@ def _backlogs(facts: Facts) -> bool:
 
 def _stayed_text(facts: Facts) -> Evidence:
     """Say what speaks against the brokers' own work, and what was not watched that might speak for it."""
+    others = facts.other_writes
     flows = {
         "what we send": facts.sent,
-        "the bytes that the brokers report as written": facts.taken_in,
+        "what other clients write": [others] if others and not facts.has_grown([others]) else [],
+        "what the brokers take in": facts.taken_in,
     }
     known = {
         ("backlogs", "no backlog drained"): _backlogs(facts),
@@ -500,7 +519,7 @@ def _stayed_text(facts: Facts) -> Evidence:
     calm = [text for (_, text), is_known in known.items() if is_known]
     if background.are_compactions_known(facts):
         calm.append("no compaction began")
-    stayed = " and ".join(what for what, found in flows.items() if found)
+    stayed = _listed([what for what, found in flows.items() if found])
     unknown = [what for (what, _), is_known in known.items() if not is_known]
     rest = f" {_listed(unknown).capitalize()} were not watched." if unknown else ""
     return Evidence(
