@@ -9,8 +9,9 @@ Method:  the CPU of a broker's host, its steal, the time that tasks wait for CPU
          On a CPU that runs short usual pauses last longer, too: what latency is not locked to is sure only
          where it takes more of the time than G1 allows itself.
 Assumes: a host of which drive, flushes or a broker's log are watched is a broker's; a log is a broker's.
-         Concurrent collectors report threads that wait for memory as `gc_stall`; of these a page may count
-         work that stops no other: with a log of the same host it is not sure.
+         Concurrent collectors report threads that wait for memory as `gc_stall`; what a page counts of their
+         cycles is work of the CPU. Of a collector that is not known, or beside a log of the same host, the
+         time of a page is not sure.
 """
 
 from __future__ import annotations
@@ -68,6 +69,10 @@ def _cpu(facts: Facts) -> Hypothesis:
     was_short = background.was_short_of_cpu(found)
     strengths = [FAIR if was_short else CLEAR, FAIR if has_two else 0.0, *[0.0] * len(found)]
     signs = [Sign(s, one.evidence(facts.change)) for s, one in zip(strengths, found, strict=False)]
+    working = (one for one in facts.shifts(_COLLECTIONS) if one.label("gc") in _CONCURRENT)
+    collector = risen(working, _ROSE)
+    if collector is not None:
+        signs.append(Sign(0.0, collector.evidence(facts.change)))
     if was_short:
         signs.append(Sign(0.0, Evidence("It had been short before the step, too.")))
     share = max(min(1.0, abs(one.rise)) for one in found)
@@ -84,6 +89,21 @@ _KINDS = ("gc_pause", "gc_stall")
 _WORDS = Words("a long pause", "pauses", "long pauses of the JVM", "long pause of the JVM")
 _SUMS = ("jvm_gc_pause_seconds", "jvm_gc_stall_seconds")  # of a log, by second
 _COLLECTIONS = "jvm_gc_collection_seconds"  # of a page
+_STOPPING = frozenset(
+    {
+        *("Copy", "MarkSweepCompact", "PS Scavenge", "PS MarkSweep", "ParNew"),
+        *("G1 Young Generation", "G1 Old Generation", "Shenandoah Pauses"),
+        *("ZGC Pauses", "ZGC Minor Pauses", "ZGC Major Pauses"),
+    }
+)
+"""Collectors of HotSpot, by their names in JMX, whose time is that of stopped threads."""
+_CONCURRENT = frozenset(
+    {
+        *("ConcurrentMarkSweep", "G1 Concurrent GC", "Shenandoah Cycles"),
+        *("ZGC", "ZGC Cycles", "ZGC Minor Cycles", "ZGC Major Cycles"),
+    }
+)
+"""Those whose time is work beside the threads of the broker: CPU, and no pause."""
 _OF_STEP = 0.25
 _LEAST_SECONDS = 0.005
 _ALL = 0.5  # of the time between two looks at a page: more is hardly reported of any pause
@@ -124,7 +144,7 @@ def _pausing(facts: Facts) -> Iterator[Hypothesis]:
     page = None if ks.size else _stopped(pauses, facts)
     if page is not None:
         yield page
-    elif pauses or facts.named(*_SUMS, _COLLECTIONS):
+    elif pauses or facts.named(*_SUMS) or any(map(_may_pause, facts.named(_COLLECTIONS))):
         text = "No JVM that is watched began to pause longer, or more often, at the onset."
         yield absent("gc_pause", text, _unwatched(pauses, facts))
     else:
@@ -133,7 +153,7 @@ def _pausing(facts: Facts) -> Iterator[Hypothesis]:
 
 def _unwatched(pauses: list[_Pause], facts: Facts) -> str:
     """Return of how many JVMs no pauses are reported: each broker is one."""
-    named = [parse_series(name) for name in facts.named(*_SUMS, _COLLECTIONS)]
+    named = [parse_series(name) for name in facts.named(*_SUMS, _COLLECTIONS) if _may_pause(name)]
     watched = {one.log for one in pauses} | {
         (one.source, one.label("log") or one.label("target")) for one in named
     }
@@ -199,18 +219,25 @@ def _stopped(pauses: list[_Pause], facts: Facts) -> Hypothesis | None:
     found = [
         one
         for one in facts.shifts(_COLLECTIONS)
-        if one.after >= _LEAST_SHARE and _are_long(one, facts)
+        if _may_pause(one.series) and one.after >= _LEAST_SHARE and _are_long(one, facts)
     ]
     worst = risen(found, _ROSE)
     if worst is None:
         return None
-    is_sure = worst.after >= _MUCH and worst.rise >= _least(facts) and not _has_log(worst, pauses)
+    is_named = worst.label("gc") in _STOPPING
+    is_much = worst.after >= _MUCH and worst.rise >= _least(facts)
+    is_sure = is_named and is_much and not _has_log(worst, pauses)
     signs = [Sign(CLEAR if is_sure else BARELY, worst.evidence(facts.change))]
     if is_sure:
         text = f"That is more of the time than a collector allows itself ({_MUCH:.0%})."
         signs.append(Sign(FAIR, Evidence(text)))
     share = worst.after / _LEAST_SHARE / 10.0
     return Hypothesis("gc_pause", tuple(signs), _host(worst), share)
+
+
+def _may_pause(series: str) -> bool:
+    """True for the time of a collector that stops threads, or of which that is not known."""
+    return parse_series(series).label("gc") not in _CONCURRENT
 
 
 def _are_long(rise: Shift, facts: Facts) -> bool:

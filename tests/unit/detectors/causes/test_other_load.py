@@ -101,11 +101,42 @@ def test_cpu_that_runs_short_is_named_before_the_collections_that_it_makes_longe
     assert beside_busy_processors(pauses) == ["broker_cpu", "gc_pause"]
 
 
-def test_a_page_that_counts_what_stops_nobody_is_not_believed_before_the_log() -> None:
-    """As of a collector that works beside the others: 300 ms a second, and pauses of 20 us."""
-    page = channel('probe@b1|jvm_gc_collection_seconds{target="b1"}', 0.05, 0.3)
+def collections(gc: str) -> Series:
+    """Return 50 ms and then 300 ms a second of one collector; "" where the page does not name it."""
+    label = f'gc="{gc}",' if gc else ""
+    return channel(f'probe@b1|jvm_gc_collection_seconds{{{label}target="b1"}}', 0.05, 0.3)
+
+
+@pytest.mark.parametrize(
+    "gc", ["ZGC Cycles", "ZGC Major Cycles", "G1 Concurrent GC", "Shenandoah Cycles"]
+)
+def test_cycles_beside_the_threads_of_a_broker_are_cpu_and_no_pause(gc: str) -> None:
+    """ZGC stops threads for microseconds, whatever its cycles take; the CPU that they take is told."""
+    busy = channel(CPU, 0.3, 0.97)
+    (found,) = attribute(STEP, around(collections(gc), CALM[0], busy))
+
+    assert found.cause == "broker_cpu"
+    assert any("jvm gc collection" in one.text for one in found.evidence)
+    assert causes(collections(gc)) == ["unknown"]
+
+
+def test_collections_are_named_before_the_cpu_where_the_collector_stops_all_threads() -> None:
+    """One that is not known comes after it: its time may be that of cycles.
+
+    Before, any 300 ms a second were a pause, those of cycles as well, and came first.
+    """
+    busy = channel(CPU, 0.3, 0.97)
+
+    assert causes(collections("G1 Old Generation"), CALM[0], busy) == ["gc_pause", "broker_cpu"]
+    for unknown in ("", "global"):
+        assert causes(collections(unknown), CALM[0], busy) == ["broker_cpu", "gc_pause"]
+
+
+def test_a_page_is_not_believed_before_the_log() -> None:
+    """300 ms a second by the page, and pauses of 20 us by the log."""
     short = told("gc_pause", *range(3, END, 4), pause_seconds=2e-5)
     busy = channel(CPU, 0.3, 0.97)
+    page = collections("G1 Young Generation")
 
     assert causes(page, CALM[0], busy) == ["gc_pause", "broker_cpu"]
     assert causes(page, CALM[0], busy, events=short) == ["broker_cpu", "gc_pause"]
@@ -118,7 +149,7 @@ def test_a_log_of_one_host_says_nothing_of_a_page_of_another() -> None:
         tuple(replace(one, source=f"probe@{host}") for one in short) for host in ("b1", "b2")
     )
     page, afar = (
-        channel(f'probe@b1|jvm_gc_collection_seconds{{target="{at}:7071"}}', 0.05, 0.3)
+        channel(f'probe@b1|jvm_gc_collection_seconds{{gc="Copy",target="{at}:7071"}}', 0.05, 0.3)
         for at in ("b1", "b2.example.org")
     )
     busy = channel(CPU, 0.3, 0.97)
