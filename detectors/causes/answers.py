@@ -23,7 +23,7 @@ from soak.core.model import Change, Series
 from soak.core.series import host_of, parse_series, source_of
 
 ROUND_TRIPS = ("broker_round_trip_seconds",)
-"""Metrics of a question that a broker answers by itself: a message through the cluster also waits for drives."""
+"""Of questions that a broker answers by itself: a message through the cluster waits for drives, too."""
 _AT_ONCE_SECONDS = 1
 _REFUSED = re.compile(r"refused|ECONNREFUSED", re.IGNORECASE)
 _OTHER_FAMILY = re.compile(r"ipv6#\[::1\]")

@@ -252,7 +252,7 @@ class Facts:
 
     @cached_property
     def taken_in(self) -> list[Shift]:
-        """Return what brokers say they took in or wrote: all of them, for each writes what others lead too."""
+        """Return what all brokers say they took in or wrote: each writes what others lead, too."""
         return self.shifts_everywhere(*_TAKEN_IN)
 
     @cached_property

@@ -221,13 +221,21 @@ def _broker_count(facts: Facts) -> int:
 
 
 def _foreign(facts: Facts) -> Hypothesis:
-    found = _rolls_of_others(facts) or _written_by_others(facts)
-    if found is not None:
-        return found
+    rolls = _rolls_of_others(facts)
+    if rolls is not None and rolls.log_odds > 0.0:
+        return rolls
+    written = _written_by_others(facts)
+    if written is not None:
+        return written
     known = _broker_count(facts)
     flows = [one for kind in _FLOWS if (one := _flow(kind, facts, known)).parts]
-    if not flows:
-        return _without_pages(facts)
+    if flows:
+        return _by_flows(flows, facts)
+    return rolls or _without_pages(facts)
+
+
+def _by_flows(flows: Sequence[_Flow], facts: Facts) -> Hypothesis:
+    """Return what brokers say that they take in and give out, beside what we send and receive."""
     own = [*facts.sent, *facts.shifts("received_messages")]
     is_reading_known = bool(facts.shifts("received_messages"))
     grown = [
@@ -238,10 +246,9 @@ def _foreign(facts: Facts) -> Hypothesis:
         stayed = ", ".join(one.text for one in flows)
         text = f"The {whole.whose} did not take in or give out more: {stayed}."
         return absent("foreign_load", text, whole.missing)
-    if not grown:
-        return unmeasured("foreign_load", "more values of what the brokers take in")
-    if not own:
-        return unmeasured("foreign_load", "what we send")
+    if not (grown and own):
+        what = "what we send" if grown else "more values of what the brokers take in"
+        return unmeasured("foreign_load", what)
     if facts.has_grown(own):
         more = Evidence("We sent or received more ourselves.")
         return Hypothesis("foreign_load", (Sign(-CLEAR, more),))
@@ -250,7 +257,11 @@ def _foreign(facts: Facts) -> Hypothesis:
 
 def _grown(flow: _Flow, facts: Facts) -> Hypothesis:
     """Return what a flow says that grew: of some brokers little, for leaders may have moved to them."""
-    then = "leaders that moved to them would show the same" if flow.missing else "other clients do that"
+    then = (
+        "leaders that moved to them would show the same"
+        if flow.missing
+        else "other clients do that"
+    )
     total = Evidence(
         f"The {flow.whose} had more {flow.text} in all, while what we send and receive stayed: {then}.",
         {"before": flow.before, "after": flow.after},
@@ -258,7 +269,9 @@ def _grown(flow: _Flow, facts: Facts) -> Hypothesis:
     part = Sign(0.0, flow.most.evidence(facts.change))
     suspect = parse_series(flow.most.series).label("target") or facts.source_host(flow.most.series)
     if flow.missing:
-        return Hypothesis("foreign_load", (Sign(FAIR, total), part), suspect, missing=(flow.missing,))
+        return Hypothesis(
+            "foreign_load", (Sign(FAIR, total), part), suspect, missing=(flow.missing,)
+        )
     strength = CLEAR if flow.unwatched is None else DECISIVE
     return Hypothesis("foreign_load", (Sign(strength, total), part, *_felt(facts)), suspect)
 
@@ -390,7 +403,7 @@ def _rolls_of_others(facts: Facts) -> Hypothesis | None:
 # --- quotas
 
 _THROTTLE = "throttle_seconds"
-"""The wait that brokers asked a client for in their answers: what our own clients report, and nothing else is."""
+"""The wait that brokers asked a client for in their answers, as our own clients report it."""
 
 
 def _quota(facts: Facts) -> Hypothesis:
