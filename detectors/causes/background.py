@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import poisson
 
-from detectors.causes import channel
+from detectors.causes import channel, cpu
 from detectors.causes.answers import ROUND_TRIPS
 from detectors.causes.channel import VALUES, Shift, risen, spacing_of
 from detectors.causes.facts import BACKLOGS, COPIES, LEADER_COUNTERS, Facts
@@ -205,10 +205,12 @@ WAITING = Limit("process_cpu_waiting_ratio", 0.5, 0.25)
 _OF_BROKERS = (
     USED,
     STOLEN,
+    Limit(cpu.USED, USED.after, USED.rise),
+    Limit(cpu.STOLEN, STOLEN.after, STOLEN.rise),
     Limit("node_pressure_cpu_waiting_seconds", 0.25, 0.15),
     Limit("vectorized_reactor_utilization_ratio", 0.9, 0.1),
 )
-_OF_HOST = ("host_cpu_ratio", "node_pressure_cpu_waiting_seconds")
+_OF_HOST = ("host_cpu_ratio", cpu.USED, "node_pressure_cpu_waiting_seconds")
 
 
 def short_of_cpu(facts: Facts) -> list[Shift]:

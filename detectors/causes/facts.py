@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import affected_brokers
-from detectors.causes import channel, drive_facts, places
+from detectors.causes import channel, cpu, drive_facts, places
 from detectors.causes.answers import Answers
 from detectors.causes.channel import Shift, shift_of
 from detectors.causes.drive_facts import Drive
@@ -54,7 +54,7 @@ BACKLOGS = (
 _FLUSHES = ("fsync_latency_seconds", "bookie_journal_JOURNAL_SYNC_floor_seconds")
 _ROUND_TRIP = "broker_round_trip_seconds"
 _HOST_CPU = "host_cpu_ratio"
-_CPU = (_HOST_CPU, "vectorized_reactor_utilization_ratio", "node_cpu_seconds")
+_CPU = (_HOST_CPU, "vectorized_reactor_utilization_ratio", cpu.USED)
 _MOST_OURS = 0.5  # of what a host's CPU rose by
 MORE = 1.3  # a ratio from which on something counts as more work
 _HUNG_SECONDS = 1.0
@@ -66,7 +66,8 @@ class Facts:
     def __init__(self, change: Change, nearby: Nearby, outage: Change | None = None) -> None:
         self.change = replace(change, resolved_k=channel.recovered_k(change, nearby))
         self.outage = outage
-        self.nearby = replace(nearby, events=affected_brokers.events_of_touched(change, nearby))
+        events = affected_brokers.events_of_touched(change, nearby)
+        self.nearby = replace(cpu.with_shares(nearby), events=events)
         self._shifts: dict[str, Shift | None] = {}
 
     # --- the onset
@@ -323,7 +324,9 @@ class Facts:
         return any(
             _is_guilty(one)
             for one in self.shifts(*_CPU)
-            if not (one.metric == _HOST_CPU and source_of(one.series) in self.busy_with_us)
+            if not (
+                one.metric in (_HOST_CPU, cpu.USED) and source_of(one.series) in self.busy_with_us
+            )
         )
 
     @cached_property

@@ -5,7 +5,8 @@ Method:  the CPU of a broker's host, its steal, the time that tasks wait for CPU
          quarter of the step, 5 ms at least) begin at the onset, or come there three times as often, and
          latency is locked to them. Shorter ones matter together where they take much of a second; where only
          the time a second is known, as of a metrics page, that must step at the onset.
-         CPU that was nearly as short before says little.
+         CPU that was nearly as short before says little. Request handlers of Kafka that are not idle are busy
+         or wait, for a drive maybe: they count beside CPU that runs short.
          On a CPU that runs short usual pauses last longer, too: what latency is not locked to is sure only
          where it takes more of the time than G1 allows itself.
 Assumes: a host of which drive, flushes or a broker's log are watched is a broker's; a log is a broker's.
@@ -59,12 +60,10 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
 
 def _cpu(facts: Facts) -> Hypothesis:
     idle = [one for one in facts.shifts(_IDLE) if one.has_fallen and one.after < _MOST_IDLE]
-    found = [*background.short_of_cpu(facts), *idle]
-    if not found:
-        if not facts.shifts("host_cpu_ratio", "vectorized_reactor_utilization_ratio", _IDLE):
-            return unmeasured("broker_cpu", "CPU of the brokers' hosts")
-        text = "The CPU of the brokers' hosts did not run short."
-        return absent("broker_cpu", text, facts.unwatched("CPU", facts.cpu_hosts))
+    short = background.short_of_cpu(facts)
+    if not short:
+        return _not_short(idle, facts)
+    found = [*short, *idle]
     has_two = len({one.metric for one in found}) > 1
     was_short = background.was_short_of_cpu(found)
     strengths = [FAIR if was_short else CLEAR, FAIR if has_two else 0.0, *[0.0] * len(found)]
@@ -77,6 +76,16 @@ def _cpu(facts: Facts) -> Hypothesis:
         signs.append(Sign(0.0, Evidence("It had been short before the step, too.")))
     share = max(min(1.0, abs(one.rise)) for one in found)
     return Hypothesis("broker_cpu", tuple(signs), _host(found[0]), share)
+
+
+def _not_short(idle: list[Shift], facts: Facts) -> Hypothesis:
+    """Return what is known where no CPU ran short: handlers that are not idle may wait for a drive."""
+    if facts.cpu_hosts:
+        text = "The CPU of the brokers' hosts did not run short."
+        return absent("broker_cpu", text, facts.unwatched("CPU", facts.cpu_hosts))
+    signs = tuple(Sign(FAIR, one.evidence(facts.change)) for one in idle[:1])
+    suspect = _host(idle[0]) if idle else ""
+    return Hypothesis("broker_cpu", signs, suspect, missing=("CPU of the brokers' hosts",))
 
 
 def _host(one: Shift) -> str:

@@ -77,6 +77,50 @@ def test_the_cpu_of_a_host_without_a_broker_is_none() -> None:
     assert causes(around(channel("probe@load|host_cpu_ratio", 0.3, 0.97))) == ["unknown"]
 
 
+def by_mode(**after: float) -> list[Series]:
+    """Return what node_exporter counts of four cores: 3.4 idle before, and so much in each mode then."""
+    before = {"user": 0.4, "idle": 3.4, "iowait": 0.1, "steal": 0.1}
+    return [
+        channel(
+            f'probe@load|node_cpu_seconds{{mode="{mode}",target="n1"}}', was, after.get(mode, was)
+        )
+        for mode, was in before.items()
+    ]
+
+
+def test_a_host_that_a_page_of_node_exporter_shows_may_run_short_of_cpu() -> None:
+    """By what is used of its cores, and by what a hypervisor took."""
+    (used,) = attribute(STEP, around(*by_mode(user=3.9, idle=0.0, iowait=0.0)))
+    (stolen,) = attribute(STEP, around(*by_mode(steal=0.8, idle=2.7)))
+
+    assert (used.cause, used.suspect) == ("broker_cpu", "n1")
+    assert "CPU (n1) of probe@load went from 1" in used.evidence[0].text
+    assert stolen.cause == "broker_cpu"
+
+
+def test_a_host_that_idles_or_waits_for_a_drive_is_not_short_of_cpu() -> None:
+    """Each mode is a channel of its own: that more is idle is no work."""
+    for modes in (by_mode(idle=3.9, user=0.01), by_mode(iowait=3.0, idle=0.5)):
+        facts = Facts(STEP, around(*modes))
+
+        assert causes(facts.nearby) == ["unknown"]
+        assert facts.is_cpu_innocent
+
+
+@pytest.mark.parametrize(
+    ("used", "cause"), [(0.2, "unknown"), (None, "unknown"), (0.97, "broker_cpu")]
+)
+def test_request_handlers_that_are_not_idle_may_wait_for_a_drive(
+    used: float | None, cause: str
+) -> None:
+    """Idle for 80 % of the time and then 10 %: the CPU of the host says whether they work."""
+    name = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_ratio"
+    handlers = channel(f'probe@b1|{name}{{target="b1:7071"}}', 0.8, 0.1)
+    host = [] if used is None else [channel(CPU, 0.2, used), channel(FSYNC, 0.002, 0.002)]
+
+    assert causes(around(handlers, *host)) == [cause]
+
+
 def pauses(*ks: int, seconds: float) -> tuple[TimedEvent, ...]:
     return told("gc_pause", *ks, pause_seconds=seconds)
 
