@@ -24,17 +24,17 @@ _NOT_USED = ("idle", "iowait")
 def with_shares(nearby: Nearby) -> Nearby:
     """Return what is nearby, with both shares of each host whose CPU a page counts by mode."""
     hosts: dict[SeriesId, dict[str, Series]] = {}
-    for name, series in nearby.named(_BY_MODE).items():
+    for name, cores in nearby.named(_BY_MODE).items():
         one = parse_series(name)
         labels = tuple(pair for pair in one.labels if pair[0] != "mode")
-        hosts.setdefault(SeriesId(one.source, USED, labels), {})[one.label("mode")] = series
+        hosts.setdefault(SeriesId(one.source, USED, labels), {})[one.label("mode")] = cores
     series, lags = dict(nearby.series), dict(nearby.lag_seconds)
     for used, modes in hosts.items():
         if "idle" not in modes:
             continue
-        for one in _shares(used, modes):
-            series[one.name] = one
-            lags[one.name] = nearby.lag_seconds.get(modes["idle"].name, 0.0)
+        for share in _shares(used, modes):
+            series[share.name] = share
+            lags[share.name] = nearby.lag_seconds.get(modes["idle"].name, 0.0)
     return replace(nearby, series=series, lag_seconds=lags) if hosts else nearby
 
 
