@@ -36,7 +36,9 @@ _UNUSED_TLS = (  # settings of librdkafka that change what a broker accepts and 
     "ssl.sigalgs.list",
 )
 _NOT_KAFKA = "the answer is not in Kafka's protocol"
-_ITERATIONS = range(4096, 2**20)  # of SCRAM: Kafka's smallest number; above, a server wants our processor
+_ITERATIONS = range(
+    4096, 2**20
+)  # of SCRAM: Kafka's smallest number; above, a server wants our processor
 
 
 class LoginRefusedError(OSError):

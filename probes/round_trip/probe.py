@@ -30,7 +30,9 @@ from soak.core.units import SECOND_NS, Duration, duration_ns
 _KEPT_INSTANTS = 1024  # an answer later than that is not compared with the first of its instant
 _REQUEST = request(18, 0)  # ApiVersions, version 0
 _DEFAULT_PORT = 9092  # of an address without a port, as librdkafka takes it
-_REFUSED_SECONDS = 60.0  # until a login that was refused is tried again: a broker may lock the user out
+_REFUSED_SECONDS = (
+    60.0  # until a login that was refused is tried again: a broker may lock the user out
+)
 
 _METRICS = ("broker_round_trip_seconds", "broker_lone_delay_seconds")
 
@@ -68,10 +70,11 @@ def preflight(config: Config, clock: Clock) -> list[str]:
     why = why_unsupported(config.client)
     if not why:
         return []
-    return [
-        f"the probe round_trip will measure nothing: {why}; take it out of the plan, or name a listener that "
-        "it can use in probes.round_trip.bootstrap_servers, with the settings for it in client"
-    ]
+    advice = (
+        "take it out of the plan, or name a listener that it can use in probes.round_trip.bootstrap_servers, "
+        "with the settings for it in client"
+    )
+    return [f"the probe round_trip will measure nothing: {why}; {advice}"]
 
 
 @plain(slots=True)

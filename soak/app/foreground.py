@@ -440,9 +440,9 @@ def _run_report_process(folder: RunFolder, stop: threading.Event, note: Note) ->
     return process.returncode
 
 
-def read_progress(log: Path, from_byte: int) -> tuple[list[str], int]:
+def read_progress(path: Path, from_byte: int) -> tuple[list[str], int]:
     """Return the lines of progress in the log of a report from this byte on, and the byte after them."""
-    with log.open("rb") as file:
+    with path.open("rb") as file:
         file.seek(from_byte)
         new = file.read()
     whole = new[: new.rfind(b"\n") + 1]

@@ -220,7 +220,9 @@ def test_without_a_terminal_a_missed_objective_is_one_line_however_many_minutes_
         view.show(snapshot(100 + k, (found,)))
 
     lines = [line for line in out.getvalue().splitlines() if "objective missed" in line]
-    assert [re.findall(r"confirmed|resolved|[\d.]+ of|drive_gc|unknown", line) for line in lines] == [
+    assert [
+        re.findall(r"confirmed|resolved|[\d.]+ of|drive_gc|unknown", line) for line in lines
+    ] == [
         ["confirmed", "2 of", "unknown"],
         ["confirmed", "9 of", "drive_gc"],
         ["resolved", "10 of", "drive_gc"],

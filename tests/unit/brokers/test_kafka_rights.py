@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # its stubs
+from confluent_kafka.admin import AdminClient
 
 from soak.brokers.kafka.config import Config
 from soak.brokers.kafka.topics import delete_topics

@@ -350,7 +350,9 @@ def test_a_login_that_is_refused_is_a_failure(tmp_path: Path) -> None:
     with login_broker("wrong password") as made:
         probe = logged_in_at(made, tmp_path / "password")
         try:
-            with pytest.raises(ProbeError, match="cannot log in at .*: the login is refused: wrong"):
+            with pytest.raises(
+                ProbeError, match=r"cannot log in at .*: the login is refused: wrong"
+            ):
                 _until_failed(probe)
         finally:
             probe.close()
@@ -398,7 +400,7 @@ def test_scram_answers_as_the_example_of_its_standard() -> None:
 )
 def test_a_challenge_that_is_none_of_scram_is_refused(challenge: str) -> None:
     """One whose work is too little would give the password away, one with too much takes the processor."""
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         answer_of_scram("sha256", PASSWORD, "n=user,r=nonce", challenge)
 
 
