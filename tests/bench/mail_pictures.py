@@ -28,6 +28,7 @@ from tests.support.fakes import FakeClock
 INTO = Path("docs/evidence/mails")
 WIDTH, HEIGHT = 390, 844  # of a phone, in its own pixels
 _SINK = "picture"
+_UNLIMITED = 10_000
 
 
 class KeptMessages:
@@ -47,6 +48,7 @@ def messages_of(folder: RunFolder, keys: Sequence[str], copy: RunFolder) -> list
     `copy` becomes a run folder with the same journals and no findings but these.
     """
     run, plan, sink = read_run(folder), read_plan(folder), KeptMessages()
+    plan = replace(plan, alerts=replace(plan.alerts, max_per_hour=_UNLIMITED))
     copy.path.mkdir()
     for path in (folder.plan, folder.run_json, folder.phases):
         shutil.copy(path, copy.path)
@@ -109,7 +111,14 @@ def run() -> None:
     given.into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="soak-mails-") as temporary, chromium() as browser:
         copy = RunFolder(Path(temporary) / "run")
-        for message in messages_of(RunFolder(given.run_dir), given.keys, copy):
+        folder = RunFolder(given.run_dir.resolve())
+        for message in messages_of(folder, given.keys, copy):
+            own, named = str(copy.path.resolve()), str(folder.path)
+            message = replace(  # noqa: PLW2901  # it names the folder of the run
+                message,
+                text=message.text.replace(own, named),
+                html=message.html.replace(own, named),
+            )
             draw(browser, message, given.into / f"{message.key}.png")
 
 
