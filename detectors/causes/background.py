@@ -20,7 +20,8 @@ from detectors.causes.facts import BACKLOGS, COPIES, LEADER_COUNTERS, Facts
 from soak.core.series import parse_series, source_of
 
 DELETIONS = ("retention_deletion", "segment_deletion", "ledger_deletion", "segment_unlinked")
-ROLLS = ("segment_created", "segment_roll", "ledger_created", "ledger_roll")
+LEDGER_ROLLS = ("ledger_created", "ledger_roll")
+ROLLS = ("segment_created", "segment_roll", *LEDGER_ROLLS)
 _COMPACTIONS = (
     "bookie_MAJOR_COMPACTIONS",
     "bookie_MINOR_COMPACTIONS",

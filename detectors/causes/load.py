@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from scipy.special import bdtrc
 
 from detectors import affected_brokers
@@ -22,7 +21,7 @@ from detectors.causes import background, channel, drive_facts
 from detectors.causes.background import Drain
 from detectors.causes.channel import Shift, are_calm, risen
 from detectors.causes.drive_facts import Drive
-from detectors.causes.facts import BACKLOGS, LEADER_COUNTERS, MORE, Facts
+from detectors.causes.facts import BACKLOGS, MORE, Facts
 from detectors.causes.hypothesis import (
     CLEAR,
     DECISIVE,
@@ -373,17 +372,11 @@ def _rolls_of_others(facts: Facts) -> Hypothesis | None:
     """Return what the logs say: segments of other topics roll far more often, so others write more."""
     if not facts.topics:
         return None
+    others = [one for one in facts.events(*background.ROLLS) if not facts.is_ours(one)]
     first, end = facts.near[0], facts.end_k
     start = channel.start_of(facts.change, facts.nearby)
-    moves = [one for one in facts.events("leader_change") if start <= one.k < end]
-    moved = {_partition(one) for one in moves}  # a new leader opens a segment, whatever is written
-    others = [
-        one
-        for one in facts.events(*background.ROLLS)
-        if not facts.is_ours(one) and _partition(one) not in moved
-    ]
     before = [one for one in others if start <= one.k < first]
-    after = [one for one in others if first <= one.k < end]
+    after = _without_opened([one for one in others if first <= one.k < end])
     # One more: none in a minute is no rate of zero.
     usual = (len(before) + 1) / max(1, first - start)
     rate = len(after) / max(1, end - first)
@@ -393,34 +386,36 @@ def _rolls_of_others(facts: Facts) -> Hypothesis | None:
     # binomial: so many and more of all rolls in this share of the time
     if bdtrc(len(after) - 1, len(before) + len(after), share) > _MOST_P:
         return None
-    topics = Counter(_partition(one)[0] for one in after)
+    topics = Counter(str(one.event.fields.get("topic", "")) for one in after)
     names = [name for name, _ in topics.most_common(_MOST_TOPICS)]
-    counted = facts.counted_ks(*LEADER_COUNTERS)
-    are_moves_named = all(topic for topic, _ in moved) and not np.any(
-        (counted >= first) & (counted < end)
-    )
-    is_sure = background.are_leaders_known(facts) and are_moves_named
-    rolled = (
-        f"{wording.counted(len(after), 'segment')} of {', '.join(names)} rolled in"
+    text = Evidence(
+        f"Others write more: {wording.counted(len(after), 'segment')} of {', '.join(names)} rolled in"
         f" {wording.span(end - first)} from the onset on, {len(before)} in the"
-        f" {wording.span(first - start)} before."
+        f" {wording.span(first - start)} before.",
+        {"rolls": len(after), "rolls_before": len(before)},
     )
-    text = f"Others write more: {rolled}" if is_sure else f"{rolled} Their leaders may have moved."
-    signs = [
-        Sign(
-            DECISIVE if is_sure else FAIR,
-            Evidence(text, {"rolls": len(after), "rolls_before": len(before)}),
-        )
-    ]
-    if is_sure and facts.is_load_steady:
+    signs = [Sign(DECISIVE, text)]
+    if facts.is_load_steady:
         signs.append(Sign(SLIGHT, Evidence("What we send stayed the same.")))
-    missing = () if is_sure else ("which partitions changed their leader",)
-    return Hypothesis("foreign_load", tuple(signs), f"topic {names[0]}", missing=missing)
+    return Hypothesis("foreign_load", tuple(signs), f"topic {names[0]}")
 
 
-def _partition(one: TimedEvent) -> tuple[str, str]:
-    fields = one.event.fields
-    return str(fields.get("topic", "")), str(fields.get("partition", ""))
+def _without_opened(rolls: Sequence[TimedEvent]) -> list[TimedEvent]:
+    """Return the rolls without those by which a new leader may have opened a partition.
+
+    Redpanda begins a segment with each term, Pulsar a ledger with each owner: of each partition the first
+    roll says nothing of what is written. Kafka's segments have no term and stay with a new leader.
+    """
+    opened: set[tuple[object, object]] = set()
+    found = []
+    for one in rolls:
+        fields = one.event.fields
+        partition = fields.get("topic"), fields.get("partition")
+        is_first = partition not in opened
+        opened.add(partition)
+        if not is_first or ("term" not in fields and one.event.kind not in background.LEDGER_ROLLS):
+            found.append(one)
+    return found
 
 
 # --- quotas
