@@ -375,7 +375,8 @@ def _of_others(text: str, some: Sequence[Shift], every: Sequence[Shift]) -> Evid
 def _load_signs(drive: Drive, facts: Facts) -> list[Sign]:
     """Return that other drives got more to do: then the load grew, and this one is slow for that too.
 
-    Much more for most of the others at the onset, and as much as counts beside what is written to this one.
+    All others together, much more, and as much as counts beside what is written to this one: of many drives
+    some write more at any time, and some less.
     """
     own = drive.shifts[drive_facts.WRITTEN]
     others = [
@@ -383,17 +384,17 @@ def _load_signs(drive: Drive, facts: Facts) -> list[Sign]:
         for one in facts.drives
         if one.place != drive.place and drive_facts.WRITTEN in one.shifts
     ]
-    grown = [
-        one
-        for one in others
-        if one.has_risen and one.ratio >= _MORE_LOAD and one.rise >= (MORE - 1.0) * own.before
-    ]
-    if not grown or not _are_most(grown, others):
+    before, after = sum(one.before for one in others), sum(one.after for one in others)
+    if after < _MORE_LOAD * before or after - before < (MORE - 1.0) * own.before or after <= 0.0:
         return []
-    most = max(grown, key=lambda one: one.rise)
-    who = "Another drive" if len(grown) == 1 else f"{len(grown)} of {len(others)} other drives"
-    name = wording.title_with_source(most.series)
-    text = f"{who} got more to do at the same time: {name} went from {_from_to(most)}."
+    most = max(others, key=lambda one: one.delta)
+    rise = f"{wording.title_with_source(most.series)} went from {_from_to(most)}"
+    if len(others) == 1:
+        text = f"Another drive got more to do at the same time: {rise}."
+    else:
+        total = " to ".join(f"{wording.amount(one, 'bytes')}/s" for one in (before, after))
+        who = f"The {len(others)} other drives together"
+        text = f"{who} got more to do at the same time: {total}, and {rise}."
     return [Sign(-CLEAR, Evidence(text, {"series": most.series, "ratio": most.ratio}))]
 
 
