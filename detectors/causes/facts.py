@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from detectors import affected_brokers
 from detectors.causes import channel, cpu, drive_facts, places
-from detectors.causes.answers import Answers
+from detectors.causes.answers import ROUND_TRIPS, Answers
 from detectors.causes.channel import Shift, shift_of
 from detectors.causes.drive_facts import Drive
 from detectors.nearby import Nearby, TimedEvent
@@ -52,7 +52,6 @@ BACKLOGS = (
     "pulsar_ml_NumberOfMessagesInBacklog",
 )
 _FLUSHES = ("fsync_latency_seconds", "bookie_journal_JOURNAL_SYNC_floor_seconds")
-_ROUND_TRIP = "broker_round_trip_seconds"
 _HOST_CPU = "host_cpu_ratio"
 _CPU = (_HOST_CPU, "vectorized_reactor_utilization_ratio", cpu.USED)
 _MOST_OURS = 0.5  # of what a host's CPU rose by
@@ -199,7 +198,7 @@ class Facts:
     def brokers(self) -> frozenset[str]:
         """Return the brokers, by host and port, that clients or short questions name; empty if unknown."""
         led = {parse_series(name).label("address") for name in self.named("leader_info")}
-        asked = {parse_series(name).label("target") for name in self.named(_ROUND_TRIP)}
+        asked = {parse_series(name).label("target") for name in self.named(*ROUND_TRIPS)}
         return frozenset((led if len(led) > len(asked) else asked) - {""})
 
     @cached_property

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from detectors import affected_brokers
 from detectors.affected_brokers import PLACE_LABELS, host_seen, is_local, is_one_host
+from detectors.causes.answers import ROUND_TRIPS
 from detectors.nearby import Nearby
 from soak.core.series import host_of, parse_series
 
-_ROUND_TRIP = "broker_round_trip_seconds"
 _OF_BOOKIES = ("bookie_", "bookkeeper_server_")
 _OF_PULSAR = "pulsar_"
 _LEDGERS = ("ledger_created", "ledger_roll", "ledger_deletion")
@@ -79,7 +79,7 @@ def brokers(nearby: Nearby) -> Members:
             named = led.setdefault(leader, set())
             if address := one.label("address") or (leader if ":" in leader else ""):
                 named.add((address, one.source))
-        elif target and one.metric == _ROUND_TRIP:
+        elif target and one.metric in ROUND_TRIPS:
             asked.setdefault(target, set()).add((target, one.source))
     known = led if len(led) >= len(asked) else asked
     hosts = {one: {host_seen(*at) for at in seen} for one, seen in known.items()}
