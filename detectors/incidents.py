@@ -2,8 +2,9 @@
 
 It opens with the first rise, escalates and eases, and is resolved when latency is back. A series is back when
 its detector found its rise to be over, or when a fall took it to within the minimum effect of the level that
-it had before the incident. A series that returns in several falls is back with the last one. What has no
-level of its own, such as spikes and tails, is over when its detector says so.
+it had before the incident or, where it had just fallen without one, before that dip. A series that returns in
+several falls is back with the last one. What has no level of its own, such as spikes and tails, is over when
+its detector says so.
 
 A rise within a minute of the return of latency belongs to the incident before it, so that latency which
 rises and falls once a minute is one incident, not ten. A fall without an incident is an improvement; a rise
@@ -45,6 +46,9 @@ class Incident:
     related: tuple[Change, ...] = ()  # of other series, at the time of its worst change
     key: str = ""  # of the finding that it is known as; none yet for a new one
     effect: MinimumEffect = field(default_factory=MinimumEffect)
+    before_dips: Mapping[str, float] = field(
+        default_factory=dict
+    )  # levels of series that had just fallen
 
     @property
     def rises(self) -> tuple[Change, ...]:
@@ -79,7 +83,11 @@ class Incident:
     def resolved_k(self) -> int | None:
         """Return when the last series was back; None while one is not, or may not be."""
         rises = self.rises
-        ends = _ends_of(rises, self.changes, self._levels(), self.effect)
+        levels = {
+            series: max(level, self.before_dips.get(series, level))
+            for series, level in self._levels().items()
+        }
+        ends = _ends_of(rises, self.changes, levels, self.effect)
         return max(ends, default=None) if len(ends) == len(rises) else None
 
     @property
@@ -194,22 +202,23 @@ def _is_recovery(up: Change, own: Iterable[Change], effect: MinimumEffect) -> bo
     `own` has the last state of each change of its series that left a level behind. A fall that ended an
     earlier rise is no dip: what rises again is news.
     """
+    return any(not _is_above(one.before, up.after, effect) for one in _dips(up, own, effect))
+
+
+def _dips(up: Change, own: Iterable[Change], effect: MinimumEffect) -> list[Change]:
+    """Return the falls of the minutes before a rise that ended no earlier rise; see `_is_recovery`."""
     if up.kind not in _LEVELS:  # nothing is back where it was
-        return False
-    dips = [
+        return []
+    return [
         one
         for one in own
         if one.direction == "down"
         and up.onset_k - _DIP_SECONDS <= one.onset_k < up.onset_k
-        and not _is_above(one.before, up.after, effect)
-    ]
-    return bool(dips) and any(
-        not any(
+        and not any(
             rise.direction == "up" and (_stood(rise, one.onset_k) or _ends(one, rise, effect))
             for rise in own
         )
-        for one in dips
-    )
+    ]
 
 
 def _ends(fall: Change, rise: Change, effect: MinimumEffect) -> bool:
@@ -235,10 +244,12 @@ class _Group:
     """The members of one incident; what is asked for each change is kept up to date, not looked for."""
 
     effect: MinimumEffect
+    levels: Mapping[str, Sequence[Change]]  # all that left a level behind, of this incident or not
     key: str = ""
     members: list[Change] = field(default_factory=list)
     begin_k: int | None = None  # of its rises; None: it has none
     first_k: int = 0  # at which the earliest onset of its rises may have been
+    before_dips: dict[str, float] = field(default_factory=dict)
     _onsets: list[int] = field(default_factory=list)  # of all members, ascending
     _of_series: dict[str, list[Change]] = field(default_factory=dict)
     _ends: dict[str, int | None] = field(default_factory=dict)  # by series with a rise
@@ -250,16 +261,25 @@ class _Group:
         self._of_series.setdefault(change.series, []).append(change)
         self._changed.add(change.series)
         if change.direction == "up":
+            if all(one.direction == "down" for one in self._of_series[change.series][:-1]):
+                dips = _dips(change, self.levels.get(change.series, ()), self.effect)
+                if dips:
+                    self.before_dips[change.series] = max(one.before for one in dips)
             is_first = self.begin_k is None
             begin_k, first_k = _opens_k(change), change.interval[0]
             self.first_k = first_k if is_first else min(self.first_k, first_k)
             self.begin_k = begin_k if self.begin_k is None else min(self.begin_k, begin_k)
 
+    def incident(self, members: Iterable[Change]) -> Incident:
+        return Incident(
+            tuple(members), key=self.key, effect=self.effect, before_dips=self.before_dips
+        )
+
     @property
     def end_k(self) -> int | None:
         """Return when its last series was back; None while one is not."""
         for series in self._changed:
-            own = Incident(tuple(self._of_series[series]), effect=self.effect)
+            own = self.incident(self._of_series[series])
             if own.rises:
                 self._ends[series] = own.resolved_k
         self._changed.clear()
@@ -374,14 +394,14 @@ def group(
     for change in reported:
         key = keys.get(identity(change))
         if key is not None:
-            groups.setdefault(key, _Group(least, key)).add(change)
+            groups.setdefault(key, _Group(least, levels, key)).add(change)
     every = _Groups(groups.values())
     remaining = []
     for change in reported:
         if identity(change) in keys or every.joined(change):
             continue
         if change.direction == "up" and not _is_recovery(change, levels[change.series], least):
-            one = _Group(least)
+            one = _Group(least, levels)
             one.add(change)
             every.open(one)
         else:
@@ -415,7 +435,7 @@ def improvements(changes: Iterable[Change], incidents: Iterable[Incident]) -> li
 def _incident(one: _Group, others: Sequence[tuple[int, int]], known: Sequence[Change]) -> Incident:
     """Return a group as an incident; `others` are onset and place in `known` of changes of other series."""
     members = sorted(one.members, key=lambda change: (change.raised_k, change.series))
-    alone = Incident(tuple(members), key=one.key, effect=one.effect)
+    alone = one.incident(members)
     if not others:
         return alone
     worst_k = alone.headline.onset_k

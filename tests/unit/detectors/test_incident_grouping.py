@@ -108,6 +108,32 @@ def test_what_rises_beyond_a_dip_or_long_after_it_is_one() -> None:
     assert onsets(dip, rise(800, 4.0, 11.0)) == [[800]]
 
 
+@pytest.mark.parametrize(
+    ("changes", "resolved_k"),
+    [
+        ((fall(100, 10.0, 4.0), rise(200, 4.0, 400.0), fall(300, 400.0, 11.0)), 300),
+        ((fall(100, 10.0, 4.0), rise(200, 4.0, 400.0), fall(300, 400.0, 40.0)), None),
+        ((fall(100, 10.0, 4.0), rise(800, 4.0, 400.0), fall(900, 400.0, 11.0)), None),
+        ((over(rise(20, 4.0, 10.0), 100), rise(200, 4.0, 400.0), fall(300, 400.0, 11.0)), None),
+        (
+            (
+                rise(20, 4.0, 10.0),
+                fall(100, 10.0, 4.0),
+                rise(200, 4.0, 400.0),
+                fall(300, 400.0, 11.0),
+            ),
+            None,
+        ),
+    ],
+    ids=["back", "higher", "long_after", "was_a_rise_over", "was_a_rise_that_fell"],
+)
+def test_what_rose_out_of_a_dip_is_back_where_it_was_before_the_dip(
+    changes: tuple[Change, ...], resolved_k: int | None
+) -> None:
+    """The lowest level of a median that wanders is no measure of whether it has recovered."""
+    assert group(changes)[-1].resolved_k == resolved_k
+
+
 def test_changes_of_other_series_make_none() -> None:
     assert group([change("produce.0@h|acked_messages", 100, 10.0, 400.0)]) == []
 
