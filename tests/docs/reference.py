@@ -36,10 +36,16 @@ _BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DO
 _PACKAGES = ("soak", "probes", "spark", "detectors")
 
 
+def _escaped(cell: str) -> str:
+    """Return a cell that shows what it says: outside code, `<name>` would be taken for HTML and vanish."""
+    parts = cell.replace("|", "\\|").split("`")
+    return "`".join(part if at % 2 else part.replace("<", "&lt;") for at, part in enumerate(parts))
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table of Markdown, with a blank line before and after it."""
     cells = [head, ["---"] * len(head), *rows]
-    lines = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)
+    lines = ("| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in cells)
     return "\n" + "\n".join(lines) + "\n\n"
 
 
