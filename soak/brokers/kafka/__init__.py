@@ -1,8 +1,8 @@
 """Kafka through librdkafka. Open `broker` first.
 
-`producer` and `consumer` use the client's public API, and `batch_calls` replaces both with calls for whole
-batches; `durability` and `retention` read what a cluster guarantees and how long it retains messages. Only
-the plug-in loader and `soak.brokers.redpanda` import this package.
+`producer` and `consumer` have two forms each: one uses the public API of the client, the other calls for
+whole batches that `batch_calls` opens. `durability` and `retention` read what a cluster guarantees and how
+long it retains messages. Only the plug-in loader and `soak.brokers.redpanda` import this package.
 """
 
 from soak.brokers.kafka.broker import KafkaBroker, KafkaGuarantees, connect

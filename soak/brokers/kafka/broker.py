@@ -23,16 +23,15 @@ from confluent_kafka.cimpl import NewTopic
 from numpy.typing import NDArray
 
 from soak.brokers.kafka import durability, listener, retention, rights
-from soak.brokers.kafka.batch_calls import (
-    BatchFetch,
-    BatchProducer,
-    Library,
-    installed_versions,
-    load_library,
-)
+from soak.brokers.kafka.batch_calls import Library, installed_versions, load_library
 from soak.brokers.kafka.config import Config, KafkaProtocolConfig, check_settings
-from soak.brokers.kafka.consumer import KafkaConsumer, MessageFetch, ReceiveErrors
-from soak.brokers.kafka.producer import DEFAULT_PARTITIONER, KafkaProducer, partition_of
+from soak.brokers.kafka.consumer import BatchFetch, KafkaConsumer, MessageFetch, ReceiveErrors
+from soak.brokers.kafka.producer import (
+    DEFAULT_PARTITIONER,
+    BatchProducer,
+    KafkaProducer,
+    partition_of,
+)
 from soak.brokers.kafka.topics import delete_topics, partition_warnings, topic_ids
 from soak.clients import client_settings
 from soak.clients.kafka_log import ClientLog, ErrorCallback, ErrorCause, error_text

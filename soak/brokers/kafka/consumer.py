@@ -1,12 +1,16 @@
-"""A Kafka consumer of fixed partitions that receives batches; while messages arrive it sends no requests."""
+"""A Kafka consumer of fixed partitions that receives batches; while messages arrive it sends no requests.
+
+Messages come one by one through the public API of the client, or many at a time through batched calls.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import confluent_kafka
@@ -20,13 +24,25 @@ from confluent_kafka import (
 )
 from numpy.typing import NDArray
 
+from soak.brokers.kafka.batch_calls import MESSAGE, Library, copy_structs
 from soak.clients.kafka_log import error_text, without_details
 from soak.clients.kafka_throttle import ThrottleTimes
+from soak.core import header
 from soak.core.errors import BrokerError
 from soak.core.ports import Batch, Clock, Heads, ReceiveError, Topics
 from soak.core.retry import Once
+from soak.core.units import SECOND_NS
 
 LOG = logging.getLogger("soak.brokers.kafka")
+
+_HEAD = np.dtype((np.void, header.SIZE))
+_FATAL = KafkaError._FATAL  # noqa: SLF001  # its public name
+_SERVE_NS = SECOND_NS // 10
+_COLLECT_NS = SECOND_NS // 5
+_ERROR_CALLBACK = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
+)
+"""`error_cb` of the library: client, code, reason, opaque."""
 
 
 class FetchError(NamedTuple):
@@ -89,6 +105,165 @@ class MessageFetch:
 
     def close(self) -> None:
         """Do nothing: only the client holds resources."""
+
+
+class BatchFetch:
+    """Fetches through batched calls: numpy copies the heads of all messages at once.
+
+    Messages go to a queue of ours. All other events stay with the binding, whose callbacks may only run
+    inside its own calls: one for errors would end the process when the queue of a partition holds an error,
+    so a callback of ours replaces it.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        client: confluent_kafka.Consumer,
+        topics: Topics,
+        partitions: Iterable[int],
+        clock: Clock,
+        note_error: Callable[[KafkaError], None],
+    ) -> None:
+        """Fetch from these partitions, which the caller assigns afterwards.
+
+        `note_error` gets what the client reports apart from messages; it replaces the client's `error_cb`.
+        """
+        self._library = library
+        self._client = client
+        self._is_one_topic = len(topics.names) == 1
+        self._clock = clock
+        self._addresses = np.zeros(0, dtype=np.uint64)
+        quick, handle = library.quick, library.handle_of(client)
+        self._note_error = note_error
+        # The callback must live as long as the library may call it.
+        self._callback = _ERROR_CALLBACK(self._on_error)
+        self._settings = quick.rd_kafka_conf(handle)
+        quick.rd_kafka_conf_set_error_cb(
+            self._settings, ctypes.cast(self._callback, ctypes.c_void_p)
+        )
+        self._queue = quick.rd_kafka_queue_new(handle)
+        self._sources: list[int] = []
+        for topic, partition in map(topics.split, partitions):
+            source = quick.rd_kafka_queue_get_partition(handle, topic.encode(), partition)
+            quick.rd_kafka_queue_forward(source, self._queue)
+            self._sources.append(source)
+        self._served_ns = clock.mono_ns()
+
+    def take(self, limit: int, timeout_seconds: float) -> Fetched:
+        if limit > self._addresses.size:
+            self._addresses = np.zeros(limit, dtype=np.uint64)
+        sizes, arrived_ns = self._collect(limit, timeout_seconds)
+        found = self._addresses[: sum(sizes)]
+        fetched = self._read(found, np.repeat(np.array(arrived_ns, dtype=np.int64), sizes))
+        destroy = self._library.quick.rd_kafka_message_destroy
+        for address in found.tolist():
+            destroy(address)
+        errors = [*fetched.errors, *self._serve()]
+        return replace(fetched, errors=errors) if errors else fetched
+
+    def _collect(self, limit: int, timeout_seconds: float) -> tuple[list[int], list[int]]:
+        """Note the addresses of messages; return how many arrived together, and when.
+
+        A few arrive at a time, hundreds of times a second, and to read few costs as much as to read many.
+        """
+        next_ = self._library.long.rd_kafka_consume_queue
+        more = self._library.quick.rd_kafka_consume_batch_queue
+        address, count = self._addresses.ctypes.data, 0
+        sizes: list[int] = []
+        arrived_ns: list[int] = []
+        end_ns = self._clock.mono_ns() + round(timeout_seconds * SECOND_NS)
+        wait_ms = round(timeout_seconds * 1000)
+        while first := next_(self._queue, wait_ms):
+            self._addresses[count] = first
+            at = address + (count + 1) * self._addresses.itemsize
+            size = 1 + max(0, int(more(self._queue, 0, at, limit - count - 1)))
+            now_ns = self._clock.mono_ns()
+            if not arrived_ns:
+                end_ns = min(end_ns, now_ns + _COLLECT_NS)
+            sizes.append(size)
+            arrived_ns.append(now_ns)
+            count += size
+            wait_ms = (end_ns - now_ns) // 1_000_000
+            if count >= limit or wait_ms <= 0:
+                break
+        return sizes, arrived_ns
+
+    def close(self) -> None:
+        quick = self._library.quick
+        for source in self._sources:  # messages left in our queue would keep the client alive
+            quick.rd_kafka_queue_forward(source, None)
+            quick.rd_kafka_queue_destroy(source)
+        quick.rd_kafka_queue_destroy(self._queue)
+        quick.rd_kafka_conf_set_error_cb(self._settings, None)
+
+    def _on_error(self, _client: int, code: int, reason: bytes, _opaque: int) -> None:
+        text, is_fatal = (reason or b"").decode(errors="replace"), code == _FATAL
+        self._note_error(KafkaError(code, text, is_fatal))
+
+    def _read(self, addresses: NDArray[np.uint64], arrived_ns: NDArray[np.int64]) -> Fetched:
+        """Copy head, partition and offset of these messages."""
+        if not addresses.size:
+            none = np.zeros(0, dtype=np.int64)
+            return Fetched(np.zeros(0, dtype=_HEAD), [], none, none, [])
+        table = copy_structs(addresses, MESSAGE)
+        errors: list[FetchError] = []
+        if table["err"].any():
+            is_bad = table["err"] != 0
+            errors = self._errors(addresses[is_bad], table[is_bad])
+            table, arrived_ns = table[~is_bad], arrived_ns[~is_bad]
+        return Fetched(
+            heads=_heads(table),
+            topic=[] if self._is_one_topic else self._names(table["rkt"]),
+            partition=table["partition"].astype(np.int64),
+            offset=table["offset"].astype(np.int64),
+            errors=errors,
+            came_mono_ns=arrived_ns,
+        )
+
+    def _names(self, targets: NDArray[np.uint64]) -> list[str]:
+        several, at = np.unique(targets, return_inverse=True)
+        names = [self._library.quick.rd_kafka_topic_name(one).decode() for one in several.tolist()]
+        return [names[one] for one in at.tolist()]
+
+    def _errors(self, addresses: NDArray[np.uint64], table: NDArray[np.void]) -> list[FetchError]:
+        text_of, name_of = (
+            self._library.quick.rd_kafka_message_errstr,
+            self._library.quick.rd_kafka_topic_name,
+        )
+        found = []
+        for address, row in zip(addresses.tolist(), table, strict=True):
+            text = (text_of(address) or b"").decode(errors="replace")
+            topic = name_of(int(row["rkt"])).decode() if row["rkt"] else ""  # errors may have none
+            error = KafkaError(int(row["err"]), text)
+            found.append(FetchError(error, partition_text(topic, int(row["partition"]))))
+        return found
+
+    def _serve(self) -> list[FetchError]:
+        """Let the binding run its callbacks, now and then; return the error that it reports, if any."""
+        now_ns = self._clock.mono_ns()
+        if now_ns < self._served_ns + _SERVE_NS:
+            return []
+        self._served_ns = now_ns
+        found = self._client.poll(0)
+        error = None if found is None else found.error()
+        if found is None or error is None:
+            return []
+        return [FetchError(error, partition_text(found.topic(), found.partition()))]
+
+
+def _heads(table: NDArray[np.void]) -> NDArray[np.void]:
+    """Return the first bytes of each payload; short ones are padded with zeros."""
+    is_whole = table["len"] >= header.SIZE
+    if is_whole.all():
+        return copy_structs(table["payload"], _HEAD) if table.size else np.zeros(0, dtype=_HEAD)
+    heads = np.zeros(table.size, dtype=_HEAD)
+    if is_whole.any():
+        heads[is_whole] = copy_structs(table["payload"][is_whole], _HEAD)
+    for at in np.flatnonzero(~is_whole).tolist():
+        if table["len"][at]:
+            text = ctypes.string_at(int(table["payload"][at]), int(table["len"][at]))
+            heads[at] = np.void(text.ljust(header.SIZE, b"\0"))
+    return heads
 
 
 _NO_FAILURES = {

@@ -14,14 +14,13 @@ import pytest
 
 from soak.brokers import kafka
 from soak.brokers.kafka.batch_calls import (
-    BatchFetch,
-    BatchProducer,
     check_versions,
     copy_structs,
     installed_versions,
     load_library,
 )
-from soak.brokers.kafka.producer import KafkaProducer
+from soak.brokers.kafka.consumer import BatchFetch
+from soak.brokers.kafka.producer import BatchProducer, KafkaProducer
 from soak.clients.kafka_log import ClientLog
 from soak.clients.kafka_throttle import ThrottleTimes
 from soak.core.clock import SystemClock

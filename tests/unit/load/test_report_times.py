@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from soak.brokers.kafka import batch_calls
-from soak.brokers.kafka.batch_calls import BatchProducer
+from soak.brokers.kafka.producer import BatchProducer
 from soak.clients.kafka_log import ClientLog
 from soak.clients.kafka_throttle import ThrottleTimes
 from soak.core.clock import SystemClock
