@@ -32,7 +32,8 @@ from soak.store.run_folder import (
     read_acknowledged,
 )
 from spark.batch.comparison import MIN_TREND_RUNS, Settings, runs_in
-from spark.report.comparison import course_svg, drift_text, page_html
+from spark.report.comparison import drift_text, page_html
+from spark.report.comparison_charts import course_svg
 from spark.report.page import table, tag
 
 FIGURES = {
