@@ -14,12 +14,11 @@ from soak.core.plan.objectives import recorded_limits
 from soak.core.plan.rates import rates_between
 from soak.core.ports import Batch, Clock, Consumer
 from soak.core.units import SECOND_NS
+from soak.load.client_waits import CpuWaitMeter, Throttling
 from soak.load.consumer.interval import ConsumerInterval, merge_batches, split_batch
 from soak.load.consumer.sequence_tracker import SequenceTracker, restore_tracker
 from soak.load.consumer.start_offsets import read_start_offsets
-from soak.load.cpu_wait import CpuWaitMeter
 from soak.load.leaders import Leaders
-from soak.load.throttling import Throttling
 from soak.runtime.context import (
     CLIENT_EVENT,
     RESTART_CODE,

@@ -16,13 +16,12 @@ from soak.core.plan.phases import LOAD_PHASES, Phases
 from soak.core.ports import Clock, Producer, WakeUp
 from soak.core.schedule import NEVER_NS
 from soak.core.units import SECOND_NS
-from soak.load.cpu_wait import CpuWaitMeter
+from soak.load.client_waits import CpuWaitMeter, Throttling
 from soak.load.leaders import Leaders
 from soak.load.producer.client import ProducerClient
 from soak.load.producer.interval import ProducerInterval
 from soak.load.producer.messages import Messages
 from soak.load.producer.pacing import AHEAD, MIN_AHEAD, Pacer, RatePlan
-from soak.load.throttling import Throttling
 from soak.runtime.context import (
     CLIENT_EVENT,
     RESTART_CODE,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from soak.core.clock import SystemClock
 from soak.core.units import SECOND_NS
-from soak.load.cpu_wait import CpuWaitMeter
+from soak.load.client_waits import CpuWaitMeter
 from tests.support.fakes import FakeClock
 
 

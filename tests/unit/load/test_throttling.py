@@ -9,7 +9,7 @@ import pytest
 
 from soak.clients.kafka_throttle import ThrottleTimes, statistics_interval_ms
 from soak.core.plan import text
-from soak.load.throttling import Throttling
+from soak.load.client_waits import Throttling
 from tests.support.fakes import FakeClock, FakeProducer
 from tests.support.load.load_loops import context_of, records_of
 
@@ -84,16 +84,16 @@ def test_seconds_have_the_longest_wait_and_its_begin_an_event(tmp_path: Path) ->
     assert events == [(2, "a:9092", 0.2)]
 
 
-@pytest.mark.parametrize(("calm", "events"), [(30, 1), (60, 2)])
+@pytest.mark.parametrize(("quiet", "events"), [(30, 1), (60, 2)])
 def test_a_broker_that_throttles_again_after_a_minute_begins_anew(
-    calm: int, events: int, tmp_path: Path
+    quiet: int, events: int, tmp_path: Path
 ) -> None:
     clock = FakeClock()
     context = context_of(tmp_path, text.load(PLAN, "plan").plan, clock, "produce.0", "")
     producer = FakeProducer(clock)
     throttling = Throttling([producer], context.recorder)
     producer.throttled = {"a:9092": 1.0}
-    for k in (0, calm):
+    for k in (0, quiet):
         context.recorder.append(k, throttling.columns(k))
 
     found = [event.kind for record, _ in records_of(context) for event in record.events]

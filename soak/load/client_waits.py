@@ -1,6 +1,7 @@
-"""CPU wait: how long the threads of this process waited for a processor.
+"""How long the clients of this process were made to wait: for a processor, and by a broker's quota.
 
-A client that gets no processor time measures its own host instead of the cluster.
+A client that gets no processor time measures its own host instead of the cluster; one that brokers throttle
+measures its quota.
 """
 
 from __future__ import annotations
@@ -8,13 +9,21 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
+from soak.core.model import Column
 from soak.core.ports import Clock
+from soak.runtime.recorder import Recorder
 
 _TASKS = Path("/proc/self/task")
 _MAX_THREADS = 64
 _RESCAN_CALLS = 10  # calls between two scans for new threads
+
+THROTTLED_EVENT = "throttled"
+_AGAIN_SECONDS = 60
+"""A broker that throttles again after so many seconds without a throttle is reported again."""
 
 
 class CpuWaitMeter:
@@ -74,3 +83,33 @@ class CpuWaitMeter:
             ran_ns += ran
             waited_ns[name] = waited
         return waited_ns if ran_ns else {}
+
+
+class Throttled(Protocol):
+    def throttle_seconds(self) -> Mapping[str, float] | None: ...
+
+
+class Throttling:
+    """Makes the column of each second, and an event where a broker begins to throttle."""
+
+    def __init__(self, clients: Sequence[Throttled], recorder: Recorder) -> None:
+        self._clients = clients
+        self._recorder = recorder
+        self._last_k: dict[str, int] = {}
+
+    def columns(self, k: int) -> list[tuple[Column, float]]:
+        """Return the longest wait that is reported; no column where no client reports it."""
+        reports = [one.throttle_seconds() for one in self._clients]
+        known = [one for one in reports if one is not None]
+        if not known:
+            return []
+        longest: dict[str, float] = {}
+        for report in known:
+            for broker, seconds in report.items():
+                longest[broker] = max(seconds, longest.get(broker, 0.0))
+        for broker, seconds in longest.items():
+            if k - self._last_k.get(broker, -_AGAIN_SECONDS) >= _AGAIN_SECONDS:
+                self._recorder.note_event(THROTTLED_EVENT, {"broker": broker, "seconds": seconds})
+            self._last_k[broker] = k
+        column = Column("throttle_seconds", (), "seconds")
+        return [(column, max(longest.values(), default=0.0))]
