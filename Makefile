@@ -73,10 +73,14 @@ test-hostile: $(STAMP) ## attack every gate for HOSTILE_MINUTES=1, with the corp
 
 .PHONY: test
 test: check packages-in-ci ## everything CI runs: check, then the tests on a real Kafka and a real Spark
-	@$(BIN)/pytest -m $(LONG) -n 2 $(addprefix --ignore=,$(COMPUTING))
+	@$(BIN)/pytest -m $(PROPERTIES) -n 2 $(FULL)
+	@$(BIN)/pytest -m $(LONG) -n 2 $(FULL) $(addprefix --ignore=,$(COMPUTING))
 	@$(MAKE) --no-print-directory -j $(AT_ONCE) -O with-kafka with-other-servers-and-computing
 
 LONG := 'long and not broker and not spark and not slow'
+# `make check` makes a fifth of the examples of each property.
+PROPERTIES := 'hypothesis and not long and not broker and not spark and not slow'
+FULL := --hypothesis-profile=full
 # Long tests that compute and neither wait nor start a process. At the lowest priority they take the processor time
 # that the tests of servers leave; nothing in them depends on how long that is.
 COMPUTING := $(addprefix tests/unit/,bench core detectors omb spark)
@@ -86,7 +90,7 @@ with-other-servers-and-computing: $(STAMP)
 
 .PHONY: computing
 computing: $(STAMP)
-	@nice -n 19 $(BIN)/pytest -m $(LONG) -n 2 -o timeout=1800 $(COMPUTING)
+	@nice -n 19 $(BIN)/pytest -m $(LONG) -n 2 $(FULL) -o timeout=1800 $(COMPUTING)
 
 # Most of these tests wait: AT_ONCE=2 runs the two parts side by side, on a machine that does nothing else.
 AT_ONCE ?= 1

@@ -1,4 +1,4 @@
-"""What many tests share: how hypothesis runs, and one real Kafka a session."""
+"""What many tests share: how many examples hypothesis makes, and one real Kafka a session."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from soak.lab.ports import Running
 
 pytest_plugins = ["tests.support.spark.spark_fixtures"]
 
-settings.register_profile("local", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
-settings.register_profile("hostile", deadline=None, max_examples=1000)
-settings.load_profile("ci" if os.environ.get("CI") else "local")
+for _name, _examples in (("quick", 20), ("full", 100), ("hostile", 1000)):
+    _is_same = bool(os.environ.get("CI")) and _name != "hostile"
+    settings.register_profile(_name, deadline=None, max_examples=_examples, derandomize=_is_same)
+settings.load_profile("quick")
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a Kafka, so that `make test` runs it beside the other tests of real servers."""
+    """Mark what needs a Kafka, so that `make test` runs it next to the other tests of real servers."""
     for item in items:
         needs_kafka = "lab_kafka" in getattr(item, "fixturenames", ())
         is_kafka = needs_kafka or item.path.parent.name == "kafka"

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soak.brokers.kafka.listener import mismatch
+from tests.support.examples import examples
 
 
 @contextlib.contextmanager
@@ -55,7 +56,8 @@ def test_a_broker_that_is_too_busy_to_answer_is_not_said_to_be_none() -> None:
         assert mismatch(f"127.0.0.1:{port}", {}, timeout_seconds=0.1) == ""
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.long
+@settings(max_examples=examples(40), deadline=None)
 @given(answer=st.binary(max_size=60))
 def test_any_answer_is_read_or_said_to_be_none(answer: bytes) -> None:
     """A torn one, one with a size that it does not have, one of another protocol."""

@@ -24,6 +24,7 @@ from soak.core.plan.phases import (
 )
 from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS, rate_per_second
+from tests.support.examples import examples
 
 AHEAD = 5
 GOOD = LoadInterval(
@@ -90,7 +91,7 @@ def _search(plan: Plan, cluster: Cluster, restart_every: int = 10**9) -> Phases:
     raise AssertionError("the ramp does not end")
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     capacity=st.floats(1000, 5_000_000),
     growth=st.floats(1.2, 4).map(lambda value: round(value, 2)),
@@ -133,7 +134,7 @@ def test_the_search_stops_at_the_maximum_rate() -> None:
     assert tried == [1000, 2000, 4000, 6000]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.fractions(1, 10**7), st.floats(0.001, 0.5), st.floats(1.05, 10))
 def test_rates_can_be_written_exactly(high: Fraction, precision: float, growth: float) -> None:
     config = Ramp(precision=round(precision, 4), growth=round(growth, 3), start=Fraction(1))
@@ -182,10 +183,10 @@ def test_after_a_refused_rate_the_cluster_rests() -> None:
 def test_a_refused_rate_is_tried_once_more() -> None:
     """Another process on the machine may have disturbed one step."""
     plan, step = _plan(), Decision("ramp", 10, rate=Fraction(1000))
-    slow, calm = replace(GOOD, publish_p99=3.0), replace(GOOD, sent=0, acked=0, lag={0: 0.0})
+    slow, quiet = replace(GOOD, publish_p99=3.0), replace(GOOD, sent=0, acked=0, lag={0: 0.0})
 
     (rest,) = ramp.decide(plan, step, 26, 31, lambda _: slow)
-    (again,) = ramp.decide(plan, replace(rest, from_k=31), 34, 39, lambda _: calm)
+    (again,) = ramp.decide(plan, replace(rest, from_k=31), 34, 39, lambda _: quiet)
     (good,) = ramp.decide(plan, replace(again, from_k=39), 55, 60, lambda _: GOOD)
     (bad,) = ramp.decide(plan, replace(again, from_k=39), 55, 60, lambda _: slow)
 

@@ -31,6 +31,7 @@ from soak.core.cluster.forecast import (
 from soak.core.plan import text
 from soak.core.plan.load import Keys
 from soak.core.plan.plan import Plan
+from tests.support.examples import examples
 
 SCENE = Scene(partitions=2, copies=3, soak=(60.0, 660.0), end=700.0)
 
@@ -271,7 +272,7 @@ def test_a_first_deletion_that_depends_on_unknowns_is_not_forecast(
     assert [one.partition(",")[0] for one in found] == words
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(rate=RATE, more=st.floats(1, 100), limits=LIMITS)
 def test_a_higher_rate_never_comes_later_and_never_holds_less(
     rate: float, more: float, limits: Limits
@@ -283,7 +284,7 @@ def test_a_higher_rate_never_comes_later_and_never_holds_less(
     assert fast.most_held_bytes >= slow.most_held_bytes * (1 - 1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(rate=RATE, limits=LIMITS, unit=st.sampled_from([1e-3, 8.0, 2.0**20]))
 def test_the_unit_of_bytes_does_not_matter(rate: float, limits: Limits, unit: float) -> None:
     """In bits or mebibytes the same seconds come out."""
@@ -296,7 +297,7 @@ def test_the_unit_of_bytes_does_not_matter(rate: float, limits: Limits, unit: fl
     assert two.most_held_bytes == pytest.approx(one.most_held_bytes * unit, rel=1e-6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(rate=RATE, limits=LIMITS, factor=st.floats(0.1, 10))
 def test_a_clock_of_another_speed_gives_the_same_run(
     rate: float, limits: Limits, factor: float
@@ -309,7 +310,7 @@ def test_a_clock_of_another_speed_gives_the_same_run(
     assert _middle(two) == pytest.approx(_middle(one) * factor, rel=1e-6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(rate=RATE, limits=LIMITS)
 def test_no_more_is_held_than_is_written_and_the_first_is_no_earlier_than_its_segment(
     rate: float, limits: Limits
@@ -320,7 +321,7 @@ def test_no_more_is_held_than_is_written_and_the_first_is_no_earlier_than_its_se
     assert found.first_deletion is None or found.first_deletion.earliest >= found.first_closed
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     steps=st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 10**5)), max_size=20),
     count=st.floats(0, 1e7),

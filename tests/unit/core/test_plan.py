@@ -23,6 +23,7 @@ from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
 from soak.core.plan.config import FormerName, FormerNameWarning
 from soak.core.plan.plan import PLUGIN_SECTIONS, Plan
+from tests.support.examples import examples
 from tests.support.paths import DATA, ROOT
 
 BAD = sorted((DATA / "bad_plans").glob("*.yaml"))
@@ -131,7 +132,7 @@ def test_the_detector_that_every_stream_runs_is_in_every_plan(said: str) -> None
     assert "level_shift:" in plan_text.dump(plan)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.text(st.characters(codec="utf-8"), max_size=80) | st.binary(max_size=80).map(repr))
 def test_any_text_is_a_plan_or_a_clear_error(text: str) -> None:
     message = ""

@@ -32,6 +32,7 @@ from tests.support.detection.outage_world import (
     silent,
     well,
 )
+from tests.support.examples import examples
 
 
 def test_five_seconds_without_an_acknowledgement_are_an_outage_from_the_first_second_on() -> None:
@@ -315,7 +316,7 @@ def test_an_outage_is_reported_if_and_only_if_the_definition_says_so(kinds: list
 
 
 @given(KINDS, KINDS, st.data())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_state_resumed_at_any_row_gives_the_same(
     produced_kinds: list[str], consumed_kinds: list[str], data: st.DataObject
 ) -> None:

@@ -15,6 +15,7 @@ from detectors.level_shift import Config
 from detectors.panel import Panel
 from soak.core.model import Change, Column
 from soak.core.units import SECOND_NS
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.long
 
@@ -97,7 +98,7 @@ def fed(stretches: Sequence[Stretch], cuts: frozenset[int]) -> tuple[list[Change
 
 
 @given(STRETCHES, st.frozensets(st.integers(0, 500), max_size=8))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_a_panel_that_is_resumed_says_the_same_and_keeps_the_same(
     stretches: list[Stretch], cuts: frozenset[int]
 ) -> None:
@@ -105,7 +106,7 @@ def test_a_panel_that_is_resumed_says_the_same_and_keeps_the_same(
 
 
 @given(STRETCHES)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_no_change_ends_twice_nor_before_it_began(stretches: list[Stretch]) -> None:
     found, _ = fed(stretches, frozenset())
     last: dict[tuple[str, int], Change] = {}

@@ -19,6 +19,7 @@ from soak.core.plan import plugins
 from soak.omb import result as profile
 from soak.omb import result_file
 from soak.omb.result import Result
+from tests.support.examples import examples
 from tests.support.omb.results import results, same
 from tests.support.paths import DATA, ROOT
 
@@ -285,6 +286,7 @@ def test_a_bad_file_is_named_with_place_or_key(tmp_path: Path, text: str, messag
     assert "\n" not in said
 
 
+@pytest.mark.long
 def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
     """Packed or not; only a newline may be missing."""
     whole = (RECORDED / "upstream.json").read_bytes().rstrip()
@@ -309,7 +311,7 @@ def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -18,6 +18,7 @@ from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
 from soak.core.units import SECOND_NS
 from soak.omb import result as profile
+from tests.support.examples import examples
 from tests.support.omb.plans import KAFKA, PULSAR, WORKLOAD, imported
 from tests.support.paths import RECORDED
 
@@ -315,7 +316,7 @@ def test_one_dialect_alone_recognises_a_result(bits: int) -> None:
     assert [module.recognises(keys) for module in modules].count(True) == 1
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.dictionaries(
         st.sampled_from(sorted(profile.load_profile("vanlightly").workload_keys | {"driverClass"})),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from probes.common import block_device
 from probes.common.block_device import BlockDevices, Drive, PathNumbers, SystemPaths
 from soak.core.errors import NotAvailableError, ProbeError
+from tests.support.examples import examples
 from tests.support.paths import RECORDED
 from tests.support.probes.sys_tree import on, sys_tree
 
@@ -225,7 +226,7 @@ def test_without_a_block_device_the_message_names_the_filesystem(
         mounted(tmp_path, directory, {directory: on(0, 23)})
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(at=st.integers(0, len(MOUNTS) - 1), junk=st.text(max_size=8))
 def test_a_damaged_mount_table_is_parsed_or_an_error(at: int, junk: str) -> None:
     """What is read has a point; what is answered has a filesystem, too."""

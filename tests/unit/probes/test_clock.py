@@ -26,6 +26,7 @@ from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Event
 from soak.core.units import SECOND_NS
 from soak.runtime import recorder
+from tests.support.examples import examples
 from tests.support.fakes import FakeClock
 
 KEPT = Timex(
@@ -213,7 +214,7 @@ def test_output_that_is_not_text_is_an_error(
         parse_chrony_bound(ask_chrony())
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(at=st.integers(0, len(TRACKING) - 1), junk=st.text(max_size=6))
 @example(at=116, junk="-")  # a root delay below zero
 def test_damaged_output_of_chronyc_is_an_error_or_a_number(at: int, junk: str) -> None:

@@ -15,6 +15,7 @@ from probes.common.block_device import PathNumbers, SystemPaths
 from probes.common.counters import Deltas
 from probes.disk_io import Config, DiskIo
 from soak.core.errors import NotAvailableError, ProbeError, SoakError
+from tests.support.examples import examples
 from tests.support.fakes import FakeClock
 from tests.support.paths import RECORDED
 from tests.support.probes.sys_tree import on, sys_tree
@@ -470,7 +471,7 @@ def test_newer_kernels_may_add_fields_at_the_end() -> None:
     assert disk_io.find_line(longer, SDA) == disk_io.find_line(TEXT, SDA)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(cut=st.integers(0, len(TEXT)))
 def test_a_cut_text_is_an_error_or_the_same_number(cut: int) -> None:
     """A cut last number must not be taken for a smaller one."""
@@ -483,7 +484,7 @@ def test_a_cut_text_is_an_error_or_the_same_number(cut: int) -> None:
     assert found == whole
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(at=st.integers(0, len(TEXT) - 1), junk=st.text(max_size=8))
 def test_damaged_text_is_parsed_or_an_error(at: int, junk: str) -> None:
     """A line of whole numbers, or one of our errors."""

@@ -19,6 +19,7 @@ from soak.core.model import Event
 from soak.core.plan import text as plan_text
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import Run
+from tests.support.examples import examples
 from tests.support.fakes import FakeClock
 from tests.support.pages import pages
 from tests.support.probes.pulsar_watch import (
@@ -214,6 +215,7 @@ def test_a_topic_that_does_not_answer_does_not_affect_the_others() -> None:
     assert "bookie_ACTIVE_LEDGER_TOTAL" in values(found)
 
 
+@pytest.mark.long
 def test_many_ledgers_are_polled_less_often() -> None:
     """7,500 of them once in three seconds."""
     watch = Watch()
@@ -267,7 +269,7 @@ def test_a_ledger_that_is_being_closed_has_no_numbers_yet() -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     key=st.sampled_from(sorted({*STATS, "ledgers"})),
     value=st.one_of(
@@ -289,7 +291,7 @@ def test_a_damaged_answer_is_an_error_or_correct(key: str, value: object) -> Non
     assert all(one.entries >= 0 and one.bytes >= 0 for one in found.ledgers)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(counts=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30))
 def test_every_ledger_is_trimmed_once(counts: list[tuple[int, int]]) -> None:
     """Whatever lies between two polls, closed ledgers add up to the trimmed ones."""
@@ -483,7 +485,7 @@ def test_a_bookie_that_does_not_answer_affects_its_own_metrics_only() -> None:
     assert "bookie_ACTIVE_LEDGER_TOTAL" not in values(found)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     line=st.integers(0, PAGE.count("\n") - 1),
     text=st.binary(max_size=30).filter(lambda b: b"\n" not in b),

@@ -25,6 +25,7 @@ from probes.smart.tools import (
 )
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Event
+from tests.support.examples import examples
 from tests.support.fakes import FakeClock
 from tests.support.paths import RECORDED
 from tests.support.probes.sys_tree import on, sys_tree
@@ -322,7 +323,7 @@ def test_new_media_errors_are_an_event(tmp_path: Path) -> None:
     assert [event.fields for event in events] == [{"device": "nvme0n1", "errors": 23.0}]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(at=st.integers(0, len(TEXT) - 1), junk=st.text(max_size=8))
 def test_damaged_output_is_read_or_left_out(at: int, junk: str) -> None:
     """What cannot be read is left out."""

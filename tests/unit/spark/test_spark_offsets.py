@@ -18,6 +18,7 @@ from soak.store.journal.reader import has_ended
 from spark.sources.journals import JournalSource, rows
 from spark.sources.offsets import ColumnsIndex, Offset, columns_at, newest, spans
 from spark.sources.schema import ROWS
+from tests.support.examples import examples
 
 COLUMNS = (Column("sent_messages", (), "messages"),)
 HEAD = encode(columns_line(COLUMNS))
@@ -70,7 +71,7 @@ PIECES = st.lists(
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(pieces=PIECES, limit=st.sampled_from([None, 1, 200, 100_000]))
 def test_any_order_of_appends_and_reads_gives_every_whole_record_once(
     pieces: list[tuple[str, str]], limit: int | None
@@ -165,7 +166,7 @@ def test_columns_of_the_middle_are_found_without_reading_the_file_again(tmp_path
     assert index.before(path, len(HEAD)) == (0,)
 
 
-def test_each_id_of_columns_is_told_once_a_batch(tmp_path: Path) -> None:
+def test_each_id_of_columns_is_reported_once_a_batch(tmp_path: Path) -> None:
     """Rows carry the id; the text travels once."""
     append(tmp_path / "journal", "a@h", 0, HEAD + b"".join(map(line, range(5))))
     journal = tmp_path / "journal"
@@ -175,7 +176,7 @@ def test_each_id_of_columns_is_told_once_a_batch(tmp_path: Path) -> None:
 
 
 def test_a_source_has_ended_when_its_newest_file_says_so(tmp_path: Path) -> None:
-    """A new incarnation takes the word back."""
+    """A new epoch withdraws it."""
     append(tmp_path, "a@h", 0, HEAD + line(1) + encode(End(1)))
     before = has_ended(tmp_path / "a@h")
     append(tmp_path, "a@h", 1, HEAD + line(2, 2))

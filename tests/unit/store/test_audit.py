@@ -19,6 +19,7 @@ from soak.store.audit import audit_run, is_audited, is_loss_known, pack_part, pa
 from soak.store.journal.merged import SegmentRecord, read_segment
 from soak.store.journal.reader import SourceReader
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run
+from tests.support.examples import examples
 from tests.support.load.audit_histories import Action, Fed, actions, without_zeros, world_after
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
@@ -70,6 +71,7 @@ def _of_parts(folder: RunFolder) -> Callable[[Path], Iterator[SegmentRecord | En
     return part_reader(parts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "shape",
     [
@@ -95,7 +97,7 @@ def test_the_audit_of_parts_is_that_of_the_journals(tmp_path: Path, shape: Shape
     actions(st.just(0), st.lists(st.sampled_from(["kept", "vanished"]), min_size=1, max_size=6)),
     st.integers(1, 9),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_records_that_are_one_in_a_part_are_counted_as_apart(
     tmp_path_factory: pytest.TempPathFactory, history: list[Action], size: int
 ) -> None:

@@ -17,6 +17,7 @@ from soak.store.findings.outbox import SETTLE_LIMIT_NS
 from soak.store.findings.rows import STEPS
 from soak.store.findings.store import FindingsStore
 from tests.support.alerting.findings import NOW, finding
+from tests.support.examples import examples
 
 CLIFF, COMPACTION, UNKNOWN, CLIENT = (
     (Explanation(name, 0.8, (Evidence(f"{name} it is."),)),)
@@ -331,12 +332,12 @@ def test_an_open_finding_is_sent_again_with_its_newest_cause(store: FindingsStor
     save(store, FIRST)
     send_due(store)
     save(store, LAST)
-    while_owed = [(row.kind, store.content(row)) for row in store.unresolved("mail")]
+    while_pending = [(row.kind, store.content(row)) for row in store.unresolved("mail")]
     send_due(store)
     after = [(row.kind, store.content(row).previous_cause) for row in store.unresolved("mail")]
     save(store, replace(LAST, state="gone", resolved_k=900))
 
-    assert [kind for kind, _ in while_owed] == ["opened"]
+    assert [kind for kind, _ in while_pending] == ["opened"]
     assert after == [("corrected", "retention_cliff")]
     assert store.unresolved("mail") == []
 
@@ -390,7 +391,7 @@ class Readers:
 
 
 @pytest.mark.long
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(steps=st.lists(SAVES | TRIES, max_size=14))
 def test_each_kind_is_sent_once_and_readers_end_with_the_final_cause(
     steps: list[Finding | str],

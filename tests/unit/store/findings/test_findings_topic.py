@@ -33,6 +33,7 @@ from tests.support.alerting.daemon import (
     HookedSink,
 )
 from tests.support.alerting.findings import NOW, SERIES, change, finding
+from tests.support.examples import examples
 from tests.support.fakes import FakeClock
 from tests.support.store.findings_log import KEEP_NS, FakeCluster
 
@@ -86,7 +87,8 @@ def content(store: Findings) -> tuple[object, ...]:
     )
 
 
-@settings(max_examples=40)
+@pytest.mark.long
+@settings(max_examples=examples(40))
 @given(steps=st.lists(st.sampled_from(STEPS), max_size=10))
 def test_topics_hold_what_a_file_holds(steps: list[str]) -> None:
     """Whatever is stored and sent, also when Kafka compacts and the process starts anew in between."""
@@ -163,6 +165,7 @@ def test_a_writer_that_lost_its_turn_begins_anew_with_what_the_other_wrote(
     assert states == [("opened", "sent"), ("resolved", "pending")]
 
 
+@pytest.mark.long
 def test_a_message_is_sent_whose_finding_lies_behind_an_open_transaction(world: TopicWorld) -> None:
     """That of another run, whose process was killed: its end is awaited before a try."""
     world.cluster.hidden_from[FINDINGS_TOPIC] = 0
@@ -339,6 +342,7 @@ def world(tmp_path: Path) -> TopicWorld:
     return TopicWorld(tmp_path)
 
 
+@pytest.mark.long
 def test_topics_and_file_send_the_same_messages(world: TopicWorld) -> None:
     """Also the message that the finding is resolved."""
     sink = FakeSink(world.clock, DELIVERED)
@@ -355,6 +359,7 @@ def test_topics_and_file_send_the_same_messages(world: TopicWorld) -> None:
     assert sink.messages == world.sink.messages
 
 
+@pytest.mark.long
 def test_a_daemon_that_is_started_again_does_not_send_again(world: TopicWorld) -> None:
     for _ in range(2):
         daemon = world.topic_daemon(world.sink)
@@ -364,6 +369,7 @@ def test_a_daemon_that_is_started_again_does_not_send_again(world: TopicWorld) -
     assert [message.key for message in world.sink.messages] == [OPENED]
 
 
+@pytest.mark.long
 def test_a_message_whose_result_was_not_stored_is_sent_again_under_the_same_key(
     world: TopicWorld,
 ) -> None:
@@ -384,6 +390,7 @@ def test_a_message_whose_result_was_not_stored_is_sent_again_under_the_same_key(
     assert [(row.state, row.attempts) for row in world.outbox()] == [("sent", 2)]
 
 
+@pytest.mark.long
 def test_one_of_two_daemons_sends(world: TopicWorld) -> None:
     """The other one sends when the first has ended."""
     one, two = FakeSink(world.clock, DELIVERED), FakeSink(world.clock, DELIVERED)
@@ -403,6 +410,7 @@ def test_one_of_two_daemons_sends(world: TopicWorld) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_daemon_that_lost_the_outbox_does_not_write_that_it_sent(world: TopicWorld) -> None:
     """It was stopped during its try: the new owner sends under the same key, and its result stands."""
     two = FakeSink(world.clock, DELIVERED)
@@ -424,6 +432,7 @@ def test_a_daemon_that_lost_the_outbox_does_not_write_that_it_sent(world: TopicW
     assert [(row.state, row.attempts) for row in world.outbox()] == [("sent", 2)]
 
 
+@pytest.mark.long
 def test_nothing_is_sent_while_the_cluster_is_away(world: TopicWorld) -> None:
     """The message goes out when it answers again."""
     daemon = world.topic_daemon(world.sink)

@@ -16,6 +16,7 @@ from soak.core.model import Column, Event, Record
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History, SourceSeconds, Window
 from soak.store.journal.reader import read_source
 from soak.store.journal.writer import JournalWriter
+from tests.support.examples import examples
 from tests.support.fakes import FakeClock
 
 COLUMNS = (
@@ -92,7 +93,7 @@ def test_each_series_name_is_formatted_a_few_times() -> None:
     assert len(made) <= 200
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     gaps=st.lists(st.integers(1, 9), min_size=1, max_size=120),
     cuts=st.sets(st.integers(1, 119), max_size=4),
