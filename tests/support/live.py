@@ -1,13 +1,17 @@
-"""A run folder that a test writes second by second, and names and log lines that somebody chose badly."""
+"""A run folder that a test writes second by second, a snapshot of one, and hostile names and log lines."""
 
 from __future__ import annotations
 
 import json
+import math
+import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hypothesis import strategies as st
 
+from soak.app.live.follow import Bin, Latency
+from soak.app.live.run import PhaseSpan, ReportHead, Snapshot, Subscription, Totals
 from soak.core.journal_format import columns_line, encode
 from soak.core.model import Column, Event, Finding, Record
 from soak.core.plan import text
@@ -51,7 +55,7 @@ _NASTY = st.sampled_from(
     ]
 )
 NASTY_TEXTS = st.lists(st.one_of(_NASTY, st.text(max_size=20)), min_size=1, max_size=4).map("".join)
-"""Names and log lines as nobody should choose them."""
+"""Names and log lines that are hostile to a terminal or a browser."""
 
 
 @dataclass(slots=True)
@@ -132,3 +136,65 @@ def written_run(path: Path, *, subscriptions: int = 1, name: str = "written") ->
     for phase, from_k in (("warm-up", 0), ("soak", 60), ("drain", 360)):
         run.decide(phase, from_k)
     return run
+
+
+OUTAGE = "nothing acknowledged for 40 s, 12,000 failed"
+QUIET = Subscription(0, 998.0, 3.0, Latency(0.005, math.nan, 0.08), (0.01,) * 200 + (0.06,) * 40)
+
+
+def snapshot(
+    k: int = 130,
+    findings: tuple[Finding, ...] = (FOUND,),
+    *,
+    name: str = "soak x",
+    phase: str = "soak",
+    troubles: tuple[str, ...] = (),
+    subscriptions: tuple[Subscription, ...] = (QUIET,),
+    state: str = "running",
+    report: ReportHead | None = None,
+    unread: str = "",
+) -> Snapshot:
+    bins = [Bin((0.0, 400.0, 550.0, 50.0, 0.0, 0.0))] * 200 + [Bin(silent_seconds=1)] * 40
+    return Snapshot(
+        name=name,
+        run_id="r",
+        state=state,
+        start_wall_ns=1_790_000_000 * SECOND_NS,
+        now_k=k,
+        k=min(k, 225),
+        total_seconds=225,
+        end_k=None,
+        phase=phase,
+        phases=(
+            PhaseSpan("warm-up", 0, 60),
+            PhaseSpan(phase, 60, 200),
+            PhaseSpan("drain", 200, 225),
+        ),
+        sent=1000.0,
+        acknowledged=640.0,
+        failed=360.0,
+        publish=Latency(0.005, 0.06, 0.07),
+        publish_history=(0.01,) * 240,
+        subscriptions=subscriptions,
+        totals=Totals(100_000.0, 99_000.0, 1000.0),
+        troubles=troubles,
+        retention="old data is deleted in 3:20",
+        invalid="",
+        bins=tuple(bins),
+        bin_seconds=1,
+        findings=findings,
+        unread=unread,
+        report=report,
+        read_ratio=1.0,
+    )
+
+
+def is_harmless(text: str) -> bool:
+    """True for a text without controls but newlines, marks of direction, and halves of characters."""
+    return not any(
+        (unicodedata.category(one) in {"Cc", "Cs", "Zl", "Zp"} and one != "\n")
+        or unicodedata.bidirectional(one)
+        in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+        or one in "\u061c\u200e\u200f"
+        for one in text
+    )

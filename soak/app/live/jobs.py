@@ -26,7 +26,7 @@ COMPARE_LIMIT_NS = 600 * SECOND_NS
 REPORT_LIMIT_NS = 1800 * SECOND_NS
 MAX_WAITING = 4
 WATCHED_NS = 60 * SECOND_NS
-"""A report is renewed while somebody has looked at its run so recently."""
+"""A report is renewed while its run was viewed so recently."""
 _MAX_KEPT = 8
 _MAX_ERROR_BYTES = 4000
 _LOWEST = 19
@@ -90,7 +90,7 @@ class Jobs:
             return None
 
     def watch(self, run: RunFolder) -> None:
-        """Note that somebody looks at a run."""
+        """Note that a run is being viewed."""
         with self._lock:
             self._watched[run.path] = self.clock.mono_ns()
             if len(self._watched) > 1000:  # noqa: PLR2004  # a bound, no setting

@@ -25,21 +25,30 @@ from soak.app.live.server import (
     MAX_REQUEST_BYTES,
     REQUEST_SECONDS,
     Access,
-    Site,
     is_loopback,
     parse_listen,
     read_token,
 )
+from soak.app.live.site import Site
 from soak.core.clock import SystemClock
 from soak.core.errors import PlanError
 from soak.core.units import SECOND_NS
 from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import Run, RunFolder, write_run
 from tests.support.compared import ComparedShape, write_compared_run
+from tests.support.examples import examples
 from tests.support.fakes import FakeClock
-from tests.support.live import FOUND, NASTY_TEXTS, START_WALL_NS, WrittenRun, written_run
+from tests.support.live import (
+    FOUND,
+    NASTY_TEXTS,
+    OUTAGE,
+    START_WALL_NS,
+    WrittenRun,
+    is_harmless,
+    snapshot,
+    written_run,
+)
 from tests.support.served import Elements, Served, contents, new_folder, served
-from tests.unit.app.test_live_terminal import OUTAGE, is_harmless, snapshot
 
 GOOD = {"sent": 1000.0, "acked": 1000.0, "failed": 0.0, "publish_p99": 0.02, "slow": 30.0}
 SECRET = "what nobody may read"
@@ -317,7 +326,7 @@ def test_no_path_leads_out_of_the_folder(site: Served, path: str) -> None:
     assert SECRET not in found.text
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     parts=st.lists(
         st.sampled_from(
@@ -600,7 +609,7 @@ def test_a_client_that_does_not_ask_in_time_is_ended(runs: Path) -> None:
         assert found.get("/").status == 200
 
 
-def test_more_clients_than_there_is_room_for_are_told_so(runs: Path) -> None:
+def test_more_clients_than_there_is_room_for_are_refused(runs: Path) -> None:
     """Those that came first are served when they ask."""
     with served(runs, FakeClock()) as found:
         waiting = [found.connect() for _ in range(MAX_CONNECTIONS)]
@@ -645,6 +654,7 @@ def _folder_names(text: str) -> str:
     return name.decode("utf-8", "ignore") or "x"
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(text=NASTY_TEXTS)
 @example(text="a&with=b#c?d%2fe+f")
@@ -669,7 +679,8 @@ def test_a_folder_of_any_name_is_listed_and_shown(text: str) -> None:
     assert (shown.status, b'class="where"' in shown.body) == (200, True)
 
 
-@settings(max_examples=30)
+@pytest.mark.long
+@settings(max_examples=examples(30))
 @given(text=NASTY_TEXTS)
 def test_no_name_is_markup_on_any_page(text: str) -> None:
     """Plan, run, phase, trouble, series, verdict and reasons; attributes are those of the templates."""
@@ -698,6 +709,7 @@ def test_no_name_is_markup_on_any_page(text: str) -> None:
         assert len(page) < 60_000
 
 
+@pytest.mark.long
 def test_pages_that_are_open_in_turn_keep_what_was_read(tmp_path: Path) -> None:
     """Forty runs go on. What was read is gone from their journals, so it cannot be read a second time."""
     runs, clock = [written_run(tmp_path / f"run-{at}") for at in range(40)], FakeClock()
@@ -742,6 +754,7 @@ def test_another_run_in_the_same_folder_is_read_anew(tmp_path: Path) -> None:
     assert (found["run_id"], found["totals"]["sent"], found["sent"]) == ("other", 70.0, 7.0)
 
 
+@pytest.mark.long
 def test_many_readers_of_a_run_share_what_was_read(tmp_path: Path) -> None:
     """Each look of a second reads what is new, for all of them together."""
     clock = FakeClock()
@@ -762,7 +775,7 @@ def test_many_readers_of_a_run_share_what_was_read(tmp_path: Path) -> None:
 
 
 class _Process:
-    """A process that ends when it is told to."""
+    """A process that ends when it is asked to."""
 
     def __init__(self) -> None:
         self.code: int | None = None

@@ -6,7 +6,6 @@ import dataclasses
 import io
 import math
 import re
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -18,7 +17,7 @@ from rich.console import Console
 from soak.app.live import terminal
 from soak.app.live.follow import Bin, Latency
 from soak.app.live.pages import Pages
-from soak.app.live.run import PhaseSpan, ReportHead, Snapshot, Subscription, Totals
+from soak.app.live.run import ReportHead, Snapshot, Subscription
 from soak.app.live.terminal import (
     MAX_LINE,
     LiveView,
@@ -33,60 +32,18 @@ from soak.app.live.terminal import (
 )
 from soak.core import wording
 from soak.core.model import Explanation, Finding
-from soak.core.units import SECOND_NS
 from soak.store.findings.store import FindingsStore
+from tests.support.examples import examples
 from tests.support.fakes import FakeClock
-from tests.support.live import FOUND, NASTY_TEXTS, written_run
-
-OUTAGE = "nothing acknowledged for 40 s, 12,000 failed"
-QUIET = Subscription(0, 998.0, 3.0, Latency(0.005, math.nan, 0.08), (0.01,) * 200 + (0.06,) * 40)
-
-
-def snapshot(
-    k: int = 130,
-    findings: tuple[Finding, ...] = (FOUND,),
-    *,
-    name: str = "soak x",
-    phase: str = "soak",
-    troubles: tuple[str, ...] = (),
-    subscriptions: tuple[Subscription, ...] = (QUIET,),
-    state: str = "running",
-    report: ReportHead | None = None,
-    unread: str = "",
-) -> Snapshot:
-    bins = [Bin((0.0, 400.0, 550.0, 50.0, 0.0, 0.0))] * 200 + [Bin(silent_seconds=1)] * 40
-    return Snapshot(
-        name=name,
-        run_id="r",
-        state=state,
-        start_wall_ns=1_790_000_000 * SECOND_NS,
-        now_k=k,
-        k=min(k, 225),
-        total_seconds=225,
-        end_k=None,
-        phase=phase,
-        phases=(
-            PhaseSpan("warm-up", 0, 60),
-            PhaseSpan(phase, 60, 200),
-            PhaseSpan("drain", 200, 225),
-        ),
-        sent=1000.0,
-        acknowledged=640.0,
-        failed=360.0,
-        publish=Latency(0.005, 0.06, 0.07),
-        publish_history=(0.01,) * 240,
-        subscriptions=subscriptions,
-        totals=Totals(100_000.0, 99_000.0, 1000.0),
-        troubles=troubles,
-        retention="old data is deleted in 3:20",
-        invalid="",
-        bins=tuple(bins),
-        bin_seconds=1,
-        findings=findings,
-        unread=unread,
-        report=report,
-        read_ratio=1.0,
-    )
+from tests.support.live import (
+    FOUND,
+    NASTY_TEXTS,
+    OUTAGE,
+    QUIET,
+    is_harmless,
+    snapshot,
+    written_run,
+)
 
 
 def _drawn(found: Snapshot, width: int, height: int = 40) -> list[str]:
@@ -304,18 +261,7 @@ def test_no_message_and_no_second_is_lost_when_bins_become_columns(room: int) ->
     assert sum(one.silent_seconds for one in columns) == 120
 
 
-# --- Names and log lines as nobody should choose them.
-
-
-def is_harmless(text: str) -> bool:
-    """True for a text without controls but newlines, marks of direction, and halves of characters."""
-    return not any(
-        (unicodedata.category(one) in {"Cc", "Cs", "Zl", "Zp"} and one != "\n")
-        or unicodedata.bidirectional(one)
-        in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-        or one in "\u061c\u200e\u200f"
-        for one in text
-    )
+# --- Hostile names and log lines.
 
 
 @given(text=NASTY_TEXTS)
@@ -331,7 +277,7 @@ def _plain(out: io.StringIO) -> PlainView:
     return PlainView(Console(file=out, width=80), "soak")
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(text=NASTY_TEXTS)
 def test_no_name_reaches_a_log_as_it_is(text: str) -> None:
     """Not in a phase, a trouble, a cause, an objective, or a note; each event stays one line."""
@@ -344,7 +290,7 @@ def test_no_name_reaches_a_log_as_it_is(text: str) -> None:
     assert is_harmless(out.getvalue())
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(text=NASTY_TEXTS)
 def test_no_name_moves_the_cursor_of_a_terminal(text: str) -> None:
     """A panel without colour is text alone, and as high and wide as the terminal."""
@@ -362,7 +308,8 @@ def test_no_name_moves_the_cursor_of_a_terminal(text: str) -> None:
         assert len(lines) < 50
 
 
-@settings(max_examples=30)
+@pytest.mark.long
+@settings(max_examples=examples(30))
 @given(text=NASTY_TEXTS)
 def test_a_note_and_a_title_are_harmless_on_a_terminal(text: str) -> None:
     """The sequences that are left are those of the panel itself: lines up, and erase."""
@@ -419,6 +366,7 @@ def test_watching_ends_when_the_run_does(tmp_path: Path) -> None:
     assert "interrupted: in all" in out.getvalue().splitlines()[-1]
 
 
+@pytest.mark.long
 def test_the_last_picture_is_that_of_the_whole_run(tmp_path: Path) -> None:
     """Though the one who watches came a moment before the end, and a look reads a part."""
     run, out, clock = written_run(tmp_path), io.StringIO(), FakeClock()
