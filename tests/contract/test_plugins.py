@@ -1,4 +1,4 @@
-"""What every plug-in promises: new files are under test the moment they exist."""
+"""What every plug-in guarantees: new files are under test the moment they exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from soak.alerting.document import COLUMNS
 from soak.cli import main
 from soak.core.plan import plugins
 from soak.core.plan.plan import PLUGIN_SECTIONS
-from soak.lab.faults.registry import all_faults
+from soak.lab.faults import all_faults
 from tests.support.paths import ROOT
 
 CONFIGS = {

@@ -36,8 +36,8 @@ from soak.lab.drills.injection import FaultLog, Injection
 from soak.lab.drills.result import Result
 from soak.lab.drills.verdict import DrivePool
 from soak.lab.drive import block_device, drive
+from soak.lab.faults import find_fault
 from soak.lab.faults.active import Fault
-from soak.lab.faults.registry import find_fault
 from soak.lab.ports import Target
 from soak.service import children
 from soak.service.files import is_locked, shipped_configs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from soak.core.plan.plan import Lab
 from soak.core.plan.text import PlanFile
 from soak.core.units import SECOND_NS
 from soak.lab import files
+from soak.lab.broker_setup import run_tool
 from soak.lab.drills.injection import FaultLog
 from soak.lab.faults.host import clock_environment
 from soak.lab.ports import Target
@@ -95,15 +95,8 @@ def replay_trial(trial_dir: Path, run_dir: Path) -> int:
         shutil.copyfile(source.path / name, target.path / name)
     shutil.copytree(source.journal, target.journal)
     command = [sys.executable, "-m", "soak.cli.main", "detect-stream", "--run-dir"]
-    process = children.spawn([*command, str(target.path)], log_path=target.path / "replay.log")
-    try:
-        status = process.wait(_REPLAY_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise LabError(f"the detector did not end in {_REPLAY_SECONDS:g} s") from error
-    finally:
-        children.kill(process)
-    if status != 0:
-        raise LabError(f"the detector failed: {children.log_tail(target.path / 'replay.log')}")
+    log = target.path / "replay.log"
+    run_tool("the detector", [*command, str(target.path)], Path.cwd(), _REPLAY_SECONDS, log)
     target.lab.mkdir(exist_ok=True)  # only now: no detector can have read it
     shutil.copyfile(source.faults, target.faults)
     show(SafeConsole(), judged(target))

@@ -24,7 +24,7 @@ from soak.core.plan.plan import Lab, Plan
 from soak.core.plan.text import Document, KeyPath, PlanFile, parse_yaml, validated
 from soak.core.units import SECOND_NS, Duration, format_duration
 from soak.core.wording import state_word
-from soak.lab.faults.registry import all_faults, find_fault
+from soak.lab.faults import all_faults, find_fault
 
 _BROKER_KEYS = ("node", "onto")
 """Keys of faults that name a broker by its place from 1; 0 means none in particular, if it is the default."""

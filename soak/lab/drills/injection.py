@@ -13,8 +13,8 @@ from typing import Any
 
 from soak.core.errors import LabError
 from soak.lab.drills.drill import Drill
+from soak.lab.faults import find_fault
 from soak.lab.faults.active import FAULT_ERRORS, Fault
-from soak.lab.faults.registry import find_fault
 from soak.lab.ports import Active, Target
 
 

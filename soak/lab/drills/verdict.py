@@ -81,7 +81,7 @@ class Notifications:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What a drill and its run recorded beside `summary.json`."""
+    """What a drill and its run recorded next to `summary.json`."""
 
     onset_wall_ns: int | None = None
     lifted_wall_ns: int | None = None

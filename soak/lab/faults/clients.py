@@ -41,7 +41,7 @@ def _inject_client_pause(target: Target, _config: ClientPauseConfig) -> ActiveFa
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ConsumerPauseConfig:
-    """Stop the consumers of the run: a backlog grows, which they read afterwards beside the new messages.
+    """Stop the consumers of the run: a backlog grows, which they read afterwards, with the new messages.
 
     The onset is the lifting: a stopped consumer receives nothing, late or not.
 

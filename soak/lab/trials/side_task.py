@@ -12,8 +12,8 @@ from soak.core.errors import LabError
 from soak.core.plan.text import Document, validated
 from soak.core.units import SECOND_NS
 from soak.lab.drills.injection import FaultLog
+from soak.lab.faults import find_fault
 from soak.lab.faults.active import FAULT_ERRORS, Fault
-from soak.lab.faults.registry import find_fault
 from soak.lab.ports import Active, Target
 from soak.lab.trials.schedule import Trouble
 from soak.store.run_folder import RunFolder

@@ -178,7 +178,7 @@ def test_a_broker_is_stopped_again_and_again(
     assert lines[0]["stalled_ns"]
 
 
-def test_a_jvm_collects_all_its_garbage_as_often_as_told(
+def test_a_jvm_collects_all_its_garbage_as_often_as_asked(
     target: Target, lines: list[Mapping[str, object]]
 ) -> None:
     """Each collection is recorded with its length, and the JVM logs its pause."""

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from soak.lab.drive import drive, folder, throttle
-from soak.lab.faults.registry import all_faults
+from soak.lab.faults import all_faults
 from tests.support.lab.fault_world import EXCUSED
 from tests.support.lab.lab import alive, groups_of, remains_in_time
 from tests.support.paths import ROOT

@@ -16,7 +16,7 @@ from pathlib import Path
 from soak.core.clock import SystemClock
 from soak.lab.broker_setup import free_ports
 from soak.lab.drive import drive
-from soak.lab.faults.registry import all_faults
+from soak.lab.faults import all_faults
 from soak.lab.ports import Target
 from soak.lab.relay import Relay
 from soak.service import children
@@ -118,7 +118,7 @@ def main() -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         if sys.stdin.readline().startswith("raise"):
-            raise RuntimeError("as it was told")
+            raise RuntimeError("as it was asked")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from soak.core.errors import LabError
+from soak.lab.faults import find_fault
 from soak.lab.faults.active import Fault
 from soak.lab.faults.clients import QuietConfig
-from soak.lab.faults.registry import find_fault
 from soak.lab.ports import Active, Target
 
 

@@ -14,7 +14,7 @@ SPACING = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """How many messages are dropped, sent twice, and sent after the next one of their lane."""
+    """How many messages are dropped, sent twice, and sent after the next one of their producer stream."""
 
     dropped: int
     twice: int

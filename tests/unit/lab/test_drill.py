@@ -19,8 +19,7 @@ from soak.core.plan.plan import Lab, Plan
 from soak.core.units import SECOND_NS
 from soak.lab.drills import drill
 from soak.lab.drills.drill import Drill
-from soak.lab.faults import network, retention
-from soak.lab.faults.registry import all_faults, find_fault
+from soak.lab.faults import all_faults, find_fault, network, retention
 from tests.support.paths import DATA, ROOT
 
 DRILLS = ROOT / "configs" / "drills"
@@ -168,7 +167,7 @@ def test_every_drill_that_ships_names_a_known_fault(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_fault_that_is_to_be_found_is_also_to_be_told_and_to_go(path: Path) -> None:
+def test_every_fault_that_is_to_be_found_is_also_to_be_notified_and_resolved(path: Path) -> None:
     """Nobody is notified of a finding about the client, and a quiet drill has none."""
     found = drill.load(path)
     expect = found.expect

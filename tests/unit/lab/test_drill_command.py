@@ -45,9 +45,9 @@ def test_the_drills_are_listed_with_what_they_do_need_and_take(words: list[str])
 def test_the_help_says_what_every_exit_code_means() -> None:
     """Whoever calls it in a script can tell a miss from a machine that lacks something."""
     command = get_command(main.build(["lab"]))
-    told = command.commands["lab"].commands["drill"].help  # type: ignore[attr-defined]  # groups
+    help_text = command.commands["lab"].commands["drill"].help  # type: ignore[attr-defined]  # groups
 
-    assert {"0", "1", "2", "4", "5", "130"} <= set(re.findall(r"\d+", told))
+    assert {"0", "1", "2", "4", "5", "130"} <= set(re.findall(r"\d+", help_text))
 
 
 def test_a_drill_that_cannot_run_here_is_no_miss(
@@ -59,11 +59,11 @@ def test_a_drill_that_cannot_run_here_is_no_miss(
     code = drills.run_drill("cpu_hog", None, 0)
 
     assert code == 5
-    told = capsys.readouterr().err
-    assert told == "soak: the drill cpu_hog cannot run here: cpu_hog needs two processors\n"
+    output = capsys.readouterr().err
+    assert output == "soak: the drill cpu_hog cannot run here: cpu_hog needs two processors\n"
 
 
-def test_what_could_not_be_undone_is_told_on_every_way_out(
+def test_what_could_not_be_undone_is_reported_on_every_way_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also if the run is not judged any more."""
@@ -73,8 +73,8 @@ def test_what_could_not_be_undone_is_told_on_every_way_out(
         find = giving(Stuck("the broker did not come back"))
         drills.start_injection(drills.find_drill("quiet"), started, {}, stack, find).poll()
 
-    told = capsys.readouterr().err
-    assert told == "soak: the fault was not fully undone: the broker did not come back\n"
+    output = capsys.readouterr().err
+    assert output == "soak: the fault was not fully undone: the broker did not come back\n"
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -123,9 +123,9 @@ def test_an_interrupt_leaves_what_came_out_so_far(
     with pytest.raises(KeyboardInterrupt):
         drills.run_all_drills(tmp_path, run)
 
-    told = capsys.readouterr().out
-    assert told.count("it [red]rose") == 4
-    below = told[told.index("drills  ") :]
+    output = capsys.readouterr().out
+    assert output.count("it [red]rose") == 4
+    below = output[output.index("drills  ") :]
     assert all(f"{name} " in below for name in done)
 
 

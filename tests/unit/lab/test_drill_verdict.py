@@ -251,7 +251,9 @@ def test_a_summary_without_anything_fails_and_does_not_break() -> None:
     assert failing({}) == {"cause", "state", "onset", "lost", "duplicated"}
 
 
-def test_when_people_are_told_and_when_it_is_gone_are_judged_where_a_limit_is_named() -> None:
+def test_when_people_are_notified_and_when_it_is_resolved_are_judged_where_a_limit_is_named() -> (
+    None
+):
     """Of the fault's onset, and of its lifting; never is not soon."""
     expect = Expectation(
         cause="retention_cliff", alert_within=30 * SECOND_NS, resolved_within=60 * SECOND_NS
@@ -352,7 +354,7 @@ def test_what_a_phase_came_to_is_judged_where_it_is_named() -> None:
     ("notified", "found"),
     [((-60, 4), ("4.0 s from it", True)), ((6,), ("6.0 s from it", False)), ((), ("never", False))],
 )
-def test_an_event_that_must_be_told_counts_near_the_fault(
+def test_an_event_that_must_be_reported_counts_near_the_fault(
     notified: tuple[int, ...], found: tuple[str, bool]
 ) -> None:
     """The nearest one; a fault that was never felt has none."""
@@ -401,7 +403,7 @@ def test_records_that_come_after_a_later_one_are_counted(tmp_path: Path) -> None
     assert (before, verdict.count_records_out_of_order(folder)) == (0, 2)
 
 
-def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
+def test_notified_is_when_the_first_message_was_sent_and_resolved_when_it_was_noticed(
     tmp_path: Path,
 ) -> None:
     """A pending message notifies nobody, and no message is sent about the client.

@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / ("drive-" + 100 * "x")  # longer than the address of a socket may be
 
 
-def test_a_machine_that_lacks_something_is_told_what() -> None:
+def test_a_machine_that_lacks_something_names_it() -> None:
     """The tool and the package that has it, or that root is needed."""
     assert drive.missing_drive_tools(lambda _tool: None).startswith("an injected drive needs")
 
@@ -48,7 +48,7 @@ def test_a_tool_that_does_not_answer_is_something_that_is_lacking(
     assert "timed out after 20 seconds" in drive.missing_drive_tools(lambda tool: tool)
 
 
-def test_a_kernel_without_a_limit_for_one_drive_is_told_of(tmp_path: Path) -> None:
+def test_a_kernel_without_a_limit_for_one_drive_is_reported(tmp_path: Path) -> None:
     """Those before Linux 6.2 have a folder a drive, and no such file in it."""
     (tmp_path / "7:0").mkdir()
     lack = block_device.missing_dirty_limit(tmp_path)

@@ -20,10 +20,10 @@ from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
 from soak.lab import set_clock
 from soak.lab.drive.flash import Settings
+from soak.lab.faults import all_faults, find_fault
 from soak.lab.faults.active import activating, restart_if_ended
 from soak.lab.faults.broker_process import leader_before
 from soak.lab.faults.host import clock_environment
-from soak.lab.faults.registry import all_faults, find_fault
 from soak.lab.faults.retention import await_deletion
 from soak.lab.ports import Target
 from soak.service import children
@@ -156,7 +156,7 @@ def test_a_backlog_is_read_from_the_drive_once_nothing_of_it_is_kept(
     broker: SleepingBroker, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The drive reads slowly from the first; the topic's segments are forgotten before consumers go on."""
-    told: list[float] = []
+    delays: list[float] = []
     forgotten: list[tuple[int, bool]] = []
     pid = target.daemons()["consume.0"]
     monkeypatch.setattr(
@@ -164,7 +164,7 @@ def test_a_backlog_is_read_from_the_drive_once_nothing_of_it_is_kept(
         lambda file, *_: forgotten.append((os.fstat(file).st_ino, is_stopped(pid))),
     )
     drive = SimpleNamespace(
-        read_slowly=told.append, drop_page_cache=lambda: forgotten.append((0, True))
+        read_slowly=delays.append, drop_page_cache=lambda: forgotten.append((0, True))
     )
     injected = replace(target, drives={1: drive})  # type: ignore[dict-item]  # what a fault needs of one
     segment = broker.data_directory / "soak-x-0" / "00.log"
@@ -176,26 +176,26 @@ def test_a_backlog_is_read_from_the_drive_once_nothing_of_it_is_kept(
 
     active.lift()
 
-    assert told == [0.5]
+    assert delays == [0.5]
     assert forgotten == [(segment.stat().st_ino, True), (0, True)]
     assert active.onset_wall_ns is not None
     assert not is_stopped(pid)
 
     active.close()
     active.close()
-    assert told == [0.5, 0.0]
+    assert delays == [0.5, 0.0]
 
 
 def test_a_drive_does_not_stay_slow_where_no_consumer_could_be_stopped(target: Target) -> None:
     """The half that was done is undone."""
-    told: list[float] = []
-    drive = SimpleNamespace(read_slowly=told.append)
+    delays: list[float] = []
+    drive = SimpleNamespace(read_slowly=delays.append)
     alone = replace(target, drives={1: drive}, daemons=dict)  # type: ignore[dict-item]  # as above
 
     with pytest.raises(LabError, match="no daemon `consume`"):
         inject("cold_catch_up", alone, per_mib=SECOND_NS // 2)
 
-    assert told == [0.5, 0.0]
+    assert delays == [0.5, 0.0]
 
 
 def test_a_clock_is_set_in_the_file_that_daemons_look_at_and_set_right_again(
@@ -215,6 +215,7 @@ def test_a_clock_is_set_in_the_file_that_daemons_look_at_and_set_right_again(
         inject("clock_step", target)
 
 
+@pytest.mark.long
 def test_a_process_under_a_clock_that_is_set_sees_its_wall_clock_step_alone(tmp_path: Path) -> None:
     """An hour back, also after the file is removed; monotonic clocks and sleeps are not affected."""
     environment = clock_environment(tmp_path)
@@ -299,7 +300,8 @@ def test_a_process_that_ended_under_a_hog_is_left_alone(
     assert Path(f"/proc/{pid}/task") not in asked
 
 
-def test_a_neighbour_that_could_not_write_is_told_of_when_it_is_lifted(
+@pytest.mark.long
+def test_a_neighbour_that_could_not_write_is_reported_when_it_is_lifted(
     broker: SleepingBroker, target: Target
 ) -> None:
     """With the last that it said: nothing was there to be found, so the detector missed nothing."""
@@ -317,7 +319,7 @@ def test_a_neighbour_that_could_not_write_is_told_of_when_it_is_lifted(
     assert not writers & {child.pid for child in psutil.Process().children()}
 
 
-def test_a_hog_that_died_is_told_of_and_the_broker_has_its_processors_again(
+def test_a_hog_that_died_is_reported_and_the_broker_has_its_processors_again(
     broker: SleepingBroker, target: Target
 ) -> None:
     """One step that fails keeps none back."""
@@ -407,7 +409,7 @@ def test_a_fault_says_what_it_lacks(name: str, message: str, tmp_path: Path) -> 
         inject(name, bare)
 
 
-def test_a_drive_that_ages_is_told_all_of_it(tmp_path: Path) -> None:
+def test_a_drive_that_ages_gets_all_of_it(tmp_path: Path) -> None:
     """4096 pages and a quarter more, 2048 collected a second, thrice that if need be; then trimmed."""
     done: list[object] = []
     drive = SimpleNamespace(

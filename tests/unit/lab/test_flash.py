@@ -134,7 +134,7 @@ def test_a_trim_on_a_full_drive_without_spare_pages_moves_all_the_others() -> No
     assert flash.trim(0, 100 * PAGE_BYTES, 0.0) == pytest.approx(100 * 1000 / 100)
 
 
-def test_a_trim_costs_nothing_unless_told() -> None:
+def test_a_trim_costs_nothing_unless_set() -> None:
     """Two MiB take twice as long as one, if a time is set."""
     flash = aged(trim_seconds_per_mib=1e-6, spare_ratio=1e9)  # valid pages are few among so many
 

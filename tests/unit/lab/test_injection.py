@@ -15,9 +15,9 @@ from soak.core.units import SECOND_NS
 from soak.lab.drills.drill import Drill, Expectation
 from soak.lab.drills.injection import FaultLog, Injection
 from soak.lab.drills.verdict import Moments, judge
+from soak.lab.faults import find_fault
 from soak.lab.faults.active import Fault, activating
 from soak.lab.faults.clients import ConsumerPauseConfig, QuietConfig
-from soak.lab.faults.registry import find_fault
 from soak.lab.ports import Target
 from soak.service import children
 from tests.support.fakes import FakeClock
@@ -198,8 +198,8 @@ def test_whatever_cannot_be_undone_is_in_the_log(
 
     made.close()
 
-    told = [line["not_undone"] for line in lines if "not_undone" in line]
-    assert told == ["the fault", "the fault", "what is given"]
+    reported = [line["not_undone"] for line in lines if "not_undone" in line]
+    assert reported == ["the fault", "the fault", "what is given"]
     assert made.failure == "the fault"
 
 

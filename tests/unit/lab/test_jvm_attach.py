@@ -84,7 +84,7 @@ def test_the_socket_of_one_that_was_killed_is_not_taken_for_that_of_this_one(jvm
     assert socket_of(jvm).exists()
 
 
-def test_one_that_refuses_or_has_ended_is_told(refusing: int) -> None:
+def test_one_that_refuses_or_has_ended_is_reported(refusing: int) -> None:
     """A collection that did not happen is no fault."""
     with pytest.raises(LabError, match="refuses to collect: b'101"):
         jvm_attach.collect_garbage(refusing)

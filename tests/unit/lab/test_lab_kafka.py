@@ -12,7 +12,7 @@ from soak.core.plan import plugins
 from soak.lab.broker_setup import free_ports
 from soak.lab.brokers import kafka as files
 from soak.lab.brokers import kafka as jvm
-from soak.lab.faults.registry import all_faults
+from soak.lab.faults import all_faults
 from soak.lab.lab import start_lab
 
 ONE = files.NodePorts(1, 9092, 9093)

@@ -41,7 +41,7 @@ def test_a_standalone_listens_on_loopback_alone() -> None:
         assert f"{line}\n" in text
 
 
-def test_behind_a_relay_clients_are_told_of_it_alone() -> None:
+def test_behind_a_relay_clients_know_of_it_alone() -> None:
     """Clients go to the advertised address, for which Pulsar accepts only one setting."""
     ports = files.Ports(1, 2, 3, 4, relay=5)
 

@@ -133,7 +133,7 @@ def test_the_tables_count_right_wrong_unknown_and_missed() -> None:
     assert "| 1 (1 to 1) | 20 (20 to 20) | 40 (40 to 40) | - |" in text
 
 
-def test_what_was_left_out_by_hand_is_told_counts_for_nothing_and_is_run_again() -> None:
+def test_what_was_left_out_by_hand_is_listed_counts_for_nothing_and_is_run_again() -> None:
     """It stays in the state file, with why."""
     out = replace(ONE, seed=2, cause=NO_FINDING, is_passed=False, left_out="mended since")
 
@@ -144,7 +144,7 @@ def test_what_was_left_out_by_hand_is_told_counts_for_nothing_and_is_run_again()
     assert "\n\nLeft out by hand: drive_gc 1.\n" in text
 
 
-def test_runs_of_a_drill_that_says_something_else_by_now_are_told_and_count() -> None:
+def test_runs_of_a_drill_that_says_something_else_by_now_are_listed_and_count() -> None:
     """Where their form was noted."""
     runs = [ONE, replace(ONE, seed=2, form="a"), replace(ONE, seed=3, form="b")]
 
@@ -291,7 +291,7 @@ def test_a_result_shows_the_wrong_name_before_the_right_one() -> None:
 
 
 def test_what_the_report_alone_found_was_not_detected() -> None:
-    """Under whatever name; nor what was a warning in the run, and is confirmed looking back."""
+    """Under whatever name; nor what was a warning in the run, and is confirmed in the offline analysis."""
     drill = Drill("d", "", Path("p"), "drive_gc", None, Expectation(cause="drive_gc"))
     back = {"key": "b", "state": "confirmed", "is_about_cluster": True}
 
@@ -304,7 +304,7 @@ def test_what_the_report_alone_found_was_not_detected() -> None:
     assert is_detected("drive_gc", "a", "b")
 
 
-def test_a_result_keeps_the_name_that_people_were_told_first() -> None:
+def test_a_result_keeps_the_name_that_people_saw_first() -> None:
     """The report may name another cause."""
     drill = Drill("d", "", Path("p"), "drive_gc", None, Expectation(cause="drive_gc"))
     finding = {"key": "a", "cause": "drive_gc", "state": "gone", "is_about_cluster": True}

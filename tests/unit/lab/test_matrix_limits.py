@@ -76,9 +76,9 @@ def test_a_matrix_that_misses_more_or_shows_nothing_breaks_them(runs: list[Resul
 
 def test_a_fault_is_not_found_where_the_client_is_blamed_unless_it_is_to_blame() -> None:
     """No message is sent about the client."""
-    told = [str(limit) for limit in limits([CLIENT, OF_CLIENT])]
+    texts = [str(limit) for limit in limits([CLIENT, OF_CLIENT])]
 
-    assert told[:3] == [
+    assert texts[:3] == [
         "detected, at least 95%: 1 of 2, DOES NOT HOLD",
         "cause right, where it is known, at least 90%: 1 of 1, holds",
         "cause wrong, at most 5%: 1 of 2, DOES NOT HOLD",
@@ -87,9 +87,9 @@ def test_a_fault_is_not_found_where_the_client_is_blamed_unless_it_is_to_blame()
 
 def test_each_limit_says_whether_it_holds() -> None:
     """Of what no run says anything, that is said."""
-    told = [str(limit) for limit in limits([ONE, MISSED])]
+    texts = [str(limit) for limit in limits([ONE, MISSED])]
 
-    assert told == [
+    assert texts == [
         "detected, at least 95%: 1 of 2, DOES NOT HOLD",
         "cause right, where it is known, at least 90%: 1 of 1, holds",
         "cause wrong, at most 5%: 0 of 2, holds",

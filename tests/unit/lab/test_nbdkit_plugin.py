@@ -19,7 +19,7 @@ CAPACITY = 2**26
 PAGE = 4096
 
 
-def test_what_it_is_told_and_says_comes_through_files_as_a_whole(tmp_path: Path) -> None:
+def test_commands_and_answers_come_through_files_as_a_whole(tmp_path: Path) -> None:
     """And a drive that has said nothing yet has done nothing."""
     write_command(
         tmp_path / "control", DriveCommand(delay_seconds=0.01, flash=Settings(spare_ratio=0.1))
@@ -53,7 +53,7 @@ def test_a_drive_has_one_memory_from_before_its_first_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They come at once, and what one of them writes must not be in a memory of its own."""
-    made = Line(tmp_path, monkeypatch).told(DriveCommand())
+    made = Line(tmp_path, monkeypatch).commanded(DriveCommand())
     maps: list[object] = []
     monkeypatch.setattr("mmap.mmap", maps.append)
 
@@ -75,8 +75,8 @@ class Line:
         self.drive.set_capacity(CAPACITY)
         self.drive.control, self.drive.counters = folder / "control", folder / "counters"
 
-    def told(self, told: DriveCommand) -> nbdkit_plugin.Drive:
-        write_command(self.drive.control, told)
+    def commanded(self, command: DriveCommand) -> nbdkit_plugin.Drive:
+        write_command(self.drive.control, command)
         return self.drive
 
     def status(self) -> DriveStatus:
@@ -93,7 +93,7 @@ def test_what_is_written_while_a_drive_discards_waits(
     """A trim, a second's work, is answered at once; a flush 0.5 s later waits for the other half."""
     line = Line(tmp_path, monkeypatch)
     flash = Settings(is_full=False, kept_ratio=0.5, spare_ratio=0.0, trim_seconds_per_mib=0.5)
-    made = line.told(DriveCommand(flash=flash))
+    made = line.commanded(DriveCommand(flash=flash))
     nbdkit_plugin.pwrite(made, bytes(2**20), 0, 0)
     before = line.status().blocked_wall_ns
     nbdkit_plugin.trim(made, 2**20, 0, 0)
@@ -115,9 +115,9 @@ def test_what_is_written_while_a_drive_reads_waits(
     """A read takes its time and delays writes, if the command says so."""
     line = Line(tmp_path, monkeypatch)
     piece = bytearray(2**19)
-    nbdkit_plugin.pread(line.told(DriveCommand()), piece, 0, 0)
+    nbdkit_plugin.pread(line.commanded(DriveCommand()), piece, 0, 0)
     free = line.now
-    made = line.told(DriveCommand(read_seconds_per_mib=2.0))
+    made = line.commanded(DriveCommand(read_seconds_per_mib=2.0))
     monkeypatch.setattr("time.sleep", lambda _: None)  # as if it were another thread that reads
     nbdkit_plugin.pread(made, piece, 0, 0)
     nbdkit_plugin.pread(made, piece, 0, 0)
@@ -133,7 +133,7 @@ def test_a_write_waits_for_what_others_write_at_a_limited_rate(
 ) -> None:
     """Half a MiB takes half a second at 1 MiB/s, and the flush after two of them waits for both."""
     line = Line(tmp_path, monkeypatch)
-    made = line.told(DriveCommand(write_seconds_per_mib=1.0))
+    made = line.commanded(DriveCommand(write_seconds_per_mib=1.0))
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)  # as if they came at once, from other threads
     nbdkit_plugin.pwrite(made, bytes(2**19), 0, 0)

@@ -72,6 +72,7 @@ def route(network: Network, place: int = 1) -> Route:
     return made
 
 
+@pytest.mark.long
 def test_everything_passes_unchanged_and_in_order(relay: Relay) -> None:
     """More than one piece, both ways."""
     sent = random.Random(1).randbytes(300_000)
@@ -97,7 +98,7 @@ def test_a_cut_holds_everything_and_loses_nothing(relay: Relay) -> None:
 
 
 @pytest.mark.long
-def test_what_is_told_is_so_when_the_telling_returns(relay: Relay) -> None:
+def test_a_command_is_in_force_when_the_call_returns(relay: Relay) -> None:
     """From the first piece on, ever again."""
     with connected(relay) as connection:
         for _ in range(5):
@@ -110,6 +111,7 @@ def test_what_is_told_is_so_when_the_telling_returns(relay: Relay) -> None:
             relay.apply(Network())
 
 
+@pytest.mark.long
 def test_a_relay_that_has_ended_needs_no_undoing(relay: Relay) -> None:
     """Nothing passes, and `apply` does not wait."""
     relay.stop()
@@ -175,7 +177,7 @@ def test_the_way_to_one_broker_may_be_longer_than_to_others() -> None:
     assert asyncio.run(takes(Network(delay_seconds=0.05))) == [0.05] * 3
 
 
-def test_what_it_is_told_stands_in_one_file(tmp_path: Path) -> None:
+def test_its_commands_are_in_one_file(tmp_path: Path) -> None:
     """Replaced as a whole."""
     network = Network(delay_seconds=0.5, lost_ratio=0.1)
     Relay(tmp_path, {}).apply(network)
@@ -183,6 +185,7 @@ def test_what_it_is_told_stands_in_one_file(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "network.json").read_text()) == asdict(network)
 
 
+@pytest.mark.long
 def test_a_relay_that_cannot_listen_says_why(tmp_path: Path) -> None:
     """Somebody has its port, on every address of the machine's own."""
     with socket.socket() as other:

@@ -178,6 +178,7 @@ def test_a_lab_that_is_being_started_is_shown_as_starting(
     assert not home.asked.exists()
 
 
+@pytest.mark.long
 def test_a_keeper_whose_start_nobody_waits_for_is_shown_and_is_ended_by_down(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
-from soak.lab.faults.registry import find_fault
+from soak.lab.faults import find_fault
 from soak.lab.faults.retention import DeletionStallConfig, DeletionStalls, deleted_segments
 from soak.lab.ports import Target
 from tests.support.lab.faults import inject

@@ -21,7 +21,7 @@ from soak.core.plan.plan import Lab
 from soak.core.plan.text import Document, validated
 from soak.core.units import SECOND_NS
 from soak.lab.drills.injection import FaultLog
-from soak.lab.faults.registry import find_fault
+from soak.lab.faults import find_fault
 from soak.lab.ports import Target
 from soak.lab.trials.figures import Share, confusion, curve, figures
 from soak.lab.trials.outcome import Outcome, Trial
@@ -82,6 +82,7 @@ def test_four_hours_have_sixty_troubles_of_every_kind_and_twenty_quiet_stretches
     assert len(stretches) >= 19
 
 
+@pytest.mark.long
 @given(strength=st.floats(0, 1), node=st.integers(1, 3))
 def test_every_kind_has_a_configuration_at_any_strength(strength: float, node: int) -> None:
     for kind in KINDS.values():
@@ -176,6 +177,7 @@ def save(folder: RunFolder, key: str, onset_k: int, raised_k: int) -> None:
         store.save_finding(found, ["mail"], START_WALL_NS + 160 * SECOND_NS)
 
 
+@pytest.mark.long
 def test_a_trouble_has_its_true_size_and_the_incident_that_began_in_it(tmp_path: Path) -> None:
     """Here the slow tail is 15 times slower for 100 s; the first incident is named right."""
     shape = Shape(seconds=700, deletions_k=None, fault_k=150, lifted_k=250)
@@ -318,6 +320,7 @@ def test_a_kept_trial_has_what_a_replay_needs_and_is_small(tmp_path: Path) -> No
     assert not any(one.histograms or one.received or one.acknowledged for one in records)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "archive",
     [path for use in USES for path in sorted((FOLDER / use).glob("*.tar.xz"))],
