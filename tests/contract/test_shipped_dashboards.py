@@ -140,6 +140,7 @@ def run_tests(folder: Path, *tests: dict[str, object]) -> str:
     return "" if done.returncode == 0 else (done.stdout + done.stderr).decode()
 
 
+@pytest.mark.long
 @needs_promtool
 def test_no_alert_fires_in_a_quiet_run(tmp_path: Path) -> None:
     assert run_tests(tmp_path, silence(QUIET, "40m")) == ""

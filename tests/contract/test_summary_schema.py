@@ -17,6 +17,7 @@ REFERENCE = ROOT / "docs" / "reference"
 SCHEMA = json.loads((REFERENCE / "summary.schema.json").read_text())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [Shape(), Shape(fault_k=None)], ids=["regressed", "clean"])
 def test_the_summary_of_a_report_is_as_its_schema_says(shape: Shape, tmp_path: Path) -> None:
     found = timeline(tmp_path, shape)

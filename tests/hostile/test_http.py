@@ -168,6 +168,7 @@ PARTS = (
 """What a broken or hostile server may string together."""
 
 
+@pytest.mark.long
 def test_any_answer_is_a_page_or_an_error() -> None:
     """Parts of answers in any order, cut anywhere: an `HttpError` within the limit, or a body."""
     answers: list[bytes] = []

@@ -32,6 +32,7 @@ def received(tracker: SequenceTracker, block: NDArray[np.void], offset: int) -> 
     return int(is_ours.sum())
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_foreign_producers_cost_linear_time_and_bounded_memory() -> None:
     """The first ones are kept, as they may be of the run; the streams of the run itself go on."""
     tracker = SequenceTracker({0: EARLIEST})
@@ -49,6 +50,7 @@ def test_a_hundred_thousand_foreign_producers_cost_linear_time_and_bounded_memor
     assert min(seconds[40:]) < 20 * min(seconds[:5]) + 0.05
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_own", [False, True])
 def test_a_producer_of_the_plan_may_start_anew_after_a_flood(*, is_own: bool) -> None:
     """Its messages would be lost ones otherwise; strangers have no room left."""
@@ -61,6 +63,7 @@ def test_a_producer_of_the_plan_may_start_anew_after_a_flood(*, is_own: bool) ->
     assert received(tracker, block, 12 * BATCH) == (3 if is_own else 0)
 
 
+@pytest.mark.long
 def test_the_room_of_the_producers_of_the_plan_has_a_bound_too() -> None:
     """A stranger may use their name, with any epoch."""
     tracker = SequenceTracker({0: EARLIEST}, own=frozenset({2**31}))

@@ -91,6 +91,7 @@ def heard_in(reader: AnnouncementReader, stranger: RawProducer, polls: int) -> i
     return -1
 
 
+@pytest.mark.long
 def test_announcements_are_heard_behind_a_flood() -> None:
     """A reader that cannot keep up would hear them too late, refuse them, and end the run after an hour."""
     with in_process() as (servers, stranger):

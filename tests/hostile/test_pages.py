@@ -15,6 +15,7 @@ SERIES = 60
 WIDE = 64 * 1024 - 100
 
 
+@pytest.mark.long
 def test_wide_labels_that_change_keep_no_memory() -> None:
     """Pages within all limits on lines and series, each with other labels of 64 KiB."""
     parser = ExpositionParser({"a"})

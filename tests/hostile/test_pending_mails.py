@@ -63,6 +63,7 @@ def opened_in_a_round(world: AlertWorld, waiting: int, sink: FakeRepeatingSink) 
     return counts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("waiting", [5, 100])
 def test_messages_beyond_the_hourly_limit_cost_no_look_into_the_store(
     tmp_path: Path, waiting: int

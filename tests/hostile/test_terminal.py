@@ -9,6 +9,7 @@ import sys
 import unicodedata
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -82,6 +83,7 @@ def test_a_log_line_is_one_line() -> None:
     assert line.endswith(r"\nERROR x forged")
 
 
+@pytest.mark.long
 def test_an_error_of_a_plan_is_escaped(tmp_path: Path) -> None:
     """As a user sees it."""
     plan = tmp_path / "plan.yaml"

@@ -150,6 +150,7 @@ def test_a_finding_that_is_the_clients_fault_is_withdrawn(tmp_path: Path) -> Non
     assert (second.follows, second.end_wall_ns) == (first.key, world.clock.wall_ns())
 
 
+@pytest.mark.long
 def test_a_finding_that_comes_back_is_reopened(tmp_path: Path) -> None:
     """Its message has a key of its own and refers to the message that it was resolved."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()

@@ -104,6 +104,7 @@ def test_a_server_that_replies_too_late_has_one_mail_under_one_id(tmp_path: Path
     assert world.states() == [("opened", "sent"), ("resolved", "sent")]
 
 
+@pytest.mark.long
 def test_an_unknown_recipient_does_not_affect_the_other(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, DELIVERED, state="gone").without_charts()
     ids = deliver(world, OneUnknownRecipient())
@@ -113,6 +114,7 @@ def test_an_unknown_recipient_does_not_affect_the_other(tmp_path: Path) -> None:
     assert world.states() == [("opened", "sent"), ("resolved", "sent")]
 
 
+@pytest.mark.long
 def test_a_permanent_refusal_is_not_retried(tmp_path: Path) -> None:
     world, inbox = AlertWorld(tmp_path, DELIVERED).without_charts(), Inbox()
     inbox.data_answer = "554 no"

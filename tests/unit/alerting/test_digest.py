@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from soak.alerting.after_run import AfterRunDelivery
 from soak.alerting.document import COLUMNS
 from soak.core.plan.phases import decision_line
@@ -37,6 +39,7 @@ def digests(sink: FakeSink) -> list[Message]:
     return [one for one in sink.messages if one.labels["finding"] == "digest"]
 
 
+@pytest.mark.long
 def test_a_digest_is_sent_once_a_day_and_repeated_until_it_is_taken(tmp_path: Path) -> None:
     """Also when nothing was found since; a repeat is the same message."""
     world = world_with_digest(tmp_path)
@@ -56,6 +59,7 @@ def test_a_digest_is_sent_once_a_day_and_repeated_until_it_is_taken(tmp_path: Pa
     assert max(map(len, first.text.splitlines())) <= COLUMNS
 
 
+@pytest.mark.long
 def test_the_next_daemon_knows_which_recipients_have_a_digest(tmp_path: Path) -> None:
     """It died after a mail that some of the recipients took: the others get it then."""
     world = world_with_digest(tmp_path)
@@ -67,6 +71,7 @@ def test_the_next_daemon_knows_which_recipients_have_a_digest(tmp_path: Path) ->
     assert [message.progress for message in digests(world.sink)] == ["", "a has it"]
 
 
+@pytest.mark.long
 def test_the_digest_of_the_next_day_replaces_one_that_was_not_sent(tmp_path: Path) -> None:
     """It is new to all recipients."""
     world = world_with_digest(tmp_path)
@@ -81,6 +86,7 @@ def test_the_digest_of_the_next_day_replaces_one_that_was_not_sent(tmp_path: Pat
     assert second.progress == ""
 
 
+@pytest.mark.long
 def test_after_a_clock_that_ran_ahead_the_next_digest_is_the_next_one_due(tmp_path: Path) -> None:
     """None is sent at once, and no day goes without one."""
     world = world_with_digest(tmp_path)

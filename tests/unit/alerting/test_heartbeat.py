@@ -193,6 +193,7 @@ def test_a_daemon_is_back_once_it_was_active_for_as_long(world: World) -> None:
     assert notice.until_wall_ns == FakeClock().wall_ns() + 460 * 10**9
 
 
+@pytest.mark.long
 def test_a_daemon_that_ended_on_purpose_is_not_missing(world: World) -> None:
     """In a pause the daemons end before the alert daemon does."""
     world.go_on(60, recording=(*ALL, "probe@b1"))
@@ -206,6 +207,7 @@ def test_a_daemon_that_ended_on_purpose_is_not_missing(world: World) -> None:
     assert world.reported() == []
 
 
+@pytest.mark.long
 def test_a_daemon_that_does_not_return_from_an_orderly_end_is_missing(world: World) -> None:
     """It crashes at every start since; a daemon of another host may have ended for good."""
     world.go_on(60, recording=(*ALL, "probe@b1"))
@@ -241,6 +243,7 @@ def test_no_daemon_is_missing_before_the_first_second(world: World) -> None:
     assert world.reported() == []
 
 
+@pytest.mark.long
 def test_a_start_may_take_ten_minutes(world: World) -> None:
     """A consumer reads its journal first; that time does not count later."""
     world.go_on(580, recording=(PRODUCER, PROBE))
@@ -254,6 +257,7 @@ def test_a_start_may_take_ten_minutes(world: World) -> None:
     assert again.reported() == [(CONSUMER, False)]
 
 
+@pytest.mark.long
 def test_a_consumer_that_restarts_may_take_ten_minutes(world: World) -> None:
     """Late in a run its journal is long; once reported, it is back after five minutes like others."""
     world.go_on(60)
@@ -371,6 +375,7 @@ def test_all_limits_start_anew_when_a_notice_cannot_be_stored(world: World) -> N
     assert world.reported() == []
 
 
+@pytest.mark.long
 def test_unreadable_journals_do_not_end_the_alert_daemon(world: World) -> None:
     """All limits start anew."""
     daemon = world.daemon()
@@ -410,6 +415,7 @@ run       synthetic-1
 """
 
 
+@pytest.mark.long
 def test_missing_and_returned_are_one_thread_of_mails(world: World) -> None:
     """With the same labels."""
     daemon = world.daemon()
@@ -470,6 +476,7 @@ run       synthetic-1
 """
 
 
+@pytest.mark.long
 def test_missing_records_of_other_hosts_have_their_own_text(world: World) -> None:
     """They may wait there while the cluster of the topic is down: that is no gap."""
     daemon = world.daemon()

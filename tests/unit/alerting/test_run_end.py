@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from soak.alerting.document import COLUMNS
 from soak.alerting.heartbeat import read_notices
 from soak.store.findings.store import FindingsFile, FindingsStore
@@ -74,6 +76,7 @@ def ended_world(path: Path) -> AlertWorld:
     return world
 
 
+@pytest.mark.long
 def test_it_lists_what_only_the_offline_analysis_found_and_is_sent_once(tmp_path: Path) -> None:
     """Though the report is made twice."""
     world = ended_world(tmp_path)
@@ -94,6 +97,7 @@ def test_it_lists_what_only_the_offline_analysis_found_and_is_sent_once(tmp_path
     assert max(map(len, lines)) <= COLUMNS
 
 
+@pytest.mark.long
 def test_it_is_the_head_of_the_report_with_numbers_a_chart_and_a_link(tmp_path: Path) -> None:
     """The mail is complete where images are not shown: the chart repeats what the text says."""
     world = ended_world(tmp_path)
@@ -189,6 +193,7 @@ def test_a_report_that_was_begun_before_the_end_queues_none(tmp_path: Path) -> N
         assert store.open_notifications() == []
 
 
+@pytest.mark.long
 def test_a_sink_for_single_alerts_and_an_unknown_report_are_no_reason_to_try_again(
     tmp_path: Path,
 ) -> None:

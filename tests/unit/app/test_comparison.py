@@ -40,6 +40,7 @@ def before(tmp_path: Path) -> Path:
     return write_compared_run(tmp_path / "before", SHAPE)
 
 
+@pytest.mark.long
 def test_a_run_with_itself_is_the_same(before: Path) -> None:
     done = soak("compare", before, before)
 
@@ -48,6 +49,7 @@ def test_a_run_with_itself_is_the_same(before: Path) -> None:
     assert "WARNING" not in done.output
 
 
+@pytest.mark.long
 def test_an_equal_run_is_the_same_and_a_slower_one_worse(before: Path, tmp_path: Path) -> None:
     equal = write_compared_run(tmp_path / "equal", replace(SHAPE, seed=2))
     slower = write_compared_run(tmp_path / "slower", replace(SHAPE, seed=3, factor=1.2))
@@ -68,6 +70,7 @@ def test_the_warm_up_does_not_count(before: Path) -> None:
     assert read_compared(before).value("publish", "p99.9") < 0.004
 
 
+@pytest.mark.long
 def test_a_pipeline_gets_exit_code_json_and_junit(before: Path, tmp_path: Path) -> None:
     slower = write_compared_run(tmp_path / "slower", replace(SHAPE, seed=3, factor=1.5))
     out, junit = tmp_path / "out.json", tmp_path / "out.xml"
@@ -82,6 +85,7 @@ def test_a_pipeline_gets_exit_code_json_and_junit(before: Path, tmp_path: Path) 
     assert suite.get("failures") == str(len(suite.findall("testcase/failure"))) == "3"
 
 
+@pytest.mark.long
 def test_other_durability_is_the_first_line_after_the_names(before: Path, tmp_path: Path) -> None:
     other = write_compared_run(tmp_path / "other", replace(SHAPE, seed=2, level=1))
 
@@ -91,6 +95,7 @@ def test_other_durability_is_the_first_line_after_the_names(before: Path, tmp_pa
     assert lines[2] == "WARNING: durability: acks is all before, 1 after"
 
 
+@pytest.mark.long
 def test_a_run_that_was_cut_short_is_compared_as_far_as_it_goes(
     before: Path, tmp_path: Path
 ) -> None:
@@ -107,6 +112,7 @@ def test_a_run_that_was_cut_short_is_compared_as_far_as_it_goes(
     )
 
 
+@pytest.mark.long
 def test_a_folder_of_runs_is_one_side_whose_noise_is_measured(tmp_path: Path) -> None:
     for side, factor in (("old", 1.0), ("new", 1.3)):
         for seed in range(3):
@@ -119,6 +125,7 @@ def test_a_folder_of_runs_is_one_side_whose_noise_is_measured(tmp_path: Path) ->
     assert "noise between runs measured" in found.quantities[0].why
 
 
+@pytest.mark.long
 def test_an_objective_that_was_kept_and_then_missed_is_worse(before: Path, tmp_path: Path) -> None:
     write_summary(RunFolder(before), replace(SHAPE, objectives=[OBJECTIVE]))
     missed = OBJECTIVE | {"bad": 40, "state": "missed"}
@@ -131,6 +138,7 @@ def test_an_objective_that_was_kept_and_then_missed_is_worse(before: Path, tmp_p
     assert (objective.before, objective.after) == (0.0, 0.02)
 
 
+@pytest.mark.long
 def test_an_acknowledged_incident_counts_no_more(before: Path, tmp_path: Path) -> None:
     after = write_compared_run(
         tmp_path / "after", replace(SHAPE, seed=2, incidents=["leader_move"])
@@ -156,6 +164,7 @@ def test_an_unknown_incident_is_refused_with_the_known_ones(tmp_path: Path) -> N
         acknowledge(run, "7", "why")
 
 
+@pytest.mark.long
 def test_the_trend_over_thirty_runs_names_the_run_of_the_one_change(tmp_path: Path) -> None:
     for at in range(30):
         factor = 1.0 if at < 18 else 1.15
@@ -168,6 +177,7 @@ def test_the_trend_over_thirty_runs_names_the_run_of_the_one_change(tmp_path: Pa
     assert (found.verdict, skipped) == ("worse", [])
 
 
+@pytest.mark.long
 def test_a_trend_without_a_change_is_the_same(tmp_path: Path) -> None:
     for at in range(12):
         write_compared_run(
@@ -215,6 +225,7 @@ def test_one_run_alone_is_a_wrong_call(before: Path) -> None:
         compare_runs([before], Settings())
 
 
+@pytest.mark.long
 def test_a_benchmark_result_can_be_a_side(before: Path) -> None:
     result = next(iter(sorted((RECORDED / "omb").glob("*.json"))))
 
@@ -225,6 +236,7 @@ def test_a_benchmark_result_can_be_a_side(before: Path) -> None:
     assert itself.verdict == "same"
 
 
+@pytest.mark.long
 def test_what_was_read_is_kept_and_read_anew_when_damaged(before: Path) -> None:
     first = read_compared(before).value("publish", "p99")
     kept = before / "digests" / "latencies.npz"
@@ -235,6 +247,7 @@ def test_what_was_read_is_kept_and_read_anew_when_damaged(before: Path) -> None:
     assert read_compared(before).value("publish", "p99") == first
 
 
+@pytest.mark.long
 def test_the_page_is_self_contained_and_escapes_what_it_shows(before: Path, tmp_path: Path) -> None:
     hostile = write_compared_run(
         tmp_path / "<script>alert(1)<", replace(SHAPE, seed=2, incidents=["<img src=x>"])

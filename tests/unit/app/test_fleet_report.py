@@ -85,6 +85,7 @@ def test_a_latency_that_grows_from_run_to_run_is_a_trend(runs: Path) -> None:
     assert found.ratio == pytest.approx(2.5, rel=0.01)
 
 
+@pytest.mark.long
 @given(values=st.permutations(LEVELS), unit=st.sampled_from([1e-3, 1.0, 1e3]))
 def test_a_trend_is_the_same_in_any_unit(values: list[float], unit: float) -> None:
     one, other = by_run(values), by_run([unit * value for value in values])

@@ -116,6 +116,7 @@ def test_units_of_earlier_versions_are_removed_by_their_old_names(tmp_path: Path
     assert f"remove {old[0]}" in units.uninstall(tmp_path, is_dry=False)
 
 
+@pytest.mark.long
 def test_drop_ins_of_renamed_units_are_moved_to_the_current_ones(tmp_path: Path) -> None:
     """Of two files of one name, that of the current unit stays, and the other is reported."""
     folder = tmp_path / units.UNITS

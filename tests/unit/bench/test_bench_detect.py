@@ -127,6 +127,7 @@ def test_whole_milliseconds_are_whole_online_and_offline() -> None:
     assert 1e3 * values == pytest.approx(np.round(1e3 * values))
 
 
+@pytest.mark.long
 def test_the_long_run_sd_counts_correlation() -> None:
     y = noises.autocorrelated(0.6)(np.random.default_rng(1), 60_000, 1)[:, 0]
 
@@ -174,6 +175,7 @@ def test_an_hour_of_each_latency_was_recorded(broker: str) -> None:
 # ---- false alarms
 
 
+@pytest.mark.long
 def test_what_is_allowed_is_counted_after_the_baseline() -> None:
     tables = {"none": np.zeros((420, 12)), "nothing": np.zeros((420, 6))}
     found = list(false_alarms.counted(tables, "", OURS, 3600.0, feed.alarms))
@@ -184,6 +186,7 @@ def test_what_is_allowed_is_counted_after_the_baseline() -> None:
     ]
 
 
+@pytest.mark.long
 def test_tables_searched_together_keep_their_alarms_apart() -> None:
     tables = [np.zeros((600, 1)), np.zeros((600, 2)), np.zeros((600, 1))]
     tables[1][400:, 1] = tables[2][400:, 0] = 1.0
@@ -308,6 +311,7 @@ def test_each_of_the_constants_is_halved_and_doubled() -> None:
         assert high == replace(constants, **{name: 2 * value})
 
 
+@pytest.mark.long
 def test_the_detector_of_this_process_takes_other_constants() -> None:
     """A level that no ratio exceeds keeps every threshold above it."""
     constants = feed.constants()

@@ -54,6 +54,7 @@ def test_both_are_installed_where_there_is_a_place_for_them(tmp_path: Path) -> N
     assert not (tmp_path / units.MAN).exists()
 
 
+@pytest.mark.long
 def test_completion_offers_matching_options() -> None:
     """As bash asks, through the variables of its completion."""
     asked = {"_SOAK_COMPLETE": "complete_bash", "COMP_WORDS": "soak run --re", "COMP_CWORD": "2"}

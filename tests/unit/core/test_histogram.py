@@ -72,6 +72,7 @@ _LATENCIES = st.lists(st.integers(0, HIGHEST_US), max_size=30)
 _FEWER_DIGITS = st.lists(st.integers(1, 10**6), max_size=5)
 
 
+@pytest.mark.long
 @given(st.lists(_LATENCIES, max_size=5), st.lists(_FEWER_DIGITS, max_size=2), st.data())
 def test_many_are_added_as_the_library_adds_one_after_the_other(
     ours: list[list[int]], others: list[list[int]], data: st.DataObject

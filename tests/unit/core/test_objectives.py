@@ -47,6 +47,7 @@ def test_blanks_do_not_matter(objective: Objective, blanks: list[str]) -> None:
     assert parse_objective(spaced) == objective
 
 
+@pytest.mark.long
 @given(OBJECTIVES)
 def test_a_plan_holds_an_objective_through_being_written_out(objective: Objective) -> None:
     text = f"name: x\nbroker: {{kafka: {{}}}}\nobjectives:\n  - {objective}\n"

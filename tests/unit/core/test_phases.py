@@ -192,6 +192,7 @@ def test_the_report_says_what_was_decided_and_why(tmp_path: Path) -> None:
     assert "1 min 30 s" in page
 
 
+@pytest.mark.long
 def test_invalid_intervals_of_a_catch_up_are_not_part_of_the_soak(tmp_path: Path) -> None:
     shape = Shape(fault_k=None, deletions_k=None, invalid=range(100, 150))
 
@@ -213,6 +214,7 @@ def test_a_growing_file_reads_the_same_piece_by_piece_and_whole(tmp_path: Path) 
         assert followed.poll() == parse_phases(text)
 
 
+@pytest.mark.long
 def test_the_summary_says_when_a_catch_up_was_and_what_it_came_to(tmp_path: Path) -> None:
     """For tools that read no journal: each phase with its ends, the outcome where it was found."""
     found = timeline(tmp_path, Shape(fault_k=None, deletions_k=None))

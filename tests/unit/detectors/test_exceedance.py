@@ -68,6 +68,7 @@ def test_thresholds_that_change_while_they_are_learnt_are_learnt_anew() -> None:
     assert (known.rows, known.total) == (1, 1000.0)
 
 
+@pytest.mark.long
 def test_a_second_without_counts_teaches_nothing() -> None:
     """One that was not measured would else leave the latency without a threshold for good."""
     known, unmeasured = Exceedance(), np.full(len(COARSE), np.nan)

@@ -379,6 +379,7 @@ def test_the_profile_of_a_plan_says_what_is_due() -> None:
     assert settings_of(replace(plan, load=replace(plan.load, profile=Profile()))).due_by(30) == 30
 
 
+@pytest.mark.long
 def test_seconds_without_an_acknowledgement_that_do_not_follow_each_other_are_no_outage() -> None:
     """A slow client whose messages come back in the next second, or several that wait in turn."""
     run = replace(SETTINGS, objectives=(P99,))

@@ -59,6 +59,7 @@ def test_two_clients_use_the_same_broker_as_often_as_by_chance() -> None:
     assert max(abs(share - 1 / 3) for share in shares) < 0.05
 
 
+@pytest.mark.long
 def test_no_broker_attracts_all_clients_for_long() -> None:
     """Of four clients, three or more use one of three brokers in a third of the slots, in any run."""
     for run in range(20):

@@ -66,6 +66,7 @@ def sent_by_second(context: Context, clock: FakeClock, index: int, seconds: int)
     return [int(values["sent_messages"]) for _, values in records_of(context)][:seconds]
 
 
+@pytest.mark.long
 def test_a_producer_sends_on_schedule_and_records_each_second(tmp_path: Path) -> None:
     clock = FakeClock()
     context = context_at(tmp_path, clock)
@@ -77,6 +78,7 @@ def test_a_producer_sends_on_schedule_and_records_each_second(tmp_path: Path) ->
     assert 0.001 <= second['publish_latency_seconds{quantile="0.5"}'] <= 0.0016
 
 
+@pytest.mark.long
 def test_a_record_is_written_between_sends_and_counts_only_its_own_second(tmp_path: Path) -> None:
     """Writing it at once would delay sends by milliseconds, and p99.9 would measure that."""
     clock, written = FakeClock(), list[tuple[float, int]]()
@@ -111,6 +113,7 @@ def test_headers_have_the_due_time_and_the_sequence_number(tmp_path: Path) -> No
         assert sequence == list(range(len(sequence)))
 
 
+@pytest.mark.long
 def test_latency_counts_from_the_due_time_through_a_stall(tmp_path: Path) -> None:
     """The broker answers nothing for 1.5 s; 1,500 messages wait, the first of them that long."""
     clock = FakeClock()
@@ -156,6 +159,7 @@ def test_waiting_seconds_grow_while_messages_are_not_acknowledged_or_accepted(
     assert waits[-2] == 0  # the last record covers part of a second
 
 
+@pytest.mark.long
 def test_with_a_full_queue_the_oldest_sends_are_skipped(tmp_path: Path) -> None:
     """At 5.002 s with a backlog of 2 s all sends due before 3.002 s are skipped: 3,002 of them."""
     clock = FakeClock()
@@ -185,6 +189,7 @@ def test_messages_that_the_client_gives_up_are_counted_and_named(tmp_path: Path)
     assert sum(int(one["last"]) - int(one["first"]) + 1 for one in named) == failed
 
 
+@pytest.mark.long
 def test_outside_the_load_phases_no_message_is_sent_or_skipped(tmp_path: Path) -> None:
     clock = FakeClock()
     context = context_at(tmp_path, clock, decision_line("warm-up", 3) + decision_line("drain", 5))
@@ -196,6 +201,7 @@ def test_outside_the_load_phases_no_message_is_sent_or_skipped(tmp_path: Path) -
     assert sum(values["missed_messages"] for _, values in records) == 0
 
 
+@pytest.mark.long
 def test_messages_that_are_still_due_at_the_end_of_the_load_are_skipped(tmp_path: Path) -> None:
     """The client accepts nothing in the last 2 s: 2,000 sends are skipped, none is forgotten."""
     clock = FakeClock()
@@ -212,6 +218,7 @@ def test_messages_that_are_still_due_at_the_end_of_the_load_are_skipped(tmp_path
     assert 1999 <= skipped <= 2001
 
 
+@pytest.mark.long
 def test_a_stall_over_the_end_of_the_load_skips_the_messages_due_until_then(tmp_path: Path) -> None:
     """The process does not run from 2.5 s to 6.5 s; the load ends at 4 s."""
     clock = FakeClock()
@@ -226,6 +233,7 @@ def test_a_stall_over_the_end_of_the_load_skips_the_messages_due_until_then(tmp_
     assert sum(totals(context)) == 4000
 
 
+@pytest.mark.long
 def test_a_stall_over_the_beginning_of_the_load_forgets_no_message(tmp_path: Path) -> None:
     """The process does not run from 0.5 s to 3.5 s; the load lasts from 1 s to 4 s."""
     clock = FakeClock()
@@ -265,6 +273,7 @@ def test_a_late_start_is_the_producers_fault_and_skips_what_is_too_old(
     assert sent + values["missed_messages"] == due + 16_000
 
 
+@pytest.mark.long
 def test_after_a_restart_the_past_is_a_gap(tmp_path: Path) -> None:
     """The last second before it may have been sent and not recorded, so it cannot be judged."""
     clock = FakeClock()
@@ -276,6 +285,7 @@ def test_after_a_restart_the_past_is_a_gap(tmp_path: Path) -> None:
     assert (before, is_first_start(context)) == (True, False)
 
 
+@pytest.mark.long
 def test_a_ramp_is_sent_at_the_decided_rates(tmp_path: Path) -> None:
     clock = FakeClock()
     ramp = (
@@ -309,6 +319,7 @@ def test_processes_share_a_load_profile_to_the_message(tmp_path: Path) -> None:
     assert np.max(sent, axis=0).tolist() == [334, 34, 34, 834, 0]
 
 
+@pytest.mark.long
 def test_a_restarted_producer_continues_at_the_current_rate(tmp_path: Path) -> None:
     clock = FakeClock()
     load = "profile: {steps: [{after: 2s, rate: 100/s}, {after: 5s, rate: 300/s}]}"

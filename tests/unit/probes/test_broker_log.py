@@ -293,6 +293,7 @@ def test_a_log_that_grows_too_fast_is_read_on_near_its_end(followed: Followed) -
     assert int(skipped.fields["bytes"]) > MAX_BEHIND_BYTES
 
 
+@pytest.mark.long
 def test_a_flood_of_events_is_counted_but_not_recorded(followed: Followed) -> None:
     """At most a thousand events a reading are recorded."""
     followed.write("".join(line(at) for at in range(MAX_EVENTS + 23)))

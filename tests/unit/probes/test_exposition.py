@@ -296,6 +296,7 @@ def damaged(text: bytes, chance: random.Random) -> bytes:
     return b"".join(lines + lines[begin : begin + 20])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [100, pytest.param(DAMAGED_PAGES, marks=pytest.mark.slow)])
 def test_a_damaged_page_is_an_error_or_a_part_but_never_a_wrong_number(count: int) -> None:
     """It is read after two complete pages."""

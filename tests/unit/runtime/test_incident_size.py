@@ -38,6 +38,7 @@ def size_of(
     return incident_size(History(folder), found, 250, MinimumEffect())
 
 
+@pytest.mark.long
 def test_levels_are_those_around_and_the_worst_in_it(tmp_path: Path) -> None:
     size = size_of(tmp_path, END_K)
 
@@ -134,6 +135,7 @@ def test_what_has_no_histogram_or_no_records_has_no_size(tmp_path: Path) -> None
     assert sizes == [None, None, None]
 
 
+@pytest.mark.long
 def test_a_step_of_waits_alone_has_the_level_that_it_was_found_with(tmp_path: Path) -> None:
     """Nothing was acknowledged since its onset, so no quantile is known: only that it is at least this."""
     folder = write_synthetic_run(

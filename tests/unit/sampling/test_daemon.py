@@ -56,6 +56,7 @@ def recorded(folder: RunFolder) -> tuple[list[Record], list[tuple[Column, ...]],
     return [record for record, _ in pairs], [columns for _, columns in pairs], reader.ended_epoch
 
 
+@pytest.mark.long
 def test_it_records_every_second_until_the_end_phase(tmp_path: Path) -> None:
     """Records of whole seconds, then the line that ends the source."""
     clock = FakeClock()
@@ -130,6 +131,7 @@ def test_after_a_suspend_the_daemon_asks_for_a_restart(tmp_path: Path) -> None:
     assert [event.kind for event in records[-1].events] == ["suspend"]
 
 
+@pytest.mark.long
 def test_a_daemon_that_restarts_in_its_process_serves_its_page_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -49,6 +49,7 @@ def test_a_child_that_hangs_in_the_kernel_is_not_waited_for(
     assert (status, is_alive) == (-9, True)
 
 
+@pytest.mark.long
 def test_no_daemon_of_a_test_outlives_a_killed_pytest() -> None:
     """`timeout 60 pytest` runs no fixture to its end: a detector with its JVM would stay for weeks."""
     left = []

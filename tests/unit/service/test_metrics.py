@@ -255,6 +255,7 @@ def test_a_value_that_is_measured_once_a_minute_is_on_each_page() -> None:
     assert "soak_smart_wear_ratio" not in values_of(page)
 
 
+@pytest.mark.long
 def test_many_series_that_stay_go_on_growing() -> None:
     page = page_of()
     columns = [
@@ -277,6 +278,7 @@ def test_a_fetched_metric_keeps_its_name_and_is_not_added_up() -> None:
     assert values_of(page)['node_disk_read_bytes{device="vda",target="b1"}'] == 7.0
 
 
+@pytest.mark.long
 def test_series_that_come_and_go_for_weeks_do_not_fill_the_memory() -> None:
     page = page_of()
     for first in range(0, MAX_SERIES + 2000, 1000):

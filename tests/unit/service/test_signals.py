@@ -36,6 +36,7 @@ print(stop.wait(20))
 """
 
 
+@pytest.mark.long
 def test_a_signal_during_a_wait_ends_it() -> None:
     """Whatever lock the main thread holds, the handler returns and the event is set."""
     done = subprocess.run(

@@ -290,6 +290,7 @@ def test_an_idle_source_holds_no_descriptor(tmp_path: Path) -> None:
     assert records(here, SOURCE) == records(there, SOURCE)
 
 
+@pytest.mark.long
 def test_more_sources_than_files_may_be_open_are_all_written(tmp_path: Path) -> None:
     """A terminal allows 1,024 files: those of the source that was written longest ago are closed."""
     lines = []

@@ -62,6 +62,7 @@ def test_a_mail_arrives_complete_with_its_chart() -> None:
     assert chart.get_content_disposition() == "inline"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("word", ["five", "größer", "=?odd?=", "on-127.0.0.1:9092"])
 @pytest.mark.parametrize("is_utf8", [False, True])
 def test_a_subject_is_folded_only_after_a_word(word: str, is_utf8: bool) -> None:  # noqa: FBT001  # both ways of sending
@@ -379,6 +380,7 @@ def test_a_server_that_requires_tls_and_a_password_gets_both(
     assert len(inbox.mails) == 1
 
 
+@pytest.mark.long
 def test_a_wrong_password_is_retried(
     own_certificate: tuple[Path, Path], secure: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

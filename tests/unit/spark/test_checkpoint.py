@@ -133,6 +133,7 @@ class DeadlyRun:
             (checkpoint / "commits" / str(batch)).touch()
 
 
+@pytest.mark.long
 def test_a_line_that_ends_every_process_is_stepped_over(tmp_path: Path) -> None:
     """After a bounded number of deaths; every other line is taken, and a gap names the file."""
     run = DeadlyRun(tmp_path, ("probe@b", 17))

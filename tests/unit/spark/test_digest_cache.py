@@ -40,6 +40,7 @@ def scope_of(folder: RunFolder) -> Scope:
     return Scope((), read_phases(folder.phases))
 
 
+@pytest.mark.long
 def test_a_kept_row_is_that_of_the_file(run: RunFolder) -> None:
     scope = scope_of(run)
     made, again = cached_row(first(run), 10, scope), cached_row(first(run), 10, scope)
@@ -56,6 +57,7 @@ def test_the_newest_file_of_a_source_is_not_kept(run: RunFolder) -> None:
     assert not (run.path / "digests" / SOURCE / "000001.parquet").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["step", "phases", "file", "damage"])
 def test_a_row_is_made_anew_when_what_made_it_differs(run: RunFolder, what: str) -> None:
     """Another step, other phases of its seconds, one byte of the journal, or parquet that is none."""
@@ -88,6 +90,7 @@ def test_phases_of_later_seconds_change_nothing(run: RunFolder) -> None:
     assert kept(run).stat().st_mtime_ns == before
 
 
+@pytest.mark.long
 def test_the_audit_of_kept_rows_is_that_of_the_journals(run: RunFolder) -> None:
     def kept_rows(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
         return [cached_row(path, step, scope).to_pylist()[0] for path in paths]
@@ -99,6 +102,7 @@ def test_the_audit_of_kept_rows_is_that_of_the_journals(run: RunFolder) -> None:
     assert assemble(run, kept_rows).audit == audit
 
 
+@pytest.mark.long
 def test_a_folder_that_cannot_be_written_gives_the_row_all_the_same(tmp_path: Path) -> None:
     folder = write_long_run(
         tmp_path / "run", LongShape(seconds=400, series=60, segment_seconds=200)

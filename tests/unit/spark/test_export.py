@@ -43,6 +43,7 @@ def _samples(folder: Path) -> pd.DataFrame:
     return pd.read_parquet(folder / "samples")
 
 
+@pytest.mark.long
 def test_every_measured_value_is_exported_once(run_folder: RunFolder, tmp_path: Path) -> None:
     found = export.export(run_folder, tmp_path / "out")
 
@@ -60,6 +61,7 @@ def test_every_measured_value_is_exported_once(run_folder: RunFolder, tmp_path: 
     assert dict(zip(keys, samples["value"], strict=True)) == expected
 
 
+@pytest.mark.long
 def test_a_row_says_when_in_which_phase_and_whether_it_is_valid(tmp_path: Path) -> None:
     shape = Shape(seconds=60, fault_k=None, invalid=range(40, 42))
     folder = write_synthetic_run(tmp_path / "run", shape)

@@ -75,6 +75,7 @@ def test_a_second_in_which_the_client_was_at_fault_says_nothing_unless_it_waited
     assert own.messages == waited.messages
 
 
+@pytest.mark.long
 @given(st.lists(st.floats(1e-4, 30.0), min_size=2, max_size=60), st.integers(1, 59))
 def test_files_add_up_to_what_all_messages_in_one_give(latencies: list[float], cut: int) -> None:
     parts = [part for part in (latencies[:cut], latencies[cut:]) if part]

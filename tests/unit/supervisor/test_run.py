@@ -343,6 +343,7 @@ def test_processes_that_a_daemon_started_end_when_it_is_stopped(
     _until(lambda: _has_ended(grandchild))
 
 
+@pytest.mark.long
 def test_a_daemon_that_has_ended_is_not_killed_again(
     tmp_path: Path,
     program: tuple[str, str],

@@ -131,6 +131,7 @@ def test_deletions_that_begin_at_the_onset_and_lock_nothing_are_no_cause(every: 
     assert causes(nearby(STEPPED, list(range(ONSET, END, every)))) == ["unknown"]
 
 
+@pytest.mark.long
 def test_a_few_seconds_without_a_deletion_do_not_hide_the_cliff() -> None:
     """About one a second: some seconds hold two, so that others hold none. 20 seeds."""
     for seed in range(20):

@@ -37,6 +37,7 @@ def test_spikes_locked_to_rolls_are_theirs_and_the_period_is_told(period: int) -
     assert f"Segments rolled every {period} s" in found.evidence[-1].text
 
 
+@pytest.mark.long
 def test_spikes_of_another_period_are_not_the_rolls() -> None:
     """Twenty seeds: spikes every 41 s, rolls every 52 s."""
     wrong = 0

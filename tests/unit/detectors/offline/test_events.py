@@ -134,6 +134,7 @@ def test_series_that_end_early_do_not_stop_the_others() -> None:
     ]
 
 
+@pytest.mark.long
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1), order=st.permutations(range(3)))
 def test_the_order_of_series_changes_nothing(seed: int, order: list[int]) -> None:

@@ -33,6 +33,7 @@ def onsets(found: list[Change]) -> list[int]:
     return [change.onset_k for change in found]
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(seed=SEEDS, at=st.integers(120, 480), size=st.floats(6.0, 40.0), is_up=st.booleans())
 def test_a_clear_step_is_found_once_and_in_place(
@@ -53,6 +54,7 @@ def _is_near(change: Change, at: int) -> bool:
     return abs(change.onset_k - at) <= 3
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(seed=SEEDS, unit=st.sampled_from([1e-6, 1e-3, 1e3]))
 def test_the_unit_of_a_latency_changes_nothing(seed: int, unit: float) -> None:
@@ -66,6 +68,7 @@ def test_the_unit_of_a_latency_changes_nothing(seed: int, unit: float) -> None:
     assert [one.after for one in there] == pytest.approx([unit * one.after for one in here])
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(seed=SEEDS, unit=st.sampled_from([1e-3, 1.0, 1e3]), shift=st.sampled_from([-20.0, 0.0, 1e4]))
 def test_a_linear_series_may_have_any_unit_and_lie_anywhere(

@@ -24,6 +24,7 @@ def test_a_step_that_stays_is_warned_of_then_confirmed_and_never_gone() -> None:
     assert len({change.raised_k for change in found}) == 1
 
 
+@pytest.mark.long
 def test_a_step_that_goes_away_is_gone_under_the_same_raise() -> None:
     values = latencies(3, 450)
     values[150:250] = latencies(4, 100, onset=0)
@@ -114,6 +115,7 @@ def test_no_two_changes_of_a_series_are_raised_in_one_second() -> None:
     assert len(raised) == len(set(raised))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_a_series_with_a_value_in_every_few_seconds_has_noise_and_an_end_all_the_same(
     every: int,

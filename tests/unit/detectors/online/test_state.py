@@ -294,6 +294,7 @@ def test_a_change_that_is_gone_ends_after_its_onset_though_the_clock_was_set_bac
     assert gone.resolved_k > gone.onset_k
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("odd", [np.inf, -np.inf])
 def test_a_latency_that_is_not_finite_is_no_value(odd: float) -> None:
     states = []

@@ -176,6 +176,7 @@ def test_two_slow_seconds_after_a_slight_rise_rarely_make_it_a_step() -> None:
     assert len({change.series for _, change in found}) <= 80
 
 
+@pytest.mark.long
 def test_a_step_below_the_smallest_is_not_reported() -> None:
     values = 10.0 ** (np.log10(0.004) + np.random.default_rng(2).normal(0.0, 0.02, 600))
     values[300:] *= 1.3
@@ -183,6 +184,7 @@ def test_a_step_below_the_smallest_is_not_reported() -> None:
     assert run(values) == []
 
 
+@pytest.mark.long
 def test_a_change_of_less_than_a_millisecond_is_not_reported() -> None:
     values = 10.0 ** (np.log10(0.0001) + np.random.default_rng(2).normal(0.0, 0.02, 600))
     values[300:] *= 5.0

@@ -77,6 +77,7 @@ def test_short_troubles_raise_the_threshold_within_bounds() -> None:
     assert threshold_of(few) < threshold_of(many) < 1.7 * threshold_of(few)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("apart", [1, 30, 59])
 @pytest.mark.parametrize("below", [99.0, 0.0])
 def test_exceedances_that_never_cease_raise_the_threshold(apart: int, below: float) -> None:

@@ -41,6 +41,7 @@ def items(arrays: SeriesArrays, i: int, used: int) -> list[tuple[int, float, flo
     return found
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 1000),

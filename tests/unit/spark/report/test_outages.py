@@ -47,6 +47,7 @@ def run(tmp_path: Path) -> Path:
     return write_synthetic_run(tmp_path / "run", Shape(fault_k=None)).path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", [0, 100])
 def test_an_outage_is_found_in_warm_up_and_soak(run: Path, first: int) -> None:
     with_counts(run, range(first, first + 12), {"acked_messages": 0, "failed_messages": 400})
@@ -74,6 +75,7 @@ def test_four_seconds_are_none(run: Path) -> None:
     assert outages(assemble(_folder(run), read)) == []
 
 
+@pytest.mark.long
 def test_what_the_stream_saw_is_one_incident_with_what_the_report_sees(run: Path) -> None:
     with_counts(run, range(100, 112), {"acked_messages": 0, "failed_messages": 400})
     found = assemble(_folder(run), read)
@@ -84,6 +86,7 @@ def test_what_the_stream_saw_is_one_incident_with_what_the_report_sees(run: Path
     assert (one["key"], one["found"]) == ("synthetic-1-104", "both")
 
 
+@pytest.mark.long
 def test_messages_that_fail_while_the_schedule_lags_have_failed(run: Path) -> None:
     """The client is late because it waited for the cluster; what it skipped then is its own."""
     counts = {"failed_messages": 400.0, "missed_messages": 50.0}
@@ -96,6 +99,7 @@ def test_messages_that_fail_while_the_schedule_lags_have_failed(run: Path) -> No
     assert "messages due in the soak 0 were skipped and 1,200 failed" in text
 
 
+@pytest.mark.long
 def test_an_improvement_is_a_note_and_no_finding(run: Path) -> None:
     found = assemble(_folder(run), read)
     fell = Change(P99, 106, 100, (99, 101), 0.04, 0.004, "confirmed", 0.99)
