@@ -79,14 +79,14 @@ class Judged:
     size: IncidentSize | None = None  # of a latency incident
 
 
-def look_back(
+def judge_incidents(
     timeline: Timeline,
     online: Sequence[Finding],
     changes: Sequence[Change] = (),
     breaches: Sequence[Change] = (),
     each: Each = each_here,
 ) -> list[Judged]:
-    """Return all incidents, each with who saw it; `changes` are those of all series, seen online.
+    """Return all incidents, each with which detector saw it; `changes` are those of all series, seen online.
 
     `breaches` are those of the objectives, over the whole run.
 

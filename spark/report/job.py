@@ -31,7 +31,7 @@ from soak.store.findings.topic import findings_place
 from soak.store.journal.history import History
 from soak.store.run_folder import Run, RunFolder, read_plan
 from spark.batch.coverage import Gap, coverage
-from spark.batch.offline_analysis import improvements_of, look_back
+from spark.batch.offline_analysis import improvements_of, judge_incidents
 from spark.batch.outcomes import drives, forecast_of, judge, objective_json, retention
 from spark.batch.tasks import in_tasks
 from spark.batch.timeline import Timeline, read_timeline
@@ -87,7 +87,7 @@ def queue_end(folder: RunFolder, run: Run, clock: Clock) -> None:
 
     `run` is what the report was made of: one that was begun while the run went on knows a part of it.
 
-    A run that was interrupted was ended by somebody, and the mail server of a lab ended with it. A store that
+    An interrupted run was ended by its user, and the mail server of a lab ended with it. A store that
     others use, or a cluster that does not answer, is tried again for some seconds.
     """
     plan, now_ns = read_plan(folder), clock.wall_ns()
@@ -144,7 +144,7 @@ def write(
     """
     note("looking for changes of latency")
     objectives = judge(timeline)
-    found_offline = look_back(timeline, online, changes, objectives.breaches, each)
+    found_offline = judge_incidents(timeline, online, changes, objectives.breaches, each)
     effect = step_config(timeline.plan).minimum_effect
     journal = timeline.folder.journal
     sizes = each(_size, [(journal, one.finding, timeline.end_k, effect) for one in found_offline])

@@ -25,9 +25,8 @@ from spark.report import job as report
 from spark.report.page import Page
 from tests.support.browser import CHROMIUM, Browser, chromium
 from tests.support.compared import ComparedShape, write_compared_run
-from tests.support.spark.report_run import read
+from tests.support.spark.report_run import finding_of, read
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
-from tests.unit.spark.report.test_report import finding_of
 
 pytestmark = [
     pytest.mark.slow,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from soak.core.model import Evidence, Explanation, Finding
 from soak.core.plan import text as plan_text
 from soak.core.plan.phases import decision_line, parse_phases
 from soak.core.units import SECOND_NS
@@ -15,6 +16,7 @@ from spark.batch.timeline import Timeline, assemble, digest_rows
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 read = digest_rows
+SERIES = 'consume.0@host|end_to_end_latency_seconds{quantile="0.99"}'
 
 
 def timeline(path: Path, shape: Shape | None = None) -> Timeline:
@@ -53,3 +55,23 @@ detection: {{detectors: {detectors}}}
 def summary(folder: RunFolder) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(folder.summary.read_text())
     return body
+
+
+def finding_of(**changes: object) -> Finding:
+    cause = Explanation("retention_cliff", 0.9, (Evidence("deletions began at the onset"),))
+    values = {
+        "key": "synthetic-1-118",
+        "run": "synthetic-1",
+        "raised_k": 118,
+        "onset_k": 112,
+        "interval": (111, 113),
+        "series": SERIES,
+        "kind": "step",
+        "before": 0.004,
+        "after": 0.06,
+        "state": "confirmed",
+        "confidence": 0.999,
+        "is_about_cluster": True,
+        "causes": (cause,),
+    }
+    return Finding(**{**values, **changes})  # type: ignore[arg-type]  # literals above

@@ -15,14 +15,14 @@ def _page(path: Path) -> Page:
     return Page(found, [], coverage(found), "clean", None)
 
 
-def test_one_subscription_is_told_in_one_table(tmp_path: Path) -> None:
+def test_one_subscription_is_shown_in_one_table(tmp_path: Path) -> None:
     shown = audit.render(_page(tmp_path))
 
     assert shown.count("<table>") == 1
     assert '<td class="number">23</td>' in shown
 
 
-def test_several_subscriptions_are_told_apart(tmp_path: Path) -> None:
+def test_several_subscriptions_are_shown_apart(tmp_path: Path) -> None:
     """A second one, of which nobody can say what it lost."""
     page = _page(tmp_path)
     each = page.timeline.audit_by_subscription

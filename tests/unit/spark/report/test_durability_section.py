@@ -1,4 +1,4 @@
-"""What a run promised, from `durability.json` to the page and `summary.json`."""
+"""What a run guaranteed, from `durability.json` to the page and `summary.json`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def test_the_summary_holds_what_was_found_when_the_load_began(tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_a_range_is_told_as_one(tmp_path: Path) -> None:
+def test_a_range_is_reported_as_one(tmp_path: Path) -> None:
     found = timeline(tmp_path)
-    told = durability.unknown("pulsar", "nobody answered")
-    found.folder.durability.write_text(json.dumps(durability.to_json(told)))
+    guarantees = durability.unknown("pulsar", "nobody answered")
+    found.folder.durability.write_text(json.dumps(durability.to_json(guarantees)))
 
     report.write(found, [], None)
 

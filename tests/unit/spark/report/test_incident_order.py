@@ -12,9 +12,8 @@ from spark.report.interactive import page_data
 from spark.report.page import Page
 from spark.report.sections import findings, verdict
 from spark.report.summary import affected, outages, worst_first
-from tests.support.spark.report_run import timeline
+from tests.support.spark.report_run import finding_of, timeline
 from tests.support.spark.synthetic_run import PRODUCER
-from tests.unit.spark.report.test_report import finding_of
 
 
 def sized(finding: Finding, slow: int, worst: float) -> Judged:

@@ -41,11 +41,11 @@ def test_a_cluster_that_takes_less_than_the_load_is_not_clean(
 
     assert report.write(found, [], None) == code
     body = summary(found.folder)
-    doubt = (
+    reason = (
         "cluster did not carry the load: of 86,000 messages due in the soak "
         f"{missed * 215:,} were skipped and 0 failed"
     )
-    assert blockers(found) == ([doubt] if code else [])
+    assert blockers(found) == ([reason] if code else [])
     assert [(one["kind"], one["found"]) for one in body["findings"]] == (
         [("outage", "offline")] if code else []
     )
@@ -53,16 +53,17 @@ def test_a_cluster_that_takes_less_than_the_load_is_not_clean(
     assert body["headline"] in found.folder.report.read_text()
 
 
+@pytest.mark.long
 def test_what_was_given_up_was_not_carried_either(quiet: Timeline) -> None:
     short = np.array([[100, 500, 1], [101, 0, 360]])
 
-    (told,) = blockers(replace(quiet, short={PRODUCER: short}))
+    (text,) = blockers(replace(quiet, short={PRODUCER: short}))
 
-    assert told.endswith("of 86,000 messages due in the soak 500 were skipped and 361 failed")
+    assert text.endswith("of 86,000 messages due in the soak 500 were skipped and 361 failed")
 
 
 @pytest.mark.parametrize("k", [19, 235])
-def test_a_load_that_was_not_carried_outside_the_soak_is_no_doubt(k: int, quiet: Timeline) -> None:
+def test_a_load_that_was_not_carried_outside_the_soak_is_no_reason(k: int, quiet: Timeline) -> None:
     """A ramp tries rates that are too high, and a catch-up may be one."""
     assert blockers(replace(quiet, short={PRODUCER: np.array([[k, 9000, 0]])})) == []
 
@@ -92,7 +93,7 @@ def test_a_subscription_that_may_not_read_is_not_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(9, 0), (10, 1)])
-def test_ten_seconds_in_which_nothing_came_are_a_doubt(
+def test_ten_seconds_in_which_nothing_came_are_a_reason(
     seconds: int, count: int, quiet: Timeline
 ) -> None:
     silent = {PRODUCER: quiet.silent[PRODUCER], CONSUMER: np.arange(100, 100 + seconds)}
@@ -106,7 +107,7 @@ def starved(quiet: Timeline, **changes: object) -> Timeline:
     return replace(quiet, **{"silent": silent, **changes})  # type: ignore[arg-type]  # its fields
 
 
-def test_a_planned_pause_of_the_readers_is_no_doubt(quiet: Timeline) -> None:
+def test_a_planned_pause_of_the_readers_is_no_reason(quiet: Timeline) -> None:
     """A backlog is built in a catch-up, which is not judged."""
     lines = [
         decision_line("soak", 20),
@@ -118,7 +119,7 @@ def test_a_planned_pause_of_the_readers_is_no_doubt(quiet: Timeline) -> None:
     assert blockers(starved(quiet, phases=parse_phases("".join(lines)))) == []
 
 
-def test_a_reader_that_was_itself_the_bottleneck_is_no_doubt(quiet: Timeline) -> None:
+def test_a_reader_that_was_itself_the_bottleneck_is_no_reason(quiet: Timeline) -> None:
     paused = {CONSUMER: dict.fromkeys(range(100, 120), "consumer_pause")}
 
     assert blockers(starved(quiet, invalid=paused)) == []
@@ -168,7 +169,7 @@ def test_a_subscription_that_got_a_part_is_not_clean(quiet: Timeline) -> None:
     assert blockers(receiving(quiet, 0.9)) == []
 
 
-def test_what_retention_took_before_it_was_read_is_told_as_that(quiet: Timeline) -> None:
+def test_what_retention_took_before_it_was_read_is_reported_as_that(quiet: Timeline) -> None:
     assert blockers(receiving(quiet, 0.75, expired=21_500)) == []
 
 

@@ -1,4 +1,4 @@
-"""Messages that came twice or late, against what the producer's settings promise."""
+"""Messages that came twice or late, against what the producer's settings guarantee."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tests.support.spark.synthetic_run import Shape
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("broker", "is_promised"),
+    ("broker", "is_guaranteed"),
     [
         ("kafka: {bootstrap_servers: '127.0.0.1:9'}", True),
         ("kafka: {bootstrap_servers: '127.0.0.1:9', producer: {acks: 1}}", False),
         ("kafka: {bootstrap_servers: '127.0.0.1:9', common: {enable.idempotence: false}}", False),
         ("pulsar: {service_url: 'pulsar://127.0.0.1:9'}", False),
     ],
-    ids=["as it comes", "acks=1", "told not to be", "pulsar"],
+    ids=["as it comes", "acks=1", "disabled", "pulsar"],
 )
 def test_only_an_idempotent_producer_rules_doubles_out(
-    broker: str, *, is_promised: bool, tmp_path: Path
+    broker: str, *, is_guaranteed: bool, tmp_path: Path
 ) -> None:
-    text = f"name: promised\nbroker: {{{broker}}}\nphases: {{soak: 215s}}\n"
+    text = f"name: guaranteed\nbroker: {{{broker}}}\nphases: {{soak: 215s}}\n"
     found = timeline(tmp_path, Shape(fault_k=None))
     found = replace(
         found,
@@ -37,5 +37,5 @@ def test_only_an_idempotent_producer_rules_doubles_out(
 
     blockers = [f"{gap.source} {gap.why}" for gap in coverage(found).blockers]
 
-    told = ["cluster duplicated 1,009 and reordered 3 messages of idempotent producers"]
-    assert blockers == told * is_promised
+    texts = ["cluster duplicated 1,009 and reordered 3 messages of idempotent producers"]
+    assert blockers == texts * is_guaranteed

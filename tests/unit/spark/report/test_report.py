@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from soak.core.errors import RunFolderError, SoakError
-from soak.core.model import Change, Column, Evidence, Explanation, Finding
+from soak.core.model import Change, Column, Evidence, Explanation
 from soak.core.plan import plugins
 from soak.core.plan.phases import decision_line, parse_phases
 from soak.core.series import series_name
 from spark.batch.coverage import coverage, runs
 from spark.batch.digest import digest, reduction
-from spark.batch.offline_analysis import look_back, offline_changes
+from spark.batch.offline_analysis import judge_incidents, offline_changes
 from spark.batch.outcomes import shares
 from spark.batch.timeline import Timeline, assemble
 from spark.report import job as report
@@ -22,12 +22,17 @@ from spark.report.charts import Plot
 from spark.report.interactive import page_data
 from spark.report.page import Page, clients_text
 from spark.report.summary import verdict
-from tests.support.spark.report_run import as_planned, read, summary, timeline
+from tests.support.spark.report_run import (
+    SERIES,
+    as_planned,
+    finding_of,
+    read,
+    summary,
+    timeline,
+)
 from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
 
 pytestmark = pytest.mark.long
-
-SERIES = 'consume.0@host|end_to_end_latency_seconds{quantile="0.99"}'
 
 
 def page_of(found: Timeline) -> Page:
@@ -42,36 +47,16 @@ def _phases(soak_k: int, drain_k: int) -> str:
     )
 
 
-def finding_of(**changes: object) -> Finding:
-    cause = Explanation("retention_cliff", 0.9, (Evidence("deletions began at the onset"),))
-    values = {
-        "key": "synthetic-1-118",
-        "run": "synthetic-1",
-        "raised_k": 118,
-        "onset_k": 112,
-        "interval": (111, 113),
-        "series": SERIES,
-        "kind": "step",
-        "before": 0.004,
-        "after": 0.06,
-        "state": "confirmed",
-        "confidence": 0.999,
-        "is_about_cluster": True,
-        "causes": (cause,),
-    }
-    return Finding(**{**values, **changes})  # type: ignore[arg-type]  # literals above
-
-
 def test_a_step_that_both_detectors_see_is_a_regression_found_by_both(tmp_path: Path) -> None:
     found = timeline(tmp_path)
 
     code = report.write(found, [finding_of()], None)
 
-    (told,) = summary(found.folder)["findings"]
-    assert (code, told["cause"], told["found"]) == (3, "retention_cliff", "both")
-    assert told["at"] == "2026-09-21T14:15:12Z"
-    assert told["interval_seconds"] == [-1, 1]
-    assert told["labels"] == {"source": "consume.0@host", "quantile": "0.99"}
+    (reported,) = summary(found.folder)["findings"]
+    assert (code, reported["cause"], reported["found"]) == (3, "retention_cliff", "both")
+    assert reported["at"] == "2026-09-21T14:15:12Z"
+    assert reported["interval_seconds"] == [-1, 1]
+    assert reported["labels"] == {"source": "consume.0@host", "quantile": "0.99"}
 
 
 def test_a_report_says_each_phase_of_its_work_once(tmp_path: Path) -> None:
@@ -89,10 +74,12 @@ def test_a_report_says_each_phase_of_its_work_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_step_that_only_looking_back_shows_is_told_with_its_cause(tmp_path: Path) -> None:
+def test_a_step_that_only_the_offline_analysis_shows_is_reported_with_its_cause(
+    tmp_path: Path,
+) -> None:
     found = timeline(tmp_path)
 
-    judged = look_back(found, [])
+    judged = judge_incidents(found, [])
 
     assert [one.found for one in judged] == ["offline"]
     assert abs(judged[0].finding.onset_k - 112) <= 2
@@ -100,13 +87,13 @@ def test_a_step_that_only_looking_back_shows_is_told_with_its_cause(tmp_path: Pa
 
 
 def test_a_finding_says_what_each_latency_did_at_one_onset(tmp_path: Path) -> None:
-    """Looking back the fault in second 112 is one step of both latencies."""
+    """In the offline analysis the fault in second 112 is one step of both latencies."""
     found = timeline(tmp_path)
 
     report.write(found, [finding_of()], None)
 
-    (told,) = summary(found.folder)["findings"]
-    step, page = told["step"], found.folder.report.read_text()
+    (reported,) = summary(found.folder)["findings"]
+    step, page = reported["step"], found.folder.report.read_text()
     assert step["at"] == "2026-09-21T14:15:12Z"
     assert step["interval_seconds"] == [0, 0]
     assert {one["series"].partition("|")[2] for one in step["moved"]} >= {
@@ -115,14 +102,14 @@ def test_a_finding_says_what_each_latency_did_at_one_onset(tmp_path: Path) -> No
     assert page.count("In the offline analysis it is one step at 14:15:12Z") == 1
 
 
-def test_a_finding_that_looking_back_does_not_show_has_no_step(tmp_path: Path) -> None:
+def test_a_finding_that_the_offline_analysis_does_not_show_has_no_step(tmp_path: Path) -> None:
     found = timeline(tmp_path, Shape(fault_k=None))
 
     report.write(found, [finding_of()], None)
 
-    (told,) = summary(found.folder)["findings"]
-    assert told["step"] is None
-    assert "Looking back it is" not in found.folder.report.read_text()
+    (reported,) = summary(found.folder)["findings"]
+    assert reported["step"] is None
+    assert "In the offline analysis it is" not in found.folder.report.read_text()
 
 
 def test_a_rise_from_nothing_has_no_ratio(tmp_path: Path) -> None:
@@ -131,9 +118,9 @@ def test_a_rise_from_nothing_has_no_ratio(tmp_path: Path) -> None:
 
     report.write(found, [finding_of(before=0.0, causes=(odd,))], None)
 
-    (told,) = summary(found.folder)["findings"]
-    assert (told["before"], told["ratio"]) == (0.0, None)
-    assert told["evidence"][0]["numbers"] == {"share": None, "count": 3}
+    (reported,) = summary(found.folder)["findings"]
+    assert (reported["before"], reported["ratio"]) == (0.0, None)
+    assert reported["evidence"][0]["numbers"] == {"share": None, "count": 3}
 
 
 @pytest.mark.parametrize("name", ["run.json", "plan.yaml", "phases.jsonl", "lab/faults.jsonl"])
@@ -148,7 +135,7 @@ def test_a_damaged_file_of_a_run_is_an_error_with_its_name(
         report.write(assemble(folder, read), [], report.drill_of)
 
 
-def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     """A full drive, or the folder of another user: for both stands a file in the report's place."""
     found = timeline(tmp_path, Shape(seconds=30, warm_up=5))
     found.folder.report.parent.write_text("")
@@ -175,7 +162,7 @@ def test_what_is_not_a_confirmed_step_of_the_cluster_does_not_count(
     tmp_path: Path, changes: dict[str, object]
 ) -> None:
     found = timeline(tmp_path, Shape(fault_k=None))
-    judged = look_back(found, [finding_of(**changes)])
+    judged = judge_incidents(found, [finding_of(**changes)])
 
     assert verdict(found, judged, coverage(found)) == "clean"
 
@@ -189,7 +176,7 @@ def test_a_finding_that_went_away_is_still_a_regression(tmp_path: Path) -> None:
 def test_the_step_by_which_a_finding_went_away_is_no_finding_of_its_own(tmp_path: Path) -> None:
     found = timeline(tmp_path, Shape(lifted_k=175))
 
-    judged = look_back(found, [finding_of(state="gone", resolved_k=190)])
+    judged = judge_incidents(found, [finding_of(state="gone", resolved_k=190)])
 
     assert [(one.found, one.finding.state) for one in judged] == [("both", "gone")]
 
@@ -205,14 +192,14 @@ def test_lost_messages_are_a_regression_whatever_latency_did(tmp_path: Path) -> 
     assert (body["audit"]["lost"], headline in found.folder.report.read_text()) == (1009, True)
 
 
-def test_a_loss_is_told_before_a_finding(tmp_path: Path) -> None:
+def test_a_loss_is_reported_before_a_finding(tmp_path: Path) -> None:
     found = timeline(tmp_path, Shape(lost=1))
 
     report.write(found, [finding_of()], None)
 
-    lost, _, told = summary(found.folder)["headline"].partition("; ")
+    lost, _, reported = summary(found.folder)["headline"].partition("; ")
     assert lost == "Regressed: 1 acknowledged message was lost"
-    assert told.endswith("at 14:15:12Z, cause retention cliff.")
+    assert reported.endswith("at 14:15:12Z, cause retention cliff.")
 
 
 def test_where_loss_cannot_be_seen_it_does_not_count(tmp_path: Path) -> None:
@@ -222,11 +209,13 @@ def test_where_loss_cannot_be_seen_it_does_not_count(tmp_path: Path) -> None:
     assert report.write(replace(found, audit={**found.audit, "lost": None}), [], None) == 0
 
 
-def test_a_warning_that_looking_back_confirms_is_told_under_its_key(tmp_path: Path) -> None:
+def test_a_warning_that_the_offline_analysis_confirms_is_reported_under_its_key(
+    tmp_path: Path,
+) -> None:
     """It does not hide the step, and the step keeps the key that was minted online."""
     found = timeline(tmp_path)
 
-    judged = look_back(found, [finding_of(state="warning")])
+    judged = judge_incidents(found, [finding_of(state="warning")])
 
     assert verdict(found, judged, coverage(found)) == "regressed"
     (one,) = judged
@@ -243,10 +232,10 @@ def test_an_unknown_cause_names_what_the_detector_saw_move(tmp_path: Path) -> No
     disk = 'probe@host|disk_write_await_seconds{device="vda"}'
     moved = Change(disk, 120, 113, (112, 114), 0.001, 0.004, "confirmed", 0.99)
 
-    alone, (told,) = look_back(found, []), look_back(found, [], [moved])
+    alone, (reported,) = judge_incidents(found, []), judge_incidents(found, [], [moved])
 
     assert [one.finding.cause for one in alone] == ["unknown"]
-    assert told.finding.causes[0].evidence[0].numbers["onset_k"] == 113
+    assert reported.finding.causes[0].evidence[0].numbers["onset_k"] == 113
 
 
 def test_a_step_that_was_a_drift_has_no_cause_at_its_onset(tmp_path: Path) -> None:
@@ -261,14 +250,14 @@ def test_a_step_that_was_a_drift_has_no_cause_at_its_onset(tmp_path: Path) -> No
         found, step=10, series=series, seconds=seconds, phases=parse_phases(_phases(0, 7200))
     )
     step = finding_of(onset_k=4000, interval=(3990, 4010), before=0.015, after=0.025)
-    ((told, seen),) = ((one.finding, one.found) for one in look_back(found, [step]))
+    ((reported, seen),) = ((one.finding, one.found) for one in judge_incidents(found, [step]))
 
-    assert (told.kind, told.cause, seen) == ("drift", "unknown", "both")
-    assert told.onset_k < 3000
-    assert told.causes == ()
+    assert (reported.kind, reported.cause, seen) == ("drift", "unknown", "both")
+    assert reported.onset_k < 3000
+    assert reported.causes == ()
 
 
-def test_a_finding_late_in_the_row_after_the_onset_of_all_is_told_once(tmp_path: Path) -> None:
+def test_a_finding_late_in_the_row_after_the_onset_of_all_is_reported_once(tmp_path: Path) -> None:
     """Publishing stepped clearly in the row at 3,000, end to end in the next, at 3,019 by online."""
     k = np.arange(0, 7200, 10)
     noise = np.random.default_rng(3).normal(0.0, 0.02, (2, k.size))
@@ -285,7 +274,7 @@ def test_a_finding_late_in_the_row_after_the_onset_of_all_is_told_once(tmp_path:
     )
     late = finding_of(onset_k=3019, interval=(3019, 3019), before=0.01, after=0.03)
 
-    assert [one.found for one in look_back(found, [late])] == ["both"]
+    assert [one.found for one in judge_incidents(found, [late])] == ["both"]
 
 
 def test_untrusted_seconds_stay_out_of_coarse_rows_too(tmp_path: Path) -> None:
@@ -359,7 +348,7 @@ def test_hostile_text_in_a_run_is_escaped(tmp_path: Path) -> None:
     found = timeline(tmp_path)
     evil = Evidence("<script>alert(1)</script>")
     cause = Explanation("<img src=x>", 0.9, (evil,))
-    judged = look_back(found, [finding_of(causes=(cause,), series='"><b>|x{a="<i>"}')])
+    judged = judge_incidents(found, [finding_of(causes=(cause,), series='"><b>|x{a="<i>"}')])
     page = report.html(Page(found, judged, coverage(found), "regressed", {"drill": "<u>"}))
 
     outside = re.sub(r"(?s)<(script|style)[ >].*?</\1>", "", page)
@@ -382,12 +371,16 @@ def test_coarse_buckets_sum_counts_keep_maxima_and_take_medians(tmp_path: Path) 
 
 def test_what_is_there_is_no_amount_and_what_was_deleted_is_one() -> None:
     values = np.array([0.0, 0.0, 3.0, 0.0, 7.0])
-    told = {
+    totals = {
         metric: float(reduction(Column(metric))(values))
         for metric in ("lag_messages", "received_messages", "retention_deleted_bytes")
     }
 
-    assert told == {"lag_messages": 0.0, "received_messages": 10.0, "retention_deleted_bytes": 10.0}
+    assert totals == {
+        "lag_messages": 0.0,
+        "received_messages": 10.0,
+        "retention_deleted_bytes": 10.0,
+    }
 
 
 def test_a_bucket_that_two_files_share_is_one(tmp_path: Path) -> None:
@@ -456,20 +449,20 @@ def test_the_heat_map_counts_the_messages_of_all_consumers(
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "told"),
+    ("low", "high", "labels"),
     [(0.002, 0.005, ["2 ms", "5 ms"]), (0.0005, 0.2, ["1 ms", "10 ms", "100 ms"])],
 )
 def test_a_small_plot_has_two_levels_at_least(
-    low: float, high: float, told: list[str], tmp_path: Path
+    low: float, high: float, labels: list[str], tmp_path: Path
 ) -> None:
     """Between two powers of ten there is none to write beside the axis."""
     found = page_of(timeline(tmp_path, Shape(seconds=40, warm_up=10)))
     svg = str(Plot(found, 110, low, high, "seconds").svg("x"))
 
-    assert re.findall(r'axis end">([^<]*)<', svg) == told
+    assert re.findall(r'axis end">([^<]*)<', svg) == labels
 
 
-def test_a_time_of_day_that_comes_twice_is_told_with_its_day(tmp_path: Path) -> None:
+def test_a_time_of_day_that_comes_twice_is_reported_with_its_day(tmp_path: Path) -> None:
     found = timeline(tmp_path)
     long = replace(
         found, phases=parse_phases(_phases(20, 129_600)), seconds={"s": np.arange(129_600)}

@@ -27,7 +27,7 @@ QUIET = Shape(seconds=40, warm_up=10, deletions_k=None, fault_k=None)
 
 
 def with_turnover(found: Timeline, *turns: float, capacity: float = 2.0**30) -> Timeline:
-    """Return a run whose probe told these turn-overs of one drive, a second each."""
+    """Return a run whose probe recorded these drive writes of one drive, a second each."""
     columns, series, k = dict(found.columns), dict(found.series), np.arange(len(turns))
     for metric, values in (
         ("disk_device_turnover_ratio", np.array(turns)),
@@ -39,6 +39,7 @@ def with_turnover(found: Timeline, *turns: float, capacity: float = 2.0**30) -> 
     return replace(found, columns=columns, series=series)
 
 
+@pytest.mark.long
 def test_what_the_drives_could_do_alone_is_on_the_page_and_in_the_summary(tmp_path: Path) -> None:
     """Before and after the load, with the warning that the load has worn it."""
     found = timeline(tmp_path, QUIET)
@@ -67,6 +68,7 @@ def test_bytes_written_for_each_byte_of_payload_are_known_where_both_are(tmp_pat
     assert "bytes for each byte of payload acknowledged" in found.folder.report.read_text()
 
 
+@pytest.mark.long
 def test_without_a_probe_or_a_check_the_report_says_so(tmp_path: Path) -> None:
     """Nothing is made up."""
     found = timeline(tmp_path, QUIET)

@@ -19,9 +19,8 @@ from spark.batch.timeline import assemble
 from spark.report import job as report
 from spark.report.page import shown_name
 from tests.support.fakes import FakeClock
-from tests.support.spark.report_run import read, summary
+from tests.support.spark.report_run import SERIES, finding_of, read, summary
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
-from tests.unit.spark.report.test_report import SERIES, finding_of
 
 EVIL = "<b onclick='x'>\"evil\"</b></script><script>alert(1)</script>{{7*7}}"
 SHAPE = Shape(seconds=120, warm_up=5, deletions_k=None, fault_k=None)
@@ -35,14 +34,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     run = read_run(folder)
     write_run(folder, replace(run, host=EVIL, versions={"python": EVIL}))
     _probe(folder, run.start_wall_ns)
-    told = Decision("cool-down", 100, EVIL, fields={"outcome": EVIL})
-    folder.phases.write_text(folder.phases.read_text() + told.to_line())
+    decision = Decision("cool-down", 100, EVIL, fields={"outcome": EVIL})
+    folder.phases.write_text(folder.phases.read_text() + decision.to_line())
     side = {"state": EVIL, "reason": EVIL}
     side = {"state": EVIL, "reason": EVIL}
     setting = {"decides": [EVIL]} | dict.fromkeys(("name", "value", "where", "change"), EVIL)
     sides = {"replication": side, "local": side}
-    promised = {"level": 1, "notes": [EVIL], "settings": [setting], **sides}
-    folder.durability.write_text(json.dumps(promised))
+    guarantees = {"level": 1, "notes": [EVIL], "settings": [setting], **sides}
+    folder.durability.write_text(json.dumps(guarantees))
     (folder.path / "restarts.jsonl").write_text(
         json.dumps({"daemon": EVIL, "how": EVIL, "at_ns": run.start_wall_ns}) + "\n"
     )
@@ -105,6 +104,7 @@ def test_no_text_of_a_run_becomes_a_tag(page: str) -> None:
     assert "{{7*7}}" in page
 
 
+@pytest.mark.long
 def test_no_attribute_is_ended_by_a_text(page: str) -> None:
     """No element listens to anything, has a style of its own or fetches something."""
     names = {name for _, attributes in _elements(page) for name in attributes}

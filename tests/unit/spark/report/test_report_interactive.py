@@ -17,9 +17,8 @@ from spark.batch.timeline import Timeline
 from spark.report.interactive import page_data
 from spark.report.packing import Scale
 from spark.report.page import Page
-from tests.support.spark.report_run import timeline
+from tests.support.spark.report_run import finding_of, timeline
 from tests.support.spark.synthetic_run import PRODUCER, Shape
-from tests.unit.spark.report.test_report import finding_of
 from tests.unit.spark.report.test_report_packing import unpacked, values_of
 
 pytestmark = pytest.mark.long
@@ -99,8 +98,8 @@ def test_an_incident_has_the_series_that_its_evidence_cites_beside_a_peer(tmp_pa
 
     charts = body["incidents"][0]["charts"]
     row = next(one["row"] for one in charts if "cited" in one["note"])
-    told = [body["series"][one["lines"][0][1]][1] for one in charts if one["row"] == row]
-    assert told == [f"disk write await (vd{number})" for number in (3, 0, 1)]
+    titles = [body["series"][one["lines"][0][1]][1] for one in charts if one["row"] == row]
+    assert titles == [f"disk write await (vd{number})" for number in (3, 0, 1)]
     assert next(one["note"] for one in charts if one["row"] == row) == "host, cited by the evidence"
 
 

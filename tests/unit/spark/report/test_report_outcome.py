@@ -46,7 +46,7 @@ def _shown(path: Path, **changes: object) -> str:
     return out.getvalue()
 
 
-def test_a_finding_is_told_in_the_words_of_mail_and_report(tmp_path: Path) -> None:
+def test_a_finding_is_reported_in_the_words_of_mail_and_report(tmp_path: Path) -> None:
     assert (
         "finding: p99 end-to-end latency of consume.0@h 4.1 ms -> 61 ms (x15) "
         "at 2026-09-21T14:15:12Z, cause unknown, confirmed\n  - why\n"
@@ -60,13 +60,13 @@ def test_a_finding_that_is_not_held_against_the_cluster_says_so(tmp_path: Path) 
     )
 
 
-def test_the_verdict_is_told_with_what_it_rests_on(tmp_path: Path) -> None:
-    """Without a finding, too: a loss has none, and nor has a doubt."""
-    told = "verdict: regressed\nRegressed: 23 acknowledged messages were lost.\n"
-    assert told in _shown(tmp_path)
+def test_the_verdict_is_reported_with_what_it_rests_on(tmp_path: Path) -> None:
+    """Without a finding, too: a loss has none, nor does a validity check."""
+    lines = "verdict: regressed\nRegressed: 23 acknowledged messages were lost.\n"
+    assert lines in _shown(tmp_path)
 
 
-def test_a_count_that_nobody_knows_is_told_as_in_the_report(tmp_path: Path) -> None:
+def test_a_count_that_nobody_knows_is_reported_as_in_the_report(tmp_path: Path) -> None:
     assert "audit: sent 12,345,678, lost not known\n" in _shown(tmp_path)
 
 
@@ -85,7 +85,7 @@ def test_evidence_cannot_order_the_terminal_about(tmp_path: Path) -> None:
     assert "coverage: 240 s, 1 gap, 0 s invalid" in shown
 
 
-def test_a_finding_without_numbers_is_told_too(tmp_path: Path) -> None:
+def test_a_finding_without_numbers_is_reported_too(tmp_path: Path) -> None:
     """JSON has no infinity: what is none is null."""
     assert "latency of consume.0@h - -> 61 ms at" in _shown(tmp_path, before=None, ratio=None)
 

@@ -24,7 +24,7 @@ from spark.report.sections import retention as section
 from tests.support.spark.report_run import summary, timeline
 from tests.support.spark.synthetic_run import Shape
 
-TOLD: dict[str, Any] = {
+FORECAST: dict[str, Any] = {
     "first_deletion_seconds": [105.0, 109.0],
     "first_free_seconds": [165.0, 169.0],
     "seen": "in the soak",
@@ -33,7 +33,7 @@ TOLD: dict[str, Any] = {
     "notes": ["by the & by"],
     "warnings": [],
 }
-LATER = {**TOLD, "first_deletion_seconds": [500.0, 510.0]}  # the run has ended by then
+LATER = {**FORECAST, "first_deletion_seconds": [500.0, 510.0]}  # the run has ended by then
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +42,13 @@ def deleting(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
     return timeline(tmp_path_factory.mktemp("run"), Shape(seconds=140, deletions_k=110, rate=50))
 
 
-def seen(found: Timeline, told: dict[str, Any], seconds: list[int]) -> tuple[Any, str]:
+def seen(found: Timeline, forecast: dict[str, Any], seconds: list[int]) -> tuple[Any, str]:
     """Return what happened with deletions in these seconds: as the summary has it, and the page."""
     events = {"retention_deletion": np.array(seconds, dtype=np.int64)}
     found = dataclasses.replace(found, event_seconds=events)
     covered = Coverage(0, 0.0, (), 0, 0.0, ())
-    page = Page(found, (), covered, "clean", None, {}, told)
-    body: Any = retention(found, told)["happened"]
+    page = Page(found, (), covered, "clean", None, {}, forecast)
+    body: Any = retention(found, forecast)["happened"]
     return body, section.render(page)
 
 
@@ -57,12 +57,12 @@ def test_the_summary_and_the_page_compare_what_was_foreseen_with_what_happened(
     deleting: Timeline,
 ) -> None:
     """It came three seconds after the middle of the forecast interval."""
-    deleting.folder.forecast.write_text(json.dumps(TOLD))
+    deleting.folder.forecast.write_text(json.dumps(FORECAST))
 
     report.write(deleting, [], None)
 
     body = summary(deleting.folder)["retention"]
-    assert body["forecast"] == TOLD
+    assert body["forecast"] == FORECAST
     assert body["happened"] == {
         "first_deletion_seconds": 110.0,
         "first_free_seconds": None,
@@ -81,23 +81,26 @@ def test_the_summary_and_the_page_compare_what_was_foreseen_with_what_happened(
     assert "By the &amp; by." in page
 
 
-def test_a_deletion_that_came_at_another_time_is_told_as_such(deleting: Timeline) -> None:
-    happened, page = seen(deleting, TOLD, [130])
+@pytest.mark.long
+def test_a_deletion_that_came_at_another_time_is_reported_as_such(deleting: Timeline) -> None:
+    happened, page = seen(deleting, FORECAST, [130])
 
     assert happened["is_as_foreseen"] is False
     assert "23 s after the middle of the forecast interval: not as forecast." in page
 
 
-def test_a_deletion_that_was_foreseen_and_never_came_is_told_as_such(deleting: Timeline) -> None:
+def test_a_deletion_that_was_foreseen_and_never_came_is_reported_as_such(
+    deleting: Timeline,
+) -> None:
     """The probe watched for longer than it could have come late."""
-    happened, page = seen(deleting, TOLD, [])
+    happened, page = seen(deleting, FORECAST, [])
 
     assert happened["is_as_foreseen"] is False
     assert "No deletion was seen in this run, although the forecast has one." in page
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told", "words"),
+    ("seconds", "forecast", "words"),
     [
         ([], LATER, "No deletion was seen in this run."),
         (
@@ -109,9 +112,9 @@ def test_a_deletion_that_was_foreseen_and_never_came_is_told_as_such(deleting: T
     ],
 )
 def test_what_cannot_be_compared_is_not(
-    deleting: Timeline, seconds: list[int], told: dict[str, Any], words: str
+    deleting: Timeline, seconds: list[int], forecast: dict[str, Any], words: str
 ) -> None:
-    happened, page = seen(deleting, told, seconds)
+    happened, page = seen(deleting, forecast, seconds)
 
     assert happened["is_as_foreseen"] is None
     assert words in page

@@ -8,9 +8,8 @@ import pytest
 
 from soak.core.model import Evidence, Explanation
 from spark.report import job as report
-from tests.support.spark.report_run import timeline
+from tests.support.spark.report_run import finding_of, timeline
 from tests.support.spark.synthetic_run import Shape
-from tests.unit.spark.report.test_report import finding_of
 
 
 @pytest.mark.long

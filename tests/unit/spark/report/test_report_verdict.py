@@ -132,7 +132,9 @@ def unacknowledged(raw: bytes, seconds: list[int]) -> bytes:
 
 
 @pytest.mark.parametrize("step", [1, 10])
-def test_seconds_without_an_acknowledgement_are_told_one_by_one(step: int, tmp_path: Path) -> None:
+def test_seconds_without_an_acknowledgement_are_reported_one_by_one(
+    step: int, tmp_path: Path
+) -> None:
     """A standstill of 12 s from 104 on fills no bucket of ten seconds but one, and a short one fills none."""
     folder = write_synthetic_run(tmp_path / "run", Shape(fault_k=None))
     (path,) = (folder.journal / PRODUCER).glob("*.jsonl")
@@ -261,7 +263,7 @@ def test_a_detector_that_did_not_read_all_makes_it_inconclusive(
     """It may have been starved of the processor, with an empty database to show for it."""
     folder = write_synthetic_run(tmp_path / "run", Shape(fault_k=None))
     as_planned(folder, detectors="{level_shift: {baseline: 120s}}")
-    with FindingsStore(folder.findings):  # as one that is told to end makes it
+    with FindingsStore(folder.findings):  # as a detector that is asked to end leaves it
         pass
     offset = newest(folder.journal, {}, None)
     segment, end = offset[PRODUCER]
