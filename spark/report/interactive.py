@@ -42,7 +42,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Joined = Literal["one", "highest", "sum"]
 
-MOST_PAGE_BYTES = 8_000_000
 MOST_BUCKET_BYTES, MOST_SECOND_WORDS = 4_300_000, 1_000_000
 """Room for packed buckets and for single seconds; text, pictures and the program take the remaining room."""
 MOST_SERIES = 1_500
@@ -347,7 +346,7 @@ class _Making:
     # --- Of one incident.
 
     def _cells(self, found: Finding) -> list[dict[str, Any]]:
-        """Return the charts of an incident: each series that its evidence cites, beside its peers."""
+        """Return the charts of an incident: each series that its evidence cites, with its peers."""
         charts: list[dict[str, Any]] = []
         waited = latency_of_outage(found.series)
         name = found.series
@@ -678,7 +677,7 @@ def _joined(parts: Sequence[Floats], joined: Joined) -> Floats:
 
 
 def _movement(values: Floats) -> float:
-    """Return by how much a series changed, beside its own size."""
+    """Return by how much a series changed, relative to its own size."""
     if values.size < 2:  # noqa: PLR2004  # one value does not move
         return 0.0
     low, middle, high = np.quantile(values, (0.02, 0.5, 0.98))

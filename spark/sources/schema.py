@@ -28,9 +28,6 @@ from soak.core.model import Column, Record
 Row = dict[str, object]
 """One row of `ROWS` by the names of its columns; a missing one is null."""
 
-NOT_CARRIED = frozenset({"histograms", "acknowledged", "received", "sent_next"})
-"""Fields of a record that rows leave out: the audit and the heat map read the journal itself."""
-
 _ROW: tuple[tuple[str, Any], ...] = (
     ("run", StringType()),
     ("shard", LongType()),

@@ -9,7 +9,6 @@ deleted the line, the one that is repeated later in the same range serves as wel
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -36,7 +35,6 @@ from spark.sources.schema import Row, columns_text, gap_row, record_row
 from spark.sources.topic_log import Lost, TopicLog, TopicRecord
 from spark.sources.topic_offsets import Range, Scanned, chunks
 
-LOG = logging.getLogger(__name__)
 LOOK_BACK_RECORDS = 200_000
 """How far before a batch a columns line is looked for: minutes of a partition of a large fleet."""
 COLUMNS_BYTES = 64 * 2**20
@@ -270,7 +268,7 @@ class TopicRows:
     def _check_signature(
         self, record: TopicRecord, headers: Mapping[str, bytes | None], source: str
     ) -> None:
-        """Raise `UnreadableRecordError` unless somebody with the key signed the line, where there is one."""
+        """Raise `UnreadableRecordError` unless the line is signed with the key, where there is one."""
         if self.signer is None:
             return
         sender = (headers.get("sender") or b"").decode(errors="replace")

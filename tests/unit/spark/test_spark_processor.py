@@ -23,7 +23,7 @@ from spark.batch.outcomes import judge
 from spark.batch.timeline import assemble, digest_rows
 from spark.sources.journals import batches, rows
 from spark.sources.offsets import ColumnsIndex, newest, spans
-from spark.sources.schema import ARROW_ROWS, CHANGES, NOT_CARRIED, ROWS, columns_of, columns_text
+from spark.sources.schema import ARROW_ROWS, CHANGES, ROWS, columns_of, columns_text
 from spark.streaming.panel_state import OBJECTIVES, PanelProcessor, take_apart
 from spark.streaming.stored_panel import StoredPanel
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
@@ -63,7 +63,7 @@ def stored(tester: TwsTester) -> bytes:
 
 
 def parts_of(frame: pd.DataFrame, count: int) -> list[pd.DataFrame]:
-    """Cut a run into batches as Spark would see them: by time, columns told in each."""
+    """Cut a run into batches as Spark would see them: by time, columns announced in each."""
     edges = np.linspace(0, SHAPE.seconds, count + 1)
     texts = dict(frame.dropna(subset=["columns"])[["columns_id", "columns"]].to_numpy())
     whole = frame.assign(columns=frame["columns_id"].map(texts))
@@ -204,12 +204,13 @@ def test_the_state_is_written_once_for_all_frames_of_a_batch(frame: pd.DataFrame
 
 
 def test_rows_carry_every_field_of_a_record_but_those_named(frame: pd.DataFrame) -> None:
-    """`trust` also tells whether a second is trusted; the rest says where it comes from."""
+    """The audit and the heat map read the journal itself; `trusted` is whether a second is valid."""
     extra = {"run", "shard", "source", "columns", "trusted", "phase", "gap"}
     stored_as = {"validity": "trust"}
+    left_out = {"histograms", "acknowledged", "received", "sent_next"}
     names = {stored_as.get(field.name, field.name) for field in fields(Record)}
 
-    assert set(ROWS.fieldNames()) - extra == names - NOT_CARRIED
+    assert set(ROWS.fieldNames()) - extra == names - left_out
     assert list(frame.columns) == ROWS.fieldNames()
 
 
