@@ -26,12 +26,13 @@ from soak.alerting.load_state import LoadState
 from soak.alerting.message import MessageContext, compose
 from soak.alerting.places import Places
 from soak.core.errors import JournalError
-from soak.core.model import Change, Evidence, Explanation, Finding
+from soak.core.model import Change, Evidence, Explanation
 from soak.core.plan.objectives import parse_objective
 from soak.core.ports import CHART_URL
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize, Level
 from soak.store.findings.rows import NotificationKind
+from tests.support.alerting import findings
 from tests.support.spark.synthetic_run import (
     CONSUMER,
     PROBE,
@@ -57,19 +58,12 @@ CAUSES = (
     Explanation("slow_fsync", 0.31, (Evidence("fsync p99 of /data rose 1.2 times."),)),
     Explanation("client", 0.0, ()),
 )
-FINDING = Finding(
+FINDING = findings.finding(
     key="run1-118",
-    run="run1",
     raised_k=118,
     onset_k=112,
     interval=(111, 113),
     series=P99,
-    kind="step",
-    before=0.0041,
-    after=0.061,
-    state="confirmed",
-    confidence=0.999,
-    is_about_cluster=True,
     causes=CAUSES,
     changes=(P99, PUBLISH),
 )
@@ -509,7 +503,7 @@ def test_the_wait_of_an_unacknowledged_message_may_be_longer_than_measured() -> 
     )
 
 
-def test_an_outage_is_told_by_its_length_and_its_messages() -> None:
+def test_an_outage_is_reported_by_its_length_and_its_messages() -> None:
     outage = dataclasses.replace(
         FINDING,
         series="produce.0@h|acknowledgement_outage_seconds",
@@ -539,6 +533,7 @@ def test_the_step_nearest_to_the_finding_is_shown_of_a_series_that_stepped_twice
     assert "3 ms -> 40 ms" in message.text
 
 
+@pytest.mark.long
 def test_the_window_has_the_gaps_and_deletions_of_the_journals(tmp_path: Path) -> None:
     shape = Shape(seconds=130, gaps=((CONSUMER, range(60, 64)),))
     folder = write_synthetic_run(tmp_path / "run", shape)
@@ -631,6 +626,7 @@ def test_the_title_of_a_whole_run_says_of_whom_and_when() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_single_second_is_drawn() -> None:
     """Lines join neighbours only, so that every other second of a stall would not be visible."""
     alone = np.where((K > 112) & (K % 2 == 0), np.nan, 0.004)
@@ -642,6 +638,7 @@ def test_a_single_second_is_drawn() -> None:
     assert pictures[0] != pictures[1]
 
 
+@pytest.mark.long
 def test_a_title_is_not_a_formula() -> None:
     """Names of topics may hold what the drawing library takes for one."""
     finding = dataclasses.replace(FINDING, series='consume.0@host|x_seconds{leader="a$_$"}')

@@ -1,8 +1,7 @@
-"""Ids beside brokers' addresses, and mount points beside drives, in the texts of messages."""
+"""Ids before brokers' addresses, and mount points after drives, in the texts of messages."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,8 @@ import pytest
 from soak.alerting.message import MessageContext, compose
 from soak.alerting.places import NOWHERE, Places, places_of, read_places
 from soak.core.journal_format import Columns, columns_line, encode
-from soak.core.model import Column, Evidence, Explanation, Record
+from soak.core.model import Column, Evidence, Explanation, Finding, Record
+from soak.core.ports import Message
 from soak.core.units import SECOND_NS
 from soak.store.journal.history import History
 from tests.support.alerting.findings import NOW, finding
@@ -116,6 +116,12 @@ def _record(k: int, columns: Columns) -> bytes:
     return encode(record)
 
 
+def mail(found: Finding, places: Places = PLACES) -> Message:
+    """Return the first message about a finding."""
+    context = MessageContext(found, "opened", "demo", "on h1: soak report r", NOW, places=places)
+    return compose(context, None, 0)
+
+
 def test_a_mail_has_the_id_of_the_broker_in_its_subject_and_wherever_it_names_it() -> None:
     cause = Explanation(
         "broker_down",
@@ -123,10 +129,8 @@ def test_a_mail_has_the_id_of_the_broker_in_its_subject_and_wherever_it_names_it
         (Evidence("Broker 10.0.0.4:9092 stopped answering at the onset, for 55 s."),),
         suspect="10.0.0.4:9092",
     )
-    down = finding(causes=(cause,), changes=())
-    context = MessageContext(down, "opened", "demo", "on h1: soak report r", NOW, places=PLACES)
 
-    message = compose(context, None, 0)
+    message = mail(finding(causes=(cause,), changes=()))
 
     assert message.subject == (
         "[soakd] broker down on broker 1 at 10.0.0.4:9092: "
@@ -145,10 +149,8 @@ def test_a_mail_has_the_mount_point_of_the_drive_beside_its_host() -> None:
         (Evidence("disk write await (nvme0n1) of probe@b1 went from 264 us to 352 ms."),),
         suspect="nvme0n1 on b1",
     )
-    slow = finding(causes=(cause,), changes=())
-    context = MessageContext(slow, "opened", "demo", "on h1: soak report r", NOW, places=PLACES)
 
-    message = compose(context, None, 0)
+    message = mail(finding(causes=(cause,), changes=()))
 
     assert "[soakd] drive GC on nvme0n1 on b1: " in message.subject
     assert "suspect   nvme0n1 (/var/lib/kafka) on b1\n" in message.text
@@ -158,9 +160,8 @@ def test_a_mail_has_the_mount_point_of_the_drive_beside_its_host() -> None:
 def test_a_mail_says_which_broker_leads_what_changed() -> None:
     series = 'produce.0@h|acknowledgement_outage_seconds{leader="1"}'
     outage = finding(series=series, kind="outage", before=0.0, after=5.0, changes=())
-    context = MessageContext(outage, "opened", "demo", "on h1: soak report r", NOW, places=PLACES)
 
-    text = compose(context, None, 0).text
+    text = mail(outage).text
 
     assert text.startswith(
         "what      nothing was acknowledged by broker 1 at 10.0.0.4:9092 for 5 s\n"
@@ -169,8 +170,7 @@ def test_a_mail_says_which_broker_leads_what_changed() -> None:
 
 def test_a_mail_without_places_names_what_the_finding_names() -> None:
     cause = Explanation("broker_down", 0.99, (), suspect="10.0.0.4:9092")
-    context = MessageContext(finding(causes=(cause,)), "opened", "demo", "report", NOW)
 
-    text = compose(dataclasses.replace(context, places=NOWHERE), None, 0).text
+    text = mail(finding(causes=(cause,)), NOWHERE).text
 
     assert "suspect   10.0.0.4:9092\n" in text

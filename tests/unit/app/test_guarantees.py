@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from soak.app import guarantees
 from soak.brokers import redpanda
-from soak.brokers import redpanda as _redpanda_durability
+from soak.brokers import redpanda as redpanda_durability
 from soak.cli import main
 from soak.core.errors import PlanError
 from soak.core.plan import text as plan_text
@@ -100,18 +100,18 @@ def test_redpandas_cluster_property_is_read_where_its_metrics_are(
     body: str, value: str | None, where: str
 ) -> None:
     with pages({"/v1/cluster_config": body}) as url:
-        config = _redpanda_durability.Config(
+        config = redpanda_durability.Config(
             bootstrap_servers=NOWHERE, metrics_urls=(f"{url}/metrics",)
         )
-        result = _redpanda_durability.cluster_caching(config)
+        result = redpanda_durability.cluster_caching(config)
 
     assert result.value == value
     assert where in result.where
 
 
 def test_without_redpandas_pages_the_cluster_property_is_unknown() -> None:
-    result = _redpanda_durability.cluster_caching(
-        _redpanda_durability.Config(bootstrap_servers=NOWHERE)
+    result = redpanda_durability.cluster_caching(
+        redpanda_durability.Config(bootstrap_servers=NOWHERE)
     )
 
     assert result.value is None

@@ -72,6 +72,7 @@ def test_a_backlog_is_drained_once_it_has_its_size(tmp_path: Path) -> None:
     assert (build, drain) == (25, 25 + 50)
 
 
+@pytest.mark.long
 def test_a_backlog_that_never_drains_is_recognised_before_the_limit(tmp_path: Path) -> None:
     """Read at 101/s and written at 100/s, 1,500 messages would take 1,300 s: recognised after 45 of 300 s."""
     phases = FINAL.replace("drain_limit: 100s", "drain_limit: 300s")
@@ -86,6 +87,7 @@ def test_a_backlog_that_never_drains_is_recognised_before_the_limit(tmp_path: Pa
     assert run_.phases.at(run_.k) == "end"
 
 
+@pytest.mark.long
 def test_a_slow_start_of_a_drain_does_not_end_it(tmp_path: Path) -> None:
     """Consumers read almost nothing for the first 20 s of the drain, then fast."""
     phases = FINAL.replace("drain_limit: 100s", "drain_limit: 300s")
@@ -97,6 +99,7 @@ def test_a_slow_start_of_a_drain_does_not_end_it(tmp_path: Path) -> None:
     assert decision.fields["outcome"] == "drained"
 
 
+@pytest.mark.long
 def test_windows_recur_and_do_not_make_the_soak_longer(tmp_path: Path) -> None:
     run_ = SimulatedRun(tmp_path, plan_of(WINDOWS), fast)
 
@@ -109,6 +112,7 @@ def test_windows_recur_and_do_not_make_the_soak_longer(tmp_path: Path) -> None:
     assert [begin for begin, _ in soaks] == [5, 89, 149]
 
 
+@pytest.mark.long
 def test_a_window_with_a_backlog_size_needs_the_time_to_reach_it(tmp_path: Path) -> None:
     """1,000 messages are unread after 10 s, as with an age of 10 s, whatever the drain limit."""
     size = WINDOWS.replace("backlog_age: 10s, drain_limit: 60s", "backlog_size: 1000KiB")
@@ -121,6 +125,7 @@ def test_a_window_with_a_backlog_size_needs_the_time_to_reach_it(tmp_path: Path)
     assert next(k for k, phase, _ in seen_phases if phase == "drain") == 205
 
 
+@pytest.mark.long
 def test_a_window_whose_backlog_grows_too_slowly_drains_before_the_soak_ends(
     tmp_path: Path,
 ) -> None:
@@ -136,6 +141,7 @@ def test_a_window_whose_backlog_grows_too_slowly_drains_before_the_soak_ends(
     assert decision.fields["outcome"] == "drained"
 
 
+@pytest.mark.long
 def test_a_window_that_falls_into_another_is_skipped(tmp_path: Path) -> None:
     both = WINDOWS.replace("windows: [", "windows: [{every: 70s, catch_up: {backlog_age: 5s}},")
     run_ = SimulatedRun(tmp_path, plan_of(both), fast)
@@ -145,6 +151,7 @@ def test_a_window_that_falls_into_another_is_skipped(tmp_path: Path) -> None:
     assert [k for k, _, part in seen_phases if part == "build"] == [65, 125]
 
 
+@pytest.mark.long
 def test_a_window_that_was_due_during_a_long_suspend_is_skipped(tmp_path: Path) -> None:
     """More than a minute late it is skipped; less late it begins."""
     long = WINDOWS.replace("200s", "2000s").replace("every: 60s", "every: 600s")
@@ -238,6 +245,7 @@ def test_each_decision_is_written_once(tmp_path: Path) -> None:
     assert len(lines) == len(set(lines)) == 3
 
 
+@pytest.mark.long
 def test_a_ramp_is_judged_by_the_journals_and_the_soak_gets_its_share(tmp_path: Path) -> None:
     """Capacity 333/s: 100 and 200 hold, 400 is refused, 300 holds, 350 is refused, 320 holds."""
     run_ = SimulatedRun(tmp_path, plan_of(RAMP), lambda _: 10_000.0)
@@ -267,14 +275,20 @@ class Waits(threading.Event):
         return self.is_set()
 
 
+def started(path: Path, keys: str) -> tuple[RunFolder, FakeClock]:
+    """Return a run that has just started, whose plan has these keys, and its clock."""
+    folder, clock = RunFolder(path), FakeClock()
+    folder.plan.write_text(f"name: w\nbroker: {{kafka: {{}}}}\n{keys}\n")
+    write_run(folder, Run("r", clock.wall_ns(), "h", {}, "running", "w"))
+    return folder, clock
+
+
 def test_the_free_space_of_a_brokers_drive_is_watched_during_the_load(tmp_path: Path) -> None:
     """/proc never has free space: the first reading ends the load."""
-    folder, clock = RunFolder(tmp_path), FakeClock()
-    folder.plan.write_text(
-        "name: w\nbroker: {kafka: {}}\nphases: {soak: 100h, drain: 20s}\n"
-        "probes: {disk_io: {directory: /proc}}\nfree_space_floor: 1MiB\n"
+    folder, clock = started(
+        tmp_path,
+        "phases: {soak: 100h, drain: 20s}\nprobes: {disk_io: {directory: /proc}}\nfree_space_floor: 1MiB",
     )
-    write_run(folder, Run("r", clock.wall_ns(), "h", {}, "running", "w"))
 
     code = run(folder.path, Waits(clock, {}), clock)
 
@@ -286,9 +300,7 @@ def test_the_free_space_of_a_brokers_drive_is_watched_during_the_load(tmp_path: 
 
 def test_a_suspend_counts_as_time_of_the_run(tmp_path: Path) -> None:
     """Decisions after it are ahead of the current second."""
-    folder, clock = RunFolder(tmp_path), FakeClock()
-    folder.plan.write_text("name: w\nbroker: {kafka: {}}\nphases: {soak: 2h, drain: 20s}\n")
-    write_run(folder, Run("r", clock.wall_ns(), "h", {}, "running", "w"))
+    folder, clock = started(tmp_path, "phases: {soak: 2h, drain: 20s}")
     life = Waits(clock, {6: lambda: clock.suspend(3600), 9: folder.stop_request.touch})
 
     code = run(folder.path, life, clock)
@@ -301,9 +313,7 @@ def test_a_suspend_counts_as_time_of_the_run(tmp_path: Path) -> None:
 
 def test_a_decision_that_cannot_be_written_is_made_again(tmp_path: Path) -> None:
     """Without its conductor the run would never end."""
-    folder, clock = RunFolder(tmp_path), FakeClock()
-    folder.plan.write_text("name: w\nbroker: {kafka: {}}\nphases: {soak: 1h, drain: 20s}\n")
-    write_run(folder, Run("r", clock.wall_ns(), "h", {}, "running", "w"))
+    folder, clock = started(tmp_path, "phases: {soak: 1h, drain: 20s}")
     folder.stop_request.touch()
     write_planned(folder, planned_phases(plan_of("{soak: 1h, drain: 20s}").phases))
     in_the_way = folder.phases.with_name(f".{folder.phases.name}.{os.getpid()}")

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from soak.app import guarantees
 from soak.brokers import redpanda
 from soak.brokers.kafka import config as kafka_config
-from soak.brokers.kafka import durability as _kafka_durability
+from soak.brokers.kafka import durability as kafka_durability
 from soak.brokers.kafka import topics
 from soak.brokers.kafka.topics import ClusterSettings, TopicSettings
-from soak.brokers.pulsar import durability as _pulsar_durability
+from soak.brokers.pulsar import durability as pulsar_durability
 from soak.core.cluster import durability
 from soak.core.cluster.durability import Durability, SettingValue
 from soak.core.plan import text
@@ -25,10 +25,10 @@ def known(text: str | None) -> SettingValue:
 
 
 def on_kafka(acks: str, copies: int, least: str | None, flush: str | None) -> Durability:
-    read = _kafka_durability.DurabilitySettings(
+    read = kafka_durability.DurabilitySettings(
         known(acks), known(str(copies)), known(least), known(flush), known(NEVER), known("false")
     )
-    return _kafka_durability.durability_of(read)
+    return kafka_durability.durability_of(read)
 
 
 def on_redpanda(acks: str, copies: int, of_topic: str | None, of_cluster: str | None) -> Durability:
@@ -38,10 +38,10 @@ def on_redpanda(acks: str, copies: int, of_topic: str | None, of_cluster: str | 
 
 
 def on_pulsar(write: int, ack: int, writes: str | None, syncs: str | None) -> Durability:
-    read = _pulsar_durability.DurabilitySettings(
+    read = pulsar_durability.DurabilitySettings(
         known(str(write)), known(str(ack)), known(writes), known(syncs), known("false")
     )
-    return _pulsar_durability.durability_of(read)
+    return pulsar_durability.durability_of(read)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_acks_are_found_under_both_names_in_one_spelling(
 ) -> None:
     config = kafka_config.Config(producer=producer, common=common)
 
-    assert _kafka_durability.acks_of(config, ()).value == value
+    assert kafka_durability.acks_of(config, ()).value == value
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_acks_name_the_place_that_sets_them(section: str, where: str) -> None:
 
     keys = guarantees.keys_of_broker(loaded.plan, loaded.document)
 
-    assert _kafka_durability.acks_of(loaded.plan.broker_config, keys).where == where
+    assert kafka_durability.acks_of(loaded.plan.broker_config, keys).where == where
 
 
 @pytest.mark.parametrize("acks", ["all", "ALL", "-1"])
@@ -368,11 +368,11 @@ def test_how_long_a_batch_waits_is_found_under_both_names(name: str) -> None:
 def test_unclean_elections_are_noted_where_any_broker_has_them_on(
     value: str | None, *, is_noted: bool
 ) -> None:
-    read = _kafka_durability.DurabilitySettings(
+    read = kafka_durability.DurabilitySettings(
         known("all"), known("3"), known("2"), known("1"), known(NEVER), known(value)
     )
 
-    notes = _kafka_durability.durability_of(read).notes
+    notes = kafka_durability.durability_of(read).notes
 
     assert any("unclean" in note for note in notes) is is_noted
 
@@ -400,7 +400,7 @@ def test_of_several_brokers_the_weakest_speaks_and_a_silent_one_leaves_it_open()
 def test_what_was_set_for_a_topic_goes_before_what_the_brokers_have() -> None:
     topic = TopicSettings("t", 3, {"flush.messages": "1"}, {"min.insync.replicas": "1"})
 
-    read = _kafka_durability.settings_of_topic(known("all"), topic, _cluster("5", None))
+    read = kafka_durability.settings_of_topic(known("all"), topic, _cluster("5", None))
 
     assert read.flush_messages == SettingValue("1", "topic t")
     assert read.least_in_sync == SettingValue("1", "topic t, as one broker has it")
@@ -424,8 +424,8 @@ def test_one_broker_s_word_shows_weakness_alone_where_others_do_not_tell(
     topic = TopicSettings("t", brokers, {}, whole)
     cluster = ClusterSettings((topic,), {number: {} for number in range(brokers)}, {})
 
-    found = _kafka_durability.durability_of(
-        _kafka_durability.settings_of_topic(known("all"), topic, cluster)
+    found = kafka_durability.durability_of(
+        kafka_durability.settings_of_topic(known("all"), topic, cluster)
     )
 
     assert (found.lowest, found.highest) == (lowest, highest)
@@ -438,8 +438,8 @@ def test_of_a_topic_that_does_not_tell_nothing_counts_as_strong() -> None:
     topic = TopicSettings("t", 3, {}, {})
     cluster = ClusterSettings((topic,), brokers, {"topic t": why})
 
-    read = _kafka_durability.settings_of_topic(known("all"), topic, cluster)
-    found = _kafka_durability.durability_of(read)
+    read = kafka_durability.settings_of_topic(known("all"), topic, cluster)
+    found = kafka_durability.durability_of(read)
     caching = redpanda.topic_caching(topic, cluster)
 
     assert (read.least_in_sync, read.flush_messages) == (
