@@ -104,7 +104,7 @@ class Estimate:
     run: str
     log_value: float
     error: float
-    freedom: float
+    degrees_of_freedom: float
     block_seconds: float = math.nan
 
     @property
@@ -196,7 +196,7 @@ class Difference:
 
     log_ratio: float
     error: float
-    freedom: float
+    degrees_of_freedom: float
     is_noise_measured: bool  # between runs; else it was assumed
 
     @property
@@ -205,7 +205,7 @@ class Difference:
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return the two-sided interval of the ratio."""
-        reach = _reach(self.error, self.freedom, (1.0 + confidence) / 2.0)
+        reach = _reach(self.error, self.degrees_of_freedom, (1.0 + confidence) / 2.0)
         return math.exp(self.log_ratio - reach), math.exp(self.log_ratio + reach)
 
     def verdict(self, margin: float, error_rate: float = 0.05) -> Verdict:
@@ -215,10 +215,12 @@ class Difference:
         """
         if not math.isfinite(self.log_ratio + self.error):
             return "cannot tell"
-        reach = _reach(self.error, self.freedom, 1.0 - _EQUIVALENCE_ERROR)
+        reach = _reach(self.error, self.degrees_of_freedom, 1.0 - _EQUIVALENCE_ERROR)
         if abs(self.log_ratio) + reach <= math.log1p(margin):
             return "same"
-        if abs(self.log_ratio) <= _reach(self.error, self.freedom, 1.0 - error_rate / 2.0):
+        if abs(self.log_ratio) <= _reach(
+            self.error, self.degrees_of_freedom, 1.0 - error_rate / 2.0
+        ):
             return "cannot tell"
         return "worse" if self.log_ratio > 0 else "better"
 
@@ -227,7 +229,7 @@ class Difference:
         if not math.isfinite(self.error):
             return math.inf
         least = self._least_worse(margin, error_rate)
-        return math.exp(least + _reach(self.error, self.freedom, POWER))
+        return math.exp(least + _reach(self.error, self.degrees_of_freedom, POWER))
 
     def power(self, ratio: float, margin: float, error_rate: float = 0.05) -> float:
         """Return the probability of "worse" where the true ratio is `ratio`."""
@@ -236,12 +238,13 @@ class Difference:
         beyond = math.log(ratio) - self._least_worse(margin, error_rate)
         if self.error == 0.0:
             return float(beyond > 0)
-        return float(_law(self.freedom).cdf(beyond / self.error))
+        return float(_law(self.degrees_of_freedom).cdf(beyond / self.error))
 
     def _least_worse(self, margin: float, error_rate: float) -> float:
         """Return the least log ratio that is beyond chance, and not shown to be within the margin."""
-        beyond_chance = _reach(self.error, self.freedom, 1.0 - error_rate / 2.0)
-        not_same = math.log1p(margin) - _reach(self.error, self.freedom, 1.0 - _EQUIVALENCE_ERROR)
+        beyond_chance = _reach(self.error, self.degrees_of_freedom, 1.0 - error_rate / 2.0)
+        reach = _reach(self.error, self.degrees_of_freedom, 1.0 - _EQUIVALENCE_ERROR)
+        not_same = math.log1p(margin) - reach
         return max(beyond_chance, not_same)
 
 
@@ -258,19 +261,19 @@ def difference(
         return Difference(0.0, 0.0, math.inf, True)
     sides = [np.array([one.log_value for one in side]) for side in (before, after)]
     log_ratio = float(sides[1].mean() - sides[0].mean())
-    freedom = sum(side.size - 1 for side in sides)
-    if freedom == 0:
-        parts = [(one[0].error ** 2, one[0].freedom) for one in (before, after)]
+    degrees_of_freedom = sum(side.size - 1 for side in sides)
+    if degrees_of_freedom == 0:
+        parts = [(one[0].error ** 2, one[0].degrees_of_freedom) for one in (before, after)]
         parts.append((2.0 * math.log1p(run_noise) ** 2, math.inf))
         variance = sum(part for part, _ in parts)
         spread = sum(part**2 / of if of else math.nan for part, of in parts)
         of = variance**2 / spread if spread else math.inf
         return Difference(log_ratio, math.sqrt(variance), of, False)
-    between = sum(float(((side - side.mean()) ** 2).sum()) for side in sides) / freedom
+    between = sum(float(((side - side.mean()) ** 2).sum()) for side in sides) / degrees_of_freedom
     within = [one.error**2 for one in (*before, *after) if math.isfinite(one.error)]
     variance = max(between, float(np.mean(within)) if within else 0.0)
     error = math.sqrt(variance * sum(1.0 / side.size for side in sides))
-    return Difference(log_ratio, error, float(freedom), True)
+    return Difference(log_ratio, error, float(degrees_of_freedom), True)
 
 
 def overall(verdicts: Sequence[Verdict]) -> Verdict:
@@ -279,14 +282,18 @@ def overall(verdicts: Sequence[Verdict]) -> Verdict:
     return next((one for one in order if one in verdicts), "same" if verdicts else "cannot tell")
 
 
-def _reach(error: float, freedom: float, probability: float) -> float:
+def _reach(error: float, degrees_of_freedom: float, probability: float) -> float:
     if error == 0.0:
         return 0.0
-    return float(error * _law(freedom).ppf(probability)) if freedom > 0 else math.nan
+    return (
+        float(error * _law(degrees_of_freedom).ppf(probability))
+        if degrees_of_freedom > 0
+        else math.nan
+    )
 
 
-def _law(freedom: float) -> Any:  # noqa: ANN401  # scipy's distributions have no type of their own
-    return stats.norm if math.isinf(freedom) else stats.t(freedom)
+def _law(degrees_of_freedom: float) -> Any:  # noqa: ANN401  # scipy has no types
+    return stats.norm if math.isinf(degrees_of_freedom) else stats.t(degrees_of_freedom)
 
 
 MIN_LEVEL_RUNS = 3

@@ -169,7 +169,8 @@ def _counted(
     # A pause of the client explains latencies up to its length, and none that is longer.
     is_longer = objective.limit_seconds >= AWAY_SECONDS and client.waits_for_cluster(second)
     if not (second.is_valid or has_waited or is_longer):
-        # What failed has failed whoever was late; where nothing else came back, the second counts for that.
+        # What failed counts as failed, even where others were late; where nothing else came back, the second
+        # counts for that.
         has_nothing = failed > 0 and client.count(second, "acked_messages") == 0
         return Minute(bit * has_nothing, {source: bit} if has_nothing else {}, failed, failed)
     never = failed + client.count(second, "missed_messages")

@@ -308,7 +308,7 @@ class Outages:
     ) -> Iterator[Change]:
         """Give the outages of single partition leaders, while others acknowledge.
 
-        Its messages are not counted apart, so a silent leader concerns somebody only while a message waits.
+        Its messages are not counted apart, so a silent leader matters only while a message waits.
         """
         waiting = places.client.value(second, WAITING)
         for series, at in places.leaders:

@@ -1,4 +1,4 @@
-"""Probes: what is measured beside the load, such as disks, clocks, retention and the metrics of brokers.
+"""Probes: what is measured apart from the load, such as disks, clocks, retention and the metrics of brokers.
 
 A probe is a module or a package of this folder and is found by its name: it defines `Config` and
 `build(config, clock)`, whose result has `read()` and `close()` (`soak.core.ports.Probe`). What several probes

@@ -75,7 +75,7 @@ class NearSteps:
 
 # --- The odds of a message to be slower than p99 and p99.9 were at first, from counts above fixed thresholds.
 # Method:  over the first 120 rows the threshold whose share of messages is nearest to 1 % (to 0.1 %) is taken
-# for good, or until a source that was started anew has it no more; then each second has its odds,
+# for good, or until a source that was restarted has it no more; then each second has its odds,
 # half a message added on both sides so that none is 0.
 # Assumes: at least 30 messages above the threshold in these rows, and a share within a factor of 4, else that
 # quantile has no odds.

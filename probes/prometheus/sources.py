@@ -159,7 +159,7 @@ class MetricsServer:
 class ScraperChoice:
     """Keeps what one scraper has of an instance, where several jobs or replicas of the server scraped it.
 
-    The label `instance` with a port is one page, whoever scraped it: of each metric the series of one job are
+    The label `instance` with a port is one page, by any server: of each metric the series of a job are
     kept. Without a port it may be a host with several programs: only replicas are distinguished there. A
     scraper is replaced once it has had no point for two minutes longer than another.
     """

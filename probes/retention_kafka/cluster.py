@@ -7,7 +7,7 @@ Overhead: 4 us of CPU a partition of the cluster and 36 us a partition of other 
           this is above 1 % of a core are looked at less often.
 Caveats:  Only topics that the user may see. Of more than 20,000 partitions of other topics, some topics are
           followed, by a hash of their names. The first offset of a partition says nothing of its growth, nor
-          does the first one after an answer was missing, or after the topic was made anew.
+          does the first one after an answer was missing, or after the topic was created again.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Delivery:
         self._context: _RunContext | None = None
 
     def begin_round(self) -> None:
-        """Read the other findings of the run anew for the messages that follow."""
+        """Read the other findings of the run again for the messages that follow."""
         self._context = None
 
     def try_once(self, row: Notification) -> Outcome | None:

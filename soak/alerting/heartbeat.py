@@ -152,7 +152,7 @@ class HeartbeatMonitor:
         """Check all daemons that should be at work now.
 
         Raises:
-            FindingsError: a notice cannot be stored. All limits start anew: the daemons share our drive.
+            FindingsError: a notice cannot be stored. All limits start again: the daemons share our drive.
             RunFolderError: the decisions of the conductor or the journals cannot be read.
         """
         self._suspends.update()

@@ -1,7 +1,7 @@
 """Which broker an address is of, and where a drive is mounted, as the journals of a run say it.
 
-Findings name a broker by host and port and a drive by its device: what a message says of them is for somebody
-who looks for a number in the cluster's own tools, and for a folder on the host.
+Findings name a broker by host and port and a drive by its device: what a message says of them is for readers
+who look for a number in the cluster's own tools, and for a folder on the host.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Places:
     mount_points: Mapping[Drive, str] = field(default_factory=dict)
 
     def with_broker_ids(self, text: str) -> str:
-        """Return a text with the id beside each address of a broker: `broker 2 at 10.0.0.4:9092`."""
+        """Return a text with the id before each address of a broker: `broker 2 at 10.0.0.4:9092`."""
         if not self.broker_ids:
             return text
         addresses = "|".join(map(re.escape, sorted(self.broker_ids, key=len, reverse=True)))
@@ -40,11 +40,11 @@ class Places:
         return re.sub(pattern, self._broker, text, flags=re.IGNORECASE)
 
     def named(self, text: str) -> str:
-        """Return a text with the id beside each broker, and the mount point beside each drive."""
+        """Return a text with the id before each broker, and the mount point after each drive."""
         for (host, device), point in self.mount_points.items():
             name, of = re.escape(device), re.escape(host)
-            beside = f"{device} ({point})".replace("\\", r"\\")
-            text = re.sub(rf"(?<![\w.-]){name}(?= on {of}(?![\w.-]))", beside, text)
+            marked = f"{device} ({point})".replace("\\", r"\\")
+            text = re.sub(rf"(?<![\w.-]){name}(?= on {of}(?![\w.-]))", marked, text)
             within = f"({device}, {point})".replace("\\", r"\\")
             text = re.sub(rf"\({name}\)(?= of [\w.]+@{of}(?![\w.-]))", within, text)
         return self.with_broker_ids(text)

@@ -227,7 +227,7 @@ def small_drive_warnings(plan: Plan, held_bytes: float, broker: LeaderSource) ->
 
 
 def ship_warnings(ship: Ship | None, clock: Clock) -> list[str]:
-    """Return warnings if the cluster that records are shipped to does not answer, or anybody may write to it.
+    """Return warnings if the cluster that records are shipped to does not answer, or all may write to it.
 
     It creates no topic.
     """

@@ -405,8 +405,8 @@ def _check_signing(ship: Ship, servers: str, document: Document) -> None:
     if not (ship.key or ship.unsigned or all(map(_is_this_host, servers.split(",")))):
         raise document.error(
             ("ship",),
-            "records of other hosts would be taken from whoever may write to the topic: name the secret that "
-            "the hosts share, as key: ${credential:NAME}, or say unsigned: true",
+            "records of other hosts would be taken from any client that may write there: name the secret "
+            "that the hosts share, as key: ${credential:NAME}, or say unsigned: true",
         )
 
 

@@ -417,8 +417,8 @@ def account_of(name: str) -> tuple[Account, list[str]]:
 
 def _libraries() -> set[Path]:
     """Return the folders that the daemons import from."""
-    beside = Path(soak.__file__).parents[1]
-    ours = {beside / name for name in ("soak", "probes", "detectors", "spark")}
+    home = Path(soak.__file__).parents[1]
+    ours = {home / name for name in ("soak", "probes", "detectors", "spark")}
     return {path for path in ours | {Path(sysconfig.get_path("purelib"))} if path.is_dir()}
 
 

@@ -24,7 +24,7 @@ from soak.core.errors import BrokerError
 NOT_FOUND = 404
 CONFLICT = 409
 ADMIN_HOSTS = "admin_hosts"
-"""The setting with the hosts to which the admin interface may redirect, beside its own."""
+"""The setting with the hosts to which the admin interface may redirect, in addition to its own."""
 _JSON = "application/json"
 _MAX_BYTES = 2**28  # the statistics of a topic with a thousand partitions take some megabytes
 

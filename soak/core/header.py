@@ -31,7 +31,7 @@ DTYPE = np.dtype(
 )
 SIZE = DTYPE.itemsize
 MAX_SEQUENCE = 2**53
-"""No producer counts so far; a message that says so is somebody else's, and would not fit a record."""
+"""No producer counts so far; a message that says so is of another program, and would not fit a record."""
 STAMPED = ("sequence", "intended_mono_ns", "delay_ns", "sent_wall_ns")
 """The fields that differ from message to message, 8 bytes each; they come last."""
 

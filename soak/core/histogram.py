@@ -128,7 +128,7 @@ class Histogram:
 
 @cache
 def _library_histogram() -> HdrHistogram:
-    """Return the library's histogram with the same cells; one is enough, as each `encode` fills it anew."""
+    """Return the library's histogram with the same cells; one is enough, as each `encode` fills it again."""
     return HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
 
 

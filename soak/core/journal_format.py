@@ -4,7 +4,7 @@ A `columns` line names what the numbers mean and carries the format's version; a
 
 `decode` is the gate for every line, whether a drive, a topic or another host's folder holds it: what it
 returns is in the ranges that this module names, so the code behind it need not look again. A checksum says
-only that a line is as somebody wrote it.
+only that a line is as it was written.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def user_cache() -> Path:
 def shipped_folder(name: str, holds: str) -> Path:
     """Return a folder that ships with soakd, such as `configs`, in a checkout or an installation.
 
-    `holds` names a file in it: another program may have a folder of that name beside our packages.
+    `holds` names a file in it: another program may have a folder of that name next to our packages.
 
     Raises:
         NotAvailableError: this installation does not have it.

@@ -26,7 +26,7 @@ _IDLE_SECONDS = 3600.0  # between two checks for the end, which closing the sock
 CLIENT_TIMEOUT_SECONDS = 10.0
 """How long a client may take to ask and to read the answer, both together."""
 MAX_CONNECTIONS = 8
-"""Of more, the oldest is closed: a scraper asks at once and is served, whoever else sits there."""
+"""Of more, the oldest is closed: a scraper asks at once and is served, however many others stay connected."""
 
 
 class _Server(PausingServer, ThreadingWSGIServer):

@@ -229,7 +229,7 @@ class Ingest:
         columns = source.columns.get(record.columns_id)
         if columns is None or len(columns.columns) != len(record.values):
             return f"no columns line {record.columns_id:.40}"
-        # a folder that was made anew begins with the interval after the present one
+        # a folder that was created again begins with the interval after the present one
         first_epoch = max(source.last[0], record.k + 1)
         if source.last[0] >= 0 and record.epoch > first_epoch + MAX_EPOCHS_AHEAD:
             return f"its epoch {record.epoch} is far ahead of the last one"

@@ -187,7 +187,7 @@ def preflight(config: Config) -> tuple[str, list[str]]:
 class _MailPolicy(EmailPolicy):
     """Never folds an identifier, and a subject only after a word.
 
-    The default policy encodes a long identifier as text. A subject that fits a line, but not beside its name,
+    The default policy encodes a long identifier as text. A subject that fits a line, but not after its name,
     it puts on the second one: some mail clients show the first, which is empty.
     """
 

@@ -1,7 +1,7 @@
 """What may enter a run from another host: lines whose signature holds, and a list of those that were refused.
 
 A host signs its lines with a secret that all hosts of a deployment share, and names run, start and source
-with them: so a line is of this run, of this source, and of somebody who has the secret. It stops no host from
+with them: so a line is of this run, of this source, and of a holder of the secret. It stops no host from
 speaking for another one: `docs/explanation/trust.md` says what is left.
 
 What is refused is counted by source and reason in `refused/<daemon>.json` of the run folder, with the first

@@ -51,7 +51,7 @@ MAX_DETECTION_CHARACTERS = 100_000
 MAX_ANNOUNCEMENT_BYTES = 2**19
 MAX_PLAN_CHARACTERS = 200
 MAX_AGE_NS = 300 * SECOND_NS
-"""A signed announcement counts for so long by the reader's clock: anybody may send an older one again."""
+"""A signed announcement counts for so long by the reader's clock: an older one may be replayed."""
 _LAST_FLUSH_SECONDS = 2.0
 _PRODUCER = {"linger.ms": "0", "acks": "1"}  # a lost announcement is soon followed by another
 _CONSUMER = {
@@ -60,7 +60,7 @@ _CONSUMER = {
     "auto.offset.reset": "latest",
     "fetch.max.bytes": str(MAX_MESSAGE_BYTES),
     "queued.max.messages.kbytes": str(MAX_MESSAGE_BYTES // 1024),
-    "isolation.level": "read_uncommitted",  # or whoever begins a transaction could stop all reading
+    "isolation.level": "read_uncommitted",  # or an open transaction of another client could stop all reading
 }
 _KEY_ON_TOPIC = {"sent_wall_ns": "said_wall_ns"}
 _OPTIONAL = ("phases", "detection")  # earlier programs do not send them

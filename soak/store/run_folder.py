@@ -339,7 +339,7 @@ def read_sender_id(folder: RunFolder) -> str:
 class CreatedTopics:
     """The topics that a run requested and those that it created; written before and after creation.
 
-    A name alone is no proof of ownership: somebody may have created another topic of that name since.
+    A name alone is no proof of ownership: another topic of that name may have been created since.
     """
 
     mark: str = ""  # stored in the topic where the cluster supports that

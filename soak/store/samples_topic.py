@@ -58,7 +58,7 @@ _CONSUMER = {
     "auto.offset.reset": "earliest",
     "fetch.max.bytes": str(MAX_MESSAGE_BYTES),
     "queued.max.messages.kbytes": str(MAX_MESSAGE_BYTES // 1024),  # of each partition
-    "isolation.level": "read_uncommitted",  # or whoever begins a transaction could stop all reading
+    "isolation.level": "read_uncommitted",  # or an open transaction of another client could stop all reading
 }
 MAX_POLL_BYTES = 32 * 2**20
 _SLICE_SECONDS = 0.05

@@ -28,7 +28,7 @@ _SHARE = 2  # pieces read by one call: it looks for them in every file
 def latencies(
     journal: Path, spans: Sequence[tuple[int, int]], each: Each = each_here
 ) -> list[tuple[Column, Series]]:
-    """Return the trusted seconds within spans (first, first after), ascending, of each latency, by name.
+    """Return the valid seconds within spans (first, first after), ascending, of each latency, by name.
 
     A latency of nothing is no latency.
     """
@@ -88,7 +88,7 @@ def quiet_seconds(
 ) -> list[Quiet]:
     """Return every latency that a finding may be about and that has enough quiet seconds, by name.
 
-    Of a long soak pieces at equal distances are read, `most_seconds` in all. Untrusted seconds and steps of
+    Of a long soak pieces at equal distances are read, `most_seconds` in all. Invalid seconds and steps of
     the size that would be reported are left out.
     """
     steps = Steps(

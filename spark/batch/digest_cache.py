@@ -1,7 +1,7 @@
 """The digest of a journal file as a row of a table, kept as parquet while the file stays as it is.
 
 A row is kept in the run folder with the length and checksum of its file, and what it was asked for: the
-report of a long run is made again in a fraction of the time. One that cannot be read back is made anew.
+report of a long run is made again in a fraction of the time. One that cannot be read back is made again.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ _CAPACITY = "disk_capacity_bytes"
 def drives(timeline: Timeline) -> dict[str, object]:
     """Return what `summary.json` says of drives.
 
-    `written` is by drive that a probe saw, over the whole run, whoever wrote. `client_bytes` are the
+    `written` is by drive that a probe saw, over the whole run, by all writers. `client_bytes` are the
     payload of what was acknowledged. `write_amplification` is null where either is not known.
     """
     checks = run_folder.read_drive_checks(timeline.folder)
@@ -148,7 +148,7 @@ def _written(timeline: Timeline) -> Mapping[str, Mapping[str, float]]:
 
 
 def _grown(counter: NDArray[np.float64]) -> float:
-    """Return by how much a counter grew; where it fell it began anew."""
+    """Return by how much a counter grew; where it fell it was reset."""
     steps = np.diff(counter)
     return float(steps[steps > 0].sum())
 

@@ -37,7 +37,7 @@ phases: {warm_up: 0s, soak: 30s, drain: 0s}
 
 
 def make() -> Path:
-    """Make the archive anew and return its folder.
+    """Create the archive again and return its folder.
 
     Raises:
         OSError: it cannot be written.

@@ -49,7 +49,7 @@ _NOT_OF_SPARK = frozenset({"jars", "bin", "sbin", "examples", "data", "licenses"
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 _WRAPPER = """#!/bin/sh
-# Beside the environment is {code}. Each worker would compile the archives that Spark puts first.
+# Next to the environment is {code}. Each worker would compile the archives that Spark puts first.
 set -f
 here="${{0%/bin/python}}"
 IFS=:

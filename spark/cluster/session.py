@@ -218,7 +218,7 @@ def _settings(
 
 
 def _cluster_settings(cluster: Cluster, temporary: Path, address: str) -> Mapping[str, str]:
-    """Return the settings that a cluster needs beside or instead of those of a local session.
+    """Return the settings that a cluster needs in addition to or instead of those of a local session.
 
     The user's come last, so that they hold.
     """

@@ -105,7 +105,7 @@ class Plot:
         self._above.append(tag("line", tag("title", title), class_="level", **ends))
 
     def label(self, k: float, text: str, line: int) -> None:
-        """Write beside a second, on the side where there is more room; `line` 0 is the topmost."""
+        """Write next to a second, on the side where there is more room; `line` 0 is the topmost."""
         at = self.x(k)
         is_left = at < LEFT + 0.6 * (WIDTH - LEFT - RIGHT)
         self._above.append(

@@ -31,7 +31,7 @@ MOST_DETAILED = 30
 class Page:
     """A run, judged. `drill` is what was injected, for the reader's eyes only.
 
-    `durability` is what the target promised, as in `durability.json`, and `forecast` what
+    `durability` is what the target guaranteed, as in `durability.json`, and `forecast` what
     `forecast.json` says.
     """
 

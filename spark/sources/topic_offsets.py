@@ -1,4 +1,4 @@
-"""Offsets of readers in a Kafka topic that grows, is truncated, gets partitions, or is created anew.
+"""Offsets of readers in a Kafka topic that grows, is truncated, gets partitions, or is created again.
 
 An offset names the topic's id and the next record of each partition. It moves back where the topic has less
 than was read: that batch reads nothing there, and says so. The next one goes on from where it moved to.
@@ -82,7 +82,7 @@ def ranges(start: Offset, end: Offset) -> list[Range]:
     """Return what lies between two offsets, a range a partition; the same two always give the same."""
     if start["topic"] and start["topic"] != end["topic"]:
         lost = ", ".join(f"{at}: {place}" for at, place in start["next"].items())
-        note = f"the topic was created anew; offsets read of the old one were {lost}"
+        note = f"the topic was created again; offsets read of the old one were {lost}"
         return [Range(0, 0, 0, note)]
     found = []
     for text, stop in end["next"].items():

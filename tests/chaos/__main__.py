@@ -17,7 +17,7 @@ from soak.lab.brokers import kafka
 from soak.service.signals import exit_on_sigterm
 from tests.chaos import schedule
 from tests.chaos.hostile import Hostile
-from tests.chaos.oracle import Told, complaints
+from tests.chaos.oracle import Known, complaints
 from tests.chaos.post import Post
 from tests.chaos.storm import MAX_DEATHS_PER_MINUTE, Storm
 from tests.chaos.surroundings import Surroundings, enter
@@ -78,12 +78,14 @@ def _weather(home: Path, asked: argparse.Namespace, names: list[str]) -> dict[st
             kills = schedule.kills(asked.seed, asked.kills, storm.daemons, MAX_DEATHS_PER_MINUTE)
             _kill(storm, kills)
             recovered = {name: round(_endure(storm, name), 1) for name in names}
-            storm.calm()
+            storm.settle()
             if hostile:
                 hostile.finish(storm)
             summary = storm.end()
-            told = Told(storm.kept, storm.planted, storm.post.came, storm.in_topic(), storm.excused)
-            wrong = complaints(storm.folder, summary, told)
+            known = Known(
+                storm.kept, storm.planted, storm.post.came, storm.in_topic(), storm.excused
+            )
+            wrong = complaints(storm.folder, summary, known)
             if hostile:
                 wrong += hostile.complaints(storm.folder, summary)
         finally:
@@ -97,7 +99,7 @@ def _weather(home: Path, asked: argparse.Namespace, names: list[str]) -> dict[st
         "kills": dict(sorted(storm.kills.items())),
         "recovered_seconds": recovered,
         "audit": summary["audit"],
-        "in_topic": told.in_topic,
+        "in_topic": known.in_topic,
         "coverage": {name: summary["coverage"][name] for name in ("seconds", "ratio")},
         "untrusted_seconds": summary["coverage"]["untrusted_seconds"],
         "seconds_cut_out": len(storm.kept.cut),

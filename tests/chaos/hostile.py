@@ -37,7 +37,7 @@ _OF_TRUSTED = {"an interval ahead of the clock", "another folder of that name"}
 
 
 class Hostile:
-    """Call `start` once the storm's daemons record, `finish` when it is calm, and `close`, always."""
+    """Call `start` once the storm's daemons record, `finish` when it has settled, and `close`, always."""
 
     def __init__(self, home: Path, bootstrap_servers: str, seed: int) -> None:
         self._home, self._servers, self._rng = home, bootstrap_servers, random.Random(seed)

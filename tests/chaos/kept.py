@@ -21,7 +21,7 @@ class Cut:
 
 @dataclass(slots=True)
 class Kept:
-    """Whole lines of every file, noted as (bytes, checksum); deliberate damage is told by `cut`."""
+    """Whole lines of every file, noted as (bytes, checksum); deliberate damage is noted by `cut`."""
 
     journal: Path
     cut: list[Cut] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What must be true of a run whatever was done to it: nothing lost, everybody told, nobody blamed."""
+"""What must be true of a run whatever was done to it: nothing lost, all findings sent, none of them false."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NEAR_SECONDS = 30  # so long after the cluster was ill a step may still be its o
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What is known of a run beside what the run says itself."""
+class Known:
+    """What is known of a run in addition to what the run reports itself."""
 
     kept: Kept
     planted: Planted
@@ -28,15 +28,15 @@ class Told:
     excused: Sequence[tuple[int, int]] = ()  # seconds in which the cluster itself was ill
 
 
-def complaints(folder: RunFolder, summary: Mapping[str, Any], told: Told) -> list[str]:
+def complaints(folder: RunFolder, summary: Mapping[str, Any], known: Known) -> list[str]:
     """Return what is not as it must be, each as a sentence; empty when all is well."""
     return [
-        *(f"{path}: something that was written is not there" for path in told.kept.changed()),
-        *_audit(summary["audit"], told.in_topic),
-        *_gaps(folder, summary["coverage"]["gaps"], told.kept),
-        *_findings(folder, told.planted),
-        *(f"mail {name} never came" for name in sorted(told.planted.messages - told.came.keys())),
-        *_false(folder, summary["findings"], told),
+        *(f"{path}: something that was written is not there" for path in known.kept.changed()),
+        *_audit(summary["audit"], known.in_topic),
+        *_gaps(folder, summary["coverage"]["gaps"], known.kept),
+        *_findings(folder, known.planted),
+        *(f"mail {name} never came" for name in sorted(known.planted.messages - known.came.keys())),
+        *_false(folder, summary["findings"], known),
     ]
 
 
@@ -76,17 +76,17 @@ def _findings(folder: RunFolder, planted: Planted) -> Iterator[str]:
             yield f"finding {key} is {there[key].state}, it was {finding.state}"
 
 
-def _false(folder: RunFolder, findings: Sequence[Mapping[str, Any]], told: Told) -> Iterator[str]:
-    """Nothing but what was planted is told, unless the cluster was ill."""
+def _false(folder: RunFolder, findings: Sequence[Mapping[str, Any]], known: Known) -> Iterator[str]:
+    """Nothing but what was planted is reported, unless the cluster was ill."""
     start_ns = read_run(folder).start_wall_ns
     true: set[str] = set()
     for one in findings:
         k = _k(one["at"], start_ns)
-        if any(first - 1 <= k <= last + NEAR_SECONDS for first, last in told.excused):
+        if any(first - 1 <= k <= last + NEAR_SECONDS for first, last in known.excused):
             true.add(one["key"])
         elif one["is_about_cluster"] and not one["key"].startswith(PREFIX):
             yield f"false alert {one['key']}: {one['metric']} from second {k}, {one['cause']}"
-    for name in told.came:
+    for name in known.came:
         key = name.rpartition(".")[0]
         if not key.startswith(PREFIX) and key not in true:
             yield f"mail {name} tells of what was not"

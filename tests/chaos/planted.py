@@ -1,4 +1,4 @@
-"""Findings that are saved as the detector saves them, so that of each it is known whether it must be told."""
+"""Findings that are saved as the detector saves them, so that it is known which must be notified."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Planted:
             try:
                 with FindingsStore(self.folder.findings) as store:
                     store.save_finding(finding, ["mail"], now_wall_ns)
-            except FindingsError:  # the drive, or somebody else's lock: nothing was promised
+            except FindingsError:  # the drive, or another process's lock: nothing was acknowledged
                 self.failed += 1
             else:
                 self.saved[finding.key] = finding
 
     @property
     def messages(self) -> set[str]:
-        """Return what people must have been told."""
+        """Return which notifications people must have received."""
         return {
             f"{finding.key}.{kind}"
             for finding in self.saved.values()

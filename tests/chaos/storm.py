@@ -60,7 +60,7 @@ def own_sources(folder: RunFolder) -> list[str]:
 
 
 class Storm:
-    """Call `start`, do what is to be done, `calm`, `end`; then `close`, always."""
+    """Call `start`, do what is to be done, `settle`, `end`; then `close`, always."""
 
     def __init__(
         self,
@@ -196,15 +196,15 @@ class Storm:
         """Move the wall clock of all daemons away from the machine's."""
         write_off(self._wall_off, round(seconds * SECOND_NS))
 
-    def calm(self) -> None:
-        """Return when nothing is owed to anybody any more; waits as long as messages go out."""
-        while left := self._owed():
-            self.until(partial(self._is_owed_less, left), "another message to go out")
+    def settle(self) -> None:
+        """Return when no notification is pending any more; waits as long as messages go out."""
+        while left := self._pending():
+            self.until(partial(self._is_pending_less, left), "another message to go out")
 
-    def _is_owed_less(self, than: int) -> bool:
-        return self._owed() < than
+    def _is_pending_less(self, than: int) -> bool:
+        return self._pending() < than
 
-    def _owed(self) -> int:
+    def _pending(self) -> int:
         with FindingsStore(self.folder.findings) as store:
             return len(store.open_notifications())
 

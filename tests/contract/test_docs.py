@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -349,15 +350,16 @@ def metrics_in(tree: ast.Module) -> set[str]:
     return found - NO_METRICS.keys()
 
 
-def recorded_metrics() -> set[str]:
+@cache
+def recorded_metrics() -> frozenset[str]:
     """Return the metrics that the code records."""
-    return {
+    return frozenset(
         name
         for package in ("soak", "probes", "spark")
         for path in (ROOT / package).rglob("*.py")
         if not name_of(path).startswith(READERS)
         for name in metrics_in(ast.parse(path.read_text()))
-    }
+    )
 
 
 def listed_metrics() -> set[str]:

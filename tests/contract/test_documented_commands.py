@@ -110,7 +110,7 @@ def test_a_page_calls_targets_modules_and_units_that_are_there(page: Path) -> No
     assert units - shipped == set()
 
 
-def test_targets_are_told_from_words() -> None:
+def test_targets_are_distinguished_from_words() -> None:
     """In a block at the start of a line, elsewhere only where it is quoted."""
     text = "make no fuss, and `make tea`\nmake it so\n```\nmake coffee ARGS=-x\n# make haste\n```\n"
 

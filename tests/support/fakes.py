@@ -17,7 +17,7 @@ from soak.core.units import SECOND_NS
 
 
 class FakeClock:
-    """A clock that moves only when told; the three Linux clocks may be moved apart."""
+    """A clock that moves only when asked to; the three Linux clocks may be moved apart."""
 
     def __init__(self, mono_ns: int = 0, wall_ns: int = 1_790_000_000 * SECOND_NS) -> None:
         self._mono_ns = mono_ns
@@ -66,7 +66,7 @@ class FakeBell:
 
 
 class FakeProducer:
-    """A client that acknowledges everything `latency_ns` after it was sent, unless told otherwise."""
+    """A client that acknowledges everything `latency_ns` after it was sent, unless set otherwise."""
 
     refused_by_partition = False
 
@@ -217,8 +217,8 @@ class FakeCluster:
 
     def make(self, name: str, mark: str = "") -> None:
         self._made += 1
-        told = {"ids": f"id-{self._made}", "marks": mark, "nothing": ""}
-        self.topics[name] = told[self._tells]
+        marks = {"ids": f"id-{self._made}", "marks": mark, "nothing": ""}
+        self.topics[name] = marks[self._tells]
 
     def topic_error(self, topic: object) -> str:  # noqa: ARG002  # of the port
         return ""

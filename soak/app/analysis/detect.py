@@ -43,14 +43,14 @@ def change_text(changes: Sequence[Change], rows: Rows) -> str:
         if period is None
         else f", every {np.format_float_positional(period, precision=4, fractional=False, trim='-')} s"
     )
-    beside = "".join(
+    along = "".join(
         f"{', ' if at else '; with '}{other.series}: {_levels(other)}"
         for at, other in enumerate(others)
     )
     return wording.printable(
         f"{first.series}: {_KINDS[first.kind]}{_levels(first)} at "
         f"{_time(rows, first.onset_k)} s (between {low} and {high} s), "
-        f"row {first.onset_k}{every}{beside}"
+        f"row {first.onset_k}{every}{along}"
     )
 
 

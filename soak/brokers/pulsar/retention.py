@@ -1,7 +1,7 @@
 """What a Pulsar topic retains beyond what was read, and how many bytes a message takes in its ledgers.
 
 A ledger is trimmed when every subscription has read it and the policy allows that: the topic's, else its
-namespace's, else the broker's. Bytes beside the payload were measured with the C++ client 3.13: 36 an
+namespace's, else the broker's. Bytes in addition to the payload were measured with the C++ client 3.13: 36 an
 entry, 10 more for each message of a batch. How many messages share an entry is an estimate for a client
 that waits for its delay and no longer.
 """

@@ -81,7 +81,7 @@ class Load:
     catch_up_ratio: float = 1.2
     backlog: Duration = (
         10 * SECOND_NS
-    )  # messages later than this are skipped and counted as missed sends
+    )  # messages later than this are skipped and counted as skipped sends
 
     def __post_init__(self) -> None:
         if self.rate <= 0:

@@ -89,7 +89,7 @@ class SequenceTracker:
     def admitted(self, block: NDArray[np.void], is_ours: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which messages of a batch are of this run, without those of too many new producers.
 
-        Clients of the plan have room of their own: however many others there are, one may start anew.
+        Clients of the plan have room of their own: however many others there are, one may restart.
         """
         if len(self._owner_keys) + is_ours.size <= MAX_PRODUCERS or not is_ours.any():
             return is_ours

@@ -78,7 +78,7 @@ def _take_client(client: SourceFile, draft: Draft) -> None:
             text = client.text(theirs)
             settings[ours] = text.lower() if text in ("True", "False") else text
     if settings.get("tls_allow_insecure_connection") == "true":
-        why = "the server's certificate is not checked: whoever stands between may read the token"
+        why = "the server's certificate is not checked: a host in between may read the token"
         client.note(draft, "tlsAllowInsecureConnection", why)
     for key, why in _CLIENT_IGNORED.items():
         if key in client.values:

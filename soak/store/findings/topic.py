@@ -49,9 +49,9 @@ TOPIC_VERSION = schema.VERSION
 Version 1 is layout 9.
 """
 MAX_TURNS = 20
-"""So often a write is begun anew because another process wrote at the same time."""
+"""So often a write is retried because another process wrote at the same time."""
 REREAD_NS = 12 * 3600 * SECOND_NS
-"""A view that was not refreshed for so long is read anew: Kafka forgets deletions after a day."""
+"""A view that was not refreshed for so long is read again: Kafka forgets deletions after a day."""
 EXPIRE_PERIOD_NS = 3600 * SECOND_NS
 MAX_DELETED = 10_000
 """Records in one transaction; the client's queue takes ten times as many."""
@@ -171,7 +171,7 @@ class FindingsTopics:
         self._read_ns = now_ns
 
     def write(self, work: Callable[[FindingsStore], _T]) -> _T:
-        """Do work that writes; it is done anew where another process wrote meanwhile.
+        """Do work that writes; it is done again where another process wrote meanwhile.
 
         Raises:
             FindingsError: nothing was written; `FindingsBusyError`: others write all the time.
@@ -216,7 +216,7 @@ class FindingsTopics:
         self._view = view
 
     def _forget(self) -> None:
-        """Read all anew the next time, also before the next write."""
+        """Read everything again the next time, also before the next write."""
         self.log.rewind()
         self.log.end_turn()
         self._expires_ms.clear()

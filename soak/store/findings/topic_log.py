@@ -41,7 +41,7 @@ JOIN_NS = 15 * SECOND_NS
 _CONSUMER = {
     "group.id": "soak-findings",  # never joined: the partitions are assigned
     "enable.auto.commit": "false",
-    "auto.offset.reset": "error",  # an offset that is out of range is of a topic that was made anew
+    "auto.offset.reset": "error",  # an offset that is out of range is of a topic that was created again
     "enable.partition.eof": "true",
     # The end behind a transaction shows in an answer without records, for which a broker waits this long.
     "fetch.wait.max.ms": "100",
@@ -192,7 +192,7 @@ class KafkaFindingsLog:
         self._member_error = ""  # why it does not
         self._membership: Any = None  # of the group, while this process owns the outbox
         self._vanished: FindingsError | None = (
-            None  # raised until `close`, not to begin anew unasked
+            None  # raised until `close`, not to start again silently
         )
 
     @property
@@ -207,7 +207,7 @@ class KafkaFindingsLog:
         ends = {place: self._end(asker, place) for place in self._next}
         for place, end in ends.items():
             if end < self._next[place]:
-                raise self._vanish(place[0], "was emptied or created anew")
+                raise self._vanish(place[0], "was emptied or created again")
         patience_ns = max(self._store.timeout, OPEN_NS if to_end else 0)
         return self._read_up_to(ends, patience_ns)
 
@@ -378,7 +378,7 @@ class KafkaFindingsLog:
         elif error.code() in _UNKNOWN_TOPIC:
             raise self._vanish(place[0], "was deleted")
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
-            raise self._vanish(place[0], "was emptied or created anew")
+            raise self._vanish(place[0], "was emptied or created again")
         else:
             self._read_error = error.str()
 

@@ -1,4 +1,4 @@
-"""What became of every message, and what an acknowledgement promised."""
+"""What became of every message, and what an acknowledgement guaranteed."""
 
 from __future__ import annotations
 

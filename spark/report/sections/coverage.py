@@ -39,13 +39,13 @@ def render(page: Page) -> Markup:
 
 
 def _refused(page: Page) -> list[Markup]:
-    """Return what was refused of the records of other hosts, and whether anybody had to sign them."""
+    """Return what was refused of the records of other hosts, and whether they had to be signed."""
     folder, ship = page.timeline.folder, page.timeline.plan.ship
     found = read_refused(folder.refused)
     parts = []
     if ship is not None and not ship.key:
         text = (
-            f"Records of other hosts came over topic {ship.topic} without a signature: whoever may write to "
+            f"Records of other hosts came over topic {ship.topic} without a signature: all who may write to "
             "it may have sent them."
         )
         parts.append(tag("p", text))

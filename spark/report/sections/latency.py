@@ -116,7 +116,7 @@ def _plot(page: Page, metric: str, title: str) -> Markup:
 
 
 def _steps(plot: Plot, metric: str) -> None:
-    """Write what counts beside its onset, and draw its two levels where they were measured."""
+    """Write what counts next to its onset, and draw its two levels where they were measured."""
     page = plot.page
     begin_k, soak_end_k = page.timeline.soak
     counted = [one.finding for one in page.shown if one.finding.is_about_cluster]

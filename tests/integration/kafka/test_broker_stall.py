@@ -103,7 +103,7 @@ def test_the_whole_stall_shows_and_nothing_is_lost(run: LoadRun, broker: Running
     held_back = run.total("held_back_messages")
     for role, metric in LATENCIES.items():
         late = sum(_values(run, role, f'{metric}_above_messages{{threshold="1"}}'))
-        # All that was due more than a second before the end, and none but what was due or held back.
+        # All that was due more than a second before the end, and none but what was due or blocked.
         assert (stall - 1.0) * RATE * 0.99 <= late <= stall * RATE + held_back, role
         assert np.nanmax(_values(run, role, f'{metric}_seconds{{quantile="max"}}')) >= stall - 0.1
     sent = np.array(_values(run, "produce", "sent_messages"))

@@ -101,14 +101,14 @@ def test_a_backlog_is_built_and_read_whatever_becomes_of_the_conductor(run: Load
     codes = [process.wait(LIMIT_SECONDS) for process in daemons]
 
     received = _received(run)
-    told = next(one for one in _phases(run).decisions if "outcome" in one.fields)
+    outcome = next(one for one in _phases(run).decisions if "outcome" in one.fields)
     build = range(build_k, build_k + BUILD_SECONDS)
     acked, lag = _counts(run, "acked_messages"), _counts(run, "lag_messages")
     before = lag[max(k for k in lag if k < build_k)]
     built = sum(acked.get(k, 0) - received.get(k, 0) for k in build)
     assert codes == [0, 0, 0]
-    assert (told.phase, told.fields["outcome"]) == ("cool-down", "drained")
+    assert (outcome.phase, outcome.fields["outcome"]) == ("cool-down", "drained")
     assert sum(received.get(k, 0) for k in build[1:]) == 0
-    assert told.fields["messages"] == before + built
+    assert outcome.fields["messages"] == before + built
     assert built > 0
     assert run.verdict() == {"received": run.total("acked_messages")}

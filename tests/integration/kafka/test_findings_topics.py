@@ -90,7 +90,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 def without_date(mail: EmailMessage) -> list[tuple[object, ...]]:
-    """Return headers and content of all parts; the borders between parts are drawn by lot."""
+    """Return headers and content of all parts; the borders between parts are random."""
     return [
         (
             [(k, v) for k, v in part.items() if k not in {"Date", "Content-Type"}],

@@ -1,4 +1,4 @@
-"""A run whose records come over a real Kafka, while strangers write there too: nobody is told anything else.
+"""A run whose records come over a real Kafka, while strangers write there too: the results stay the same.
 
 Receiver, detector and report are processes as their units start them; the records are those of a run that was
 written before, so that two runs can be compared word for word. In one of them a message of each forged kind
@@ -89,7 +89,7 @@ def soak(folder: RunFolder, *command: str) -> subprocess.Popen[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Outcome:
     """What people and programs learn of a run."""
 
     summary: dict[str, Any]
@@ -144,7 +144,7 @@ def page(folder: RunFolder) -> dict[str, float]:
 
 
 def without_date(mail: EmailMessage) -> list[tuple[object, ...]]:
-    """Return headers and content of all parts; the borders between parts are drawn by lot."""
+    """Return headers and content of all parts; the borders between parts are random."""
     return [
         (
             [(name, text) for name, text in part.items() if name not in {"Date", "Content-Type"}],
@@ -154,7 +154,7 @@ def without_date(mail: EmailMessage) -> list[tuple[object, ...]]:
     ]
 
 
-def live(home: Path, ship: Ship, strangers: Strangers | None) -> Told:
+def live(home: Path, ship: Ship, strangers: Strangers | None) -> Outcome:
     """Let a run arrive second by second, and judge it; strangers write all the while."""
     home.mkdir()
     whole = write_synthetic_run(home / "whole", SHAPE)
@@ -189,8 +189,8 @@ def live(home: Path, ship: Ship, strangers: Strangers | None) -> Told:
             if strangers is not None:
                 strangers.write(step, k - 1, real_record(here))
             until(lambda k=k: newest(there) == [k - 1] * SOURCES, f"second {k - 1}")  # type: ignore[misc]  # bound here
-            heard |= set(map(told, listening.poll(0.0)))
-        until(lambda: heard.update(map(told, listening.poll(0.5))) or heard, "an announcement")  # type: ignore[func-returns-value]  # adds what is heard
+            heard |= set(map(identity, listening.poll(0.0)))
+        until(lambda: heard.update(map(identity, listening.poll(0.5))) or heard, "an announcement")  # type: ignore[func-returns-value]  # adds what is heard
         end(whole, here)
         shutil.copy(whole.phases, there.phases)
         while shipper.waiting_bytes():
@@ -206,7 +206,7 @@ def live(home: Path, ship: Ship, strangers: Strangers | None) -> Told:
     report = soak(there, "report", str(there.path))
     assert report.wait(PATIENCE_SECONDS) in {0, 3, 4}, (there.path / "report.out").read_text()
     summary = json.loads(there.summary.read_text())
-    return Told(
+    return Outcome(
         {name: value for name, value in summary.items() if name != "refused"},
         findings(there),
         mails(there),
@@ -216,7 +216,7 @@ def live(home: Path, ship: Ship, strangers: Strangers | None) -> Told:
     )
 
 
-def told(one: Announcement) -> tuple[str, int, bool]:
+def identity(one: Announcement) -> tuple[str, int, bool]:
     return one.run_id, one.start_wall_ns, one.is_over
 
 

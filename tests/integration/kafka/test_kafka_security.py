@@ -119,8 +119,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     users: list[UserScramCredentialAlteration] = [
         UserScramCredentialUpsertion(name, how, password.encode()) for name in ("soakd", "limited")
     ]
-    for told in admin.alter_user_scram_credentials(users).values():
-        told.result(30)
+    for future in admin.alter_user_scram_credentials(users).values():
+        future.result(30)
     others = {
         "PLAINTEXT": broker.bootstrap_servers,
         "SASL_PLAINTEXT": with_login,
@@ -310,10 +310,10 @@ def test_a_wrong_password_is_named_as_the_cause_and_not_shown(
 
     with pytest.raises(
         BrokerError, match=r"no Kafka broker answered .*invalid credentials"
-    ) as told:
+    ) as raised:
         broker.check()
 
-    assert "hunter2" not in str(told.value) + caplog.text
+    assert "hunter2" not in str(raised.value) + caplog.text
 
 
 def test_an_untrusted_certificate_is_refused(guarded: Guarded, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class Main:
             self._thread.join()
 
     def records(self) -> list[tuple[int, int]]:
-        """Return incarnation and second of every record that came."""
+        """Return epoch and second of every record that came."""
         if SOURCE not in sources(self.folder.journal):
             return []
         return [(one.epoch, one.k) for one, _ in read_source(self.folder.journal, SOURCE)]

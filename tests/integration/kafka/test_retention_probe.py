@@ -78,17 +78,17 @@ def test_deletions_have_the_right_offsets(lab_kafka: Running) -> None:
         assert all(a["to_offset"] == b["from_offset"] for a, b in pairwise(mine))
         assert mine[-1]["to_offset"] == low_water_marks(address)[partition]
     messages = sum(int(event.fields["messages"]) for event in events)
-    told = sum(int(event.fields["bytes"]) for event in events)
-    assert told == pytest.approx(messages * MESSAGE_BYTES, rel=0.05)
+    reported = sum(int(event.fields["bytes"]) for event in events)
+    assert reported == pytest.approx(messages * MESSAGE_BYTES, rel=0.05)
     assert all(begin_ns - SECOND_NS < event.since_ns < event.at_ns for event in events)
     assert 0 < held < 30 * SEGMENT_BYTES
 
 
 def is_settled(address: str, events: list[Event]) -> bool:
-    """True when both partitions were cut and what we were told is what the broker says."""
+    """True when both partitions were cut and what was reported is what the broker says."""
     last = {int(event.fields["partition"]): int(event.fields["to_offset"]) for event in events}
-    told = [last.get(at, 0) for at in (0, 1)]
-    return min(told) > 300 and told == low_water_marks(address)
+    reported = [last.get(at, 0) for at in (0, 1)]
+    return min(reported) > 300 and reported == low_water_marks(address)
 
 
 def test_a_missing_topic_is_an_error_with_its_name(lab_kafka: Running) -> None:

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.broker
 
 MIB = 2**20
 LOAD_SECONDS = 24
-TOLD_SECONDS = 1.5
-LAST_SECONDS = 3  # the load has ended: what was deleted until then is told by now
+REPORT_SECONDS = 1.5
+LAST_SECONDS = 3  # the load has ended: what was deleted until then is reported by now
 
 SETTINGS: Mapping[str, tuple[str, int, Mapping[str, int]]] = {
     "bytes": ("rate: 500/s, message_size: 1KiB", 2, {"retention.bytes": 3 * MIB}),
@@ -63,7 +63,7 @@ SETTINGS: Mapping[str, tuple[str, int, Mapping[str, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What the probe told, and what the broker wrote into its log, up to the end of the load."""
+    """What the probe reported, and what the broker wrote into its log, up to the end of the load."""
 
     topics: tuple[Loaded, ...]
     events: tuple[Event, ...]
@@ -168,7 +168,7 @@ def test_events_and_lines_of_the_brokers_log_are_one_to_one(watched: Watched, ki
         begin = (
             event.since_ns if kind == "retention_deletion" else event.at_ns
         )  # files have a stamp
-        assert begin / SECOND_NS - TOLD_SECONDS < at < event.at_ns / SECOND_NS + TOLD_SECONDS
+        assert begin / SECOND_NS - REPORT_SECONDS < at < event.at_ns / SECOND_NS + REPORT_SECONDS
         assert size is None or event.fields["bytes"] == size
 
 

@@ -198,8 +198,8 @@ def test_a_compacted_topic_is_logged_once(
         writer.send([ShippedLine(SOURCE, b"x")])
         writer.close()
 
-    told = [one.getMessage() for one in caplog.records if "is_compacted" in one.getMessage()]
-    assert told == ["topic_is_compacted topic=compacted cleanup_policy=compact"]
+    logged = [one.getMessage() for one in caplog.records if "is_compacted" in one.getMessage()]
+    assert logged == ["topic_is_compacted topic=compacted cleanup_policy=compact"]
 
 
 def test_a_topic_that_was_created_again_is_read_from_its_beginning(broker: Running) -> None:

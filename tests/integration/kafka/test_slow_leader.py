@@ -21,7 +21,7 @@ from tests.support.load.live_run import LEAD_SECONDS, started
 
 SLOW = 2
 WARM_UP_SECONDS = 5
-CALM_SECONDS = 12
+QUIET_SECONDS = 12
 SLOW_SECONDS = 12
 
 PLAN = f"""
@@ -29,7 +29,7 @@ name: slow-leader
 broker: {{kafka: {{bootstrap_servers: SERVERS}}}}
 topic: {{name: soak-slow-leader, partitions: 6}} # one copy: no leader waits for another broker
 load: {{rate: 500/s}}
-phases: {{warm_up: {WARM_UP_SECONDS}s, soak: {CALM_SECONDS + SLOW_SECONDS}s, drain: 5s}}
+phases: {{warm_up: {WARM_UP_SECONDS}s, soak: {QUIET_SECONDS + SLOW_SECONDS}s, drain: 5s}}
 """
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
@@ -60,7 +60,7 @@ def test_a_slow_broker_is_seen_in_its_own_latency_and_in_no_other_s(
 def run(path: Path, cluster: kafka.Kafka) -> tuple[RunFolder, int]:
     """Run producer and consumer to the end; return the run and the second in which the fault began."""
     text = PLAN.replace("SERVERS", f"'{cluster.bootstrap_servers}'")
-    after = (LEAD_SECONDS + WARM_UP_SECONDS + CALM_SECONDS) * SECOND_NS
+    after = (LEAD_SECONDS + WARM_UP_SECONDS + QUIET_SECONDS) * SECOND_NS
     target = Target(cluster, lambda _: None, SystemClock())
     settings = {"node": SLOW, "after": after, "stall": SECOND_NS // 5, "every": SECOND_NS // 2}
     with started(path, plan_text.load(text, "p").plan) as live:
@@ -76,9 +76,9 @@ def run(path: Path, cluster: kafka.Kafka) -> tuple[RunFolder, int]:
 def rise_of(folder: RunFolder, source: str, metric: str, leader: int, onset_k: int) -> float:
     """Return the median of a leader's p99 after the onset, as a multiple of the one before it."""
     name = f'{source}@{host_name()}|{metric}{{leader="{leader}",quantile="0.99"}}'
-    end_k = WARM_UP_SECONDS + CALM_SECONDS + SLOW_SECONDS
+    end_k = WARM_UP_SECONDS + QUIET_SECONDS + SLOW_SECONDS
     before = History(folder.journal).window(WARM_UP_SECONDS, onset_k).series(name).values
     after = History(folder.journal).window(onset_k + 1, end_k).series(name).values
-    assert before.size > CALM_SECONDS / 2
+    assert before.size > QUIET_SECONDS / 2
     assert after.size > SLOW_SECONDS / 2
     return float(np.median(after) / np.median(before))

@@ -37,7 +37,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 class Watch:
-    """Polls once a second, and keeps what was told."""
+    """Polls once a second, and keeps what was reported."""
 
     def __init__(self, cluster: Running) -> None:
         self.clock = SystemClock()
@@ -75,16 +75,16 @@ def write(servers: str, topic: str, messages: int) -> None:
 
 def test_messages_to_another_topic_are_counted_and_ours_are_not(cluster: Running) -> None:
     watch = Watch(cluster)
-    watch.until(lambda: len(watch.rates) >= 4, "rates of a calm cluster")
+    watch.until(lambda: len(watch.rates) >= 4, "rates of a quiet cluster")
     write(cluster.bootstrap_servers, OURS, 3_000)
     watch.until(lambda: len(watch.rates) >= 6, "rates while we write")
-    calm = list(watch.rates)
+    quiet = list(watch.rates)
 
     write(cluster.bootstrap_servers, OTHER, 2_300)
     watch.until(lambda: watch.rates[-1] > 0.0, "a rate while others write")
-    watch.until(lambda: watch.rates[-1] == 0.0, "calm afterwards")
+    watch.until(lambda: watch.rates[-1] == 0.0, "quiet afterwards")
 
-    assert set(calm) == {0.0}
+    assert set(quiet) == {0.0}
     # 1 s and a little: a round is late by as long as its answers take
     assert 1_000 < sum(watch.rates) <= 2_300
     assert [one.fields["topic"] for one in watch.events if one.kind == GREW] == [OTHER]

@@ -1,9 +1,9 @@
 """What the audit keeps does not grow with the run.
 
-Figures of a 2-core machine. 10 million messages of 32 lanes through `Received` and `Audit`: 1,656 KiB after
-a tenth of them, 1,677 KiB at the end (tracemalloc, with 20,000 messages in hand). A week of records of four
-clients and two subscriptions with 168 holes: 3,036 intervals, all of them the holes'; 33 us of CPU a second
-of the run.
+Figures of a 2-core machine. 10 million messages of 32 producer streams through `Received` and `Audit`:
+1,656 KiB after a tenth of them, 1,677 KiB at the end (tracemalloc, with 20,000 messages in hand). A week of
+records of four clients and two subscriptions with 168 holes: 3,036 intervals, all of them the holes'; 33 us
+of CPU a second of the run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HOUR_SECONDS = 3600
 SLACK_BYTES = 64 * 1024
 
 
-LANES = [header.stream_name(client + 1, 1, 0) for client in range(CLIENTS)]
+STREAMS = [header.stream_name(client + 1, 1, 0) for client in range(CLIENTS)]
 
 
 def _messages(count: int) -> Iterator[tuple[NDArray[np.void], Ints, Ints]]:
@@ -92,7 +92,7 @@ def test_a_consumer_that_was_started_anew_leaves_nothing_behind() -> None:
 
 
 def _sparse(k: int) -> dict[str, tuple[Span, ...]]:
-    return {LANES[0]: ((k * 100, k * 100 + 99, k * 1000, k * 1000 + 500),)}
+    return {STREAMS[0]: ((k * 100, k * 100 + 99, k * 1000, k * 1000 + 500),)}
 
 
 def _records(seconds: int) -> Iterator[tuple[Record, int]]:
@@ -117,7 +117,7 @@ def _records(seconds: int) -> Iterator[tuple[Record, int]]:
 def _spans_of_second(k: int) -> dict[str, tuple[Span, ...]]:
     first, low = k * 100, k * 400
     return {
-        LANES[client]: ((first, first + 99, low + client, low + 396 + client),)
+        STREAMS[client]: ((first, first + 99, low + client, low + 396 + client),)
         for client in range(CLIENTS)
     }
 
@@ -132,12 +132,14 @@ def _spans_of_second(k: int) -> dict[str, tuple[Span, ...]]:
 def test_hours_of_records_cost_what_their_disorder_costs(hours: int) -> None:
     """Each hour's hole of retention leaves intervals, the seconds leave nothing.
 
-    An interval a lane and subscription in what was received and what expired, one a subscription in the
-    deleted offsets.
+    An interval a producer stream and subscription in what was received and what expired, one a subscription
+    in the deleted offsets.
     """
     audit = Audit(subscriptions=2)
     a_hole = 2 * (2 * CLIENTS + 1)
-    under_way = (1 + 2) * CLIENTS + 2 * CLIENTS  # one second of each subscription, and the lanes
+    under_way = (
+        1 + 2
+    ) * CLIENTS + 2 * CLIENTS  # one second of each subscription, and the producer streams
 
     for record, subscription in _records(hours * HOUR_SECONDS):
         audit.add(record, (), subscription)

@@ -13,7 +13,9 @@ from tests.support.paths import RECORDED
 
 KERNELS = ("linux-3.10", "linux-5.4", "linux-6.18")
 COUNTS = (50, pytest.param(1000, marks=pytest.mark.slow))
-GARBAGE = "xZ_\x00\ufffd{}=-."  # no digit and no blank: one number become another cannot be told
+GARBAGE = (
+    "xZ_\x00\ufffd{}=-."  # no digit and no blank: a number that became another cannot be noticed
+)
 
 
 def damaged(text: str, chance: random.Random) -> str:

@@ -117,7 +117,7 @@ def test_who_writes_waits_for_the_drive_once_no_more_may_be_held_back(tmp_path: 
         plain = written(made.mount_point / "plain")
         made.answer()
         with (made.mount_point / "plain").open("rb+") as file:
-            os.fsync(file)  # what was held back is on the drive
+            os.fsync(file)  # what was blocked is on the drive
         made.limit_dirty(2**20)
         is_strict = (limits / "strict_limit").read_text().strip()
         made.answer(delay_seconds=0.2)

@@ -173,7 +173,7 @@ def test_a_drive_that_does_not_come_up_says_why(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_goes_when_it_cannot_be_told_to_answer_again(folder: Path) -> None:
+def test_it_goes_when_it_cannot_be_made_to_answer_again(folder: Path) -> None:
     """As with a full disk below its folder: what hangs there ends with the drive."""
     made = drive.start_drive(folder, capacity_bytes=2**26)
     control = DriveFolder(folder).control

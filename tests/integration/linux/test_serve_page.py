@@ -36,7 +36,7 @@ def browser() -> Iterator[Browser]:
 def test_a_page_shows_news_without_a_reload_and_says_when_none_comes(
     browser: Browser, tmp_path: Path
 ) -> None:
-    """An outage appears as it begins; a server that is gone is told."""
+    """An outage appears as it begins; a server that ended is reported."""
     run, clock = written_run(tmp_path / "going on"), FakeClock()
     for k in range(100):
         run.write("produce.0@h", k, **GOOD)

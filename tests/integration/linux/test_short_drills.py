@@ -28,7 +28,7 @@ Ended = subprocess.CompletedProcess[bytes]
 def test_drills_are_found_and_named_and_nothing_is_left(tmp_path: Path) -> None:
     """As `soak lab drill` says by its exit code; no mount and no loop device stays.
 
-    The later one starts while the report of the earlier one is made. What is promised of drills is a share
+    The later one starts while the report of the earlier one is made. What is required of drills is a share
     (95 % found), and a machine with neighbours can hide a fault or its end: of a run that misses something,
     a second one with the fault elsewhere decides. Of one that ends in another way, none does.
     """

@@ -18,8 +18,8 @@ from soak.core.units import SECOND_NS
 from soak.lab.brokers.pulsar import Pulsar
 
 
-def settings_of(told: dict[str, Any]) -> dict[str, tuple[str | None, str]]:
-    return {one["name"]: (one["value"], one["where"]) for one in told["settings"]}
+def settings_of(result: dict[str, Any]) -> dict[str, tuple[str | None, str]]:
+    return {one["name"]: (one["value"], one["where"]) for one in result["settings"]}
 
 
 @pytest.mark.broker

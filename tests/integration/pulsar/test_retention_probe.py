@@ -26,8 +26,8 @@ from tests.support.load.retention_load import Loaded, Loader, log_of, outcome, p
 pytestmark = pytest.mark.broker
 
 LOAD_SECONDS = 26
-TOLD_SECONDS = 1.5
-LAST_SECONDS = 3  # the load has ended: what was trimmed until then is told by now
+REPORT_SECONDS = 1.5
+LAST_SECONDS = 3  # the load has ended: what was trimmed until then is reported by now
 
 SINGLE = "batching_enabled: 'false'"
 BATCHES = (  # of ten messages, however slow this machine is
@@ -47,7 +47,7 @@ SETTINGS: Mapping[str, tuple[str, int, str, int | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What the probe told, and what the broker wrote into its log, up to the end of the load."""
+    """What the probe reported, and what the broker wrote into its log, up to the end of the load."""
 
     topics: tuple[Loaded, ...]
     events: tuple[Event, ...]
@@ -147,7 +147,7 @@ def test_trims_and_lines_of_the_brokers_log_are_one_to_one(watched: Watched) -> 
     }
     trims = [event for event in watched.events if event.kind == "retention_deletion"]
 
-    told: Counter[tuple[str, int, int]] = Counter()
+    reported: Counter[tuple[str, int, int]] = Counter()
     for event in trims:
         fields = event.fields
         topic, partition = str(fields["topic"]), int(fields["partition"])
@@ -157,17 +157,17 @@ def test_trims_and_lines_of_the_brokers_log_are_one_to_one(watched: Watched) -> 
             if key[:2] == (topic, partition)
             and int(fields["from_ledger"]) <= key[2] < int(fields["to_ledger"])
         }
-        told.update(mine.keys())
+        reported.update(mine.keys())
         assert len(mine) >= int(fields["ledgers"])  # one that came and went between two polls
         since, until = event.since_ns / SECOND_NS, event.at_ns / SECOND_NS
-        assert since - TOLD_SECONDS < min(at for at, _ in mine.values())
-        assert max(at for at, _ in mine.values()) < until + TOLD_SECONDS
+        assert since - REPORT_SECONDS < min(at for at, _ in mine.values())
+        assert max(at for at, _ in mine.values()) < until + REPORT_SECONDS
         if "bytes" in fields and len(mine) == fields["ledgers"]:
             assert fields["bytes"] == sum(size for _, size in mine.values())
     due = {key for key, (at, _) in removed.items() if at * SECOND_NS < watched.end_ns}
     assert len(trims) >= 23
-    assert set(told.values()) == {1}
-    assert due <= told.keys()
+    assert set(reported.values()) == {1}
+    assert due <= reported.keys()
 
 
 def test_freed_space_adds_up_to_the_bookies_counters(watched: Watched, lab_pulsar: Pulsar) -> None:
@@ -183,7 +183,7 @@ def test_freed_space_adds_up_to_the_bookies_counters(watched: Watched, lab_pulsa
     lags = [float(event.fields["lag_seconds"]) for event in freed if "lag_seconds" in event.fields]
     assert lags
     assert min(lags) > 0
-    assert max(lags) < (freed[-1].at_ns - trimmed[0].at_ns) / SECOND_NS + TOLD_SECONDS
+    assert max(lags) < (freed[-1].at_ns - trimmed[0].at_ns) / SECOND_NS + REPORT_SECONDS
 
 
 def _counters(lab_pulsar: Pulsar) -> float:

@@ -267,7 +267,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning(
 
     assert seen(rows) == list(range(100, 123))
     assert len(gaps(rows)) == 1
-    assert "created anew; offsets read of the old one were 0: 4, 1: 0" in gaps(rows)[0]
+    assert "created again; offsets read of the old one were 0: 4, 1: 0" in gaps(rows)[0]
 
 
 def test_an_added_partition_is_read(
@@ -346,7 +346,7 @@ def test_the_first_batch_begins_at_a_time(
 
 
 def test_a_silent_cluster_is_waited_for(topic: Topic) -> None:
-    """It says nothing new; a task that was promised records fails, for they will come."""
+    """It says nothing new; a task that was assigned records fails, for they will come."""
     from soak.core.errors import BrokerError  # noqa: PLC0415  # for one test
 
     away = Ship(bootstrap_servers="127.0.0.1:9", topic=topic.ship.topic, timeout=SECOND_NS)

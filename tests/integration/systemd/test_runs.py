@@ -121,7 +121,7 @@ def test_a_run_survives_a_reboot(machine: Machine, lab_kafka: Running) -> None:
     journal = machine.folder().journal
     before = {path.name.partition("@")[0]: has_ended(path) for path in journal.iterdir()}
     results = {name: world.show(f"soak-{name}@t.service", "Result") for name in (*DAEMONS, "start")}
-    states = {name: machine.active(name) for name in (*DAEMONS, "report", "owed")}
+    states = {name: machine.active(name) for name in (*DAEMONS, "report", "pending")}
     is_reported, state = machine.folder().summary.exists(), read_run(machine.folder()).state
     world.cut_power()
     world.boot()

@@ -30,7 +30,7 @@ stop = stop_event()
 if command == "notify-failure":
     result = os.environ.get("MONITOR_SERVICE_RESULT", "nobody knows why")
     if should_notify(words[1], os.environ):
-        with Path("/var/lib/soak/told").open("a") as file:
+        with Path("/var/lib/soak/notified").open("a") as file:
             file.write(words[1] + ": " + result + "\\n")
     sys.exit(0)
 with (home / "started").open("a") as file:
@@ -65,10 +65,10 @@ def test_no_daemon_starts_without_a_run(world: World) -> None:
 
     People hear of that once, and of the alert daemon when it will not be started again.
     """
-    told = world.shared / "lib" / "told"
+    notified = world.shared / "lib" / "notified"
     (world.shared / "lib" / "x" / "refuse").touch()
     world.run("systemctl", "start", "soak@x.target")
-    world.until(told.exists, "people to be told")
+    world.until(notified.exists, "people to be notified")
     refused, alone = started(world), world.run("systemctl", "start", "soak-alert@x.service")
     after = started(world)
     (world.shared / "lib" / "x" / "refuse").unlink()
@@ -78,13 +78,13 @@ def test_no_daemon_starts_without_a_run(world: World) -> None:
     world.run("systemctl", "kill", "-s", "KILL", "soak-alert@x.service")
     unit = "soak-alert@x.service"
     world.until(lambda: world.show(unit, "NRestarts") == "1", "a second life")
-    before = told.read_text()
+    before = notified.read_text()
     (world.shared / "lib" / "x" / "misread").touch()
     world.run("systemctl", "kill", "-s", "KILL", unit)
-    world.until(lambda: told.read_text() != before, "people to be told of it")
+    world.until(lambda: notified.read_text() != before, "people to be notified of it")
 
     assert refused == {"start"}
     assert before == "soak-start@x: exit-code\n"
-    assert told.read_text() == before + "soak-alert@x: exit-code\n"
+    assert notified.read_text() == before + "soak-alert@x: exit-code\n"
     assert "ependency" in alone or "inactive" in alone
     assert after == refused

@@ -16,12 +16,12 @@ from soak.core.model import Column, Event, Record, Span
 from tests.support.load.stream_spans import spans
 
 Message = tuple[str, int]
-"""Lane and sequence number."""
+"""Producer stream and sequence number."""
 
 
 @dataclass
 class Producer:
-    """Writes each partition in a lane of its own; what a second held is lost with a kill."""
+    """Writes each partition in a producer stream of its own; what a second held is lost with a kill."""
 
     instance: int
     epoch: int = 1
@@ -133,7 +133,7 @@ class World:
             self._record_reader(reader, [])
 
     def kill_producer(self, number: int) -> None:
-        """Kill between two records, and start again under a new incarnation."""
+        """Kill between two records, and start again in a new epoch."""
         producer = self.producers[number]
         producer.epoch += 1
         producer.following, producer.acks, producer.failed = {}, [], []

@@ -24,7 +24,7 @@ LIMIT_SECONDS = 60
 
 
 class LoadRun:
-    """`produce` and `consume` of one run; phases say soak until they are told to end."""
+    """`produce` and `consume` of one run; phases say soak until they are asked to end."""
 
     def __init__(self, path: Path, plan: str, topic: str) -> None:
         self.folder = RunFolder(path)

@@ -26,12 +26,12 @@ Send = Callable[[int, bytes], None]
 
 @dataclass(slots=True)
 class Loaded:
-    """One topic under load; `begun_ns` is when its first message was due, `told` what was forecast then."""
+    """One topic under load; `begun_ns` is when its first message was due, `forecast` that of then."""
 
     plan: Plan
     send: Send
     begun_ns: int = 0
-    told: Mapping[str, object] = field(default_factory=dict)
+    forecast: Mapping[str, object] = field(default_factory=dict)
     sent: int = 0
     _begun_mono_ns: int = 0
     _payload: bytes = field(default=b"")
@@ -67,7 +67,7 @@ class Loader:
     def foretell(self) -> None:
         """Keep what is foreseen of each topic: later they are not empty."""
         for topic in self._topics:
-            topic.told = guarantees.forecast_plan(topic.plan, (), Path()).body
+            topic.forecast = guarantees.forecast_plan(topic.plan, (), Path()).body
 
     def start(self) -> None:
         self._thread.start()
@@ -116,5 +116,5 @@ def outcome(topic: Loaded, events: Sequence[Event]) -> dict[str, object]:
         if event.kind == "retention_deletion" and event.fields["topic"] == topic.name
     ]
     came = (min(found) - topic.begun_ns) / SECOND_NS if found else None
-    happened = compare_with_event(topic.told, {"first_deletion": came})
-    return {"topic": topic.name, "foreseen": topic.told["first_deletion_seconds"], **happened}
+    happened = compare_with_event(topic.forecast, {"first_deletion": came})
+    return {"topic": topic.name, "forecast": topic.forecast["first_deletion_seconds"], **happened}

@@ -1,4 +1,4 @@
-"""The runs of one lane, for tests that have a single one."""
+"""The runs of one producer stream, for tests that have a single one."""
 
 from __future__ import annotations
 

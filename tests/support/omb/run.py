@@ -132,8 +132,8 @@ def _paused(
     consumed: tuple[list[tuple[Column, float]], Record],
 ) -> tuple[list[tuple[Column, float]], Record]:
     """Return the second of a consumer that reads nothing: counts of 0, latencies of nothing."""
-    told, record = consumed
-    samples = [(column, math.nan if column.unit == "seconds" else 0.0) for column, _ in told]
+    columns, record = consumed
+    samples = [(column, math.nan if column.unit == "seconds" else 0.0) for column, _ in columns]
     return samples, _record(record.k, samples, {})
 
 
@@ -164,10 +164,10 @@ def _record(k: int, samples: list[tuple[Column, float]], texts: dict[str, str]) 
 
 
 def _write(
-    folder: RunFolder, source: str, told: list[tuple[list[tuple[Column, float]], Record]]
+    folder: RunFolder, source: str, seconds: list[tuple[list[tuple[Column, float]], Record]]
 ) -> None:
     home = folder.journal / source
     home.mkdir(parents=True)
-    head = encode(columns_line([column for column, _ in told[0][0]]))
-    lines = [encode(record) for _, record in told]
+    head = encode(columns_line([column for column, _ in seconds[0][0]]))
+    lines = [encode(record) for _, record in seconds]
     (home / "000000.jsonl").write_bytes(b"".join([head, *lines]))

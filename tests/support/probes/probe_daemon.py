@@ -47,9 +47,9 @@ class ProbeDaemon:
         self._manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._manager.bind(f"\0{name}")
         command = [sys.executable, "-m", "soak.cli.main", "probe", "--run-dir", str(folder)]
-        told = {"NOTIFY_SOCKET": f"@{name}", "WATCHDOG_USEC": "2000000"}
+        variables = {"NOTIFY_SOCKET": f"@{name}", "WATCHDOG_USEC": "2000000"}
         self.process = subprocess.Popen(
-            children.with_death_signal(command), env={**os.environ, **told}
+            children.with_death_signal(command), env={**os.environ, **variables}
         )
 
     def now_k(self) -> int:
@@ -92,7 +92,7 @@ class ProbeDaemon:
             self._manager.close()
 
     def _hear(self) -> None:
-        """Take what was told to the manager; its queue is short."""
+        """Take what the manager was notified of; its queue is short."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 self.watchdog_answers += b"WATCHDOG=1" in self._manager.recv(4096)

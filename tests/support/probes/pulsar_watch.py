@@ -49,12 +49,12 @@ class FakeCluster:
         self._clock.advance(0.25)
         if self.error is not None:
             raise self.error
-        told = {at: stats(ids) for at, ids in self.ids.items()}
+        answers = {at: stats(ids) for at, ids in self.ids.items()}
         for at in self.halved:
-            del told[at]["state"]
+            del answers[at]["state"]
         for at in self.silent:
-            del told[at]
-        return told
+            del answers[at]
+        return answers
 
     def page(self, bookie: str) -> bytes:
         assert bookie == BOOKIE

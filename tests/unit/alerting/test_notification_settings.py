@@ -42,7 +42,7 @@ def plan_of(text: str) -> Plan:
     return plan_text.load(text, "p.yaml").plan
 
 
-def told_by(tmp_path: Path, text: str) -> Plan:
+def with_settings(tmp_path: Path, text: str) -> Plan:
     path = tmp_path / "p.yaml"
     path.write_text(text)
     return with_notification_settings(path, plan_of(BEGUN))
@@ -53,7 +53,7 @@ def test_only_sinks_and_alerts_of_the_file_count(
 ) -> None:
     """The rest may be meant for the next run; a log line says where the settings come from."""
     with caplog.at_level(logging.INFO):
-        plan = told_by(tmp_path, MENDED)
+        plan = with_settings(tmp_path, MENDED)
 
     assert plan.sinks["mail"].to == ("new@example.org",)
     assert plan.alerts.maintenance[0].length == 2 * 3600 * SECOND_NS
@@ -80,7 +80,7 @@ def test_an_unusable_file_changes_nothing(
     text: str, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The settings that the run began with stay, and a log line says why."""
-    plan = told_by(tmp_path, text)
+    plan = with_settings(tmp_path, text)
 
     assert plan == plan_of(BEGUN)
     (line,) = caplog.messages
@@ -97,7 +97,7 @@ def test_a_missing_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptur
 def test_a_removed_sink_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its pending messages are dropped, which may not be intended."""
     hook = MENDED.replace("mail: {to: [new@example.org], host: mx.example.org}", "HOOK")
-    told_by(tmp_path, hook.replace("HOOK", "webhook: {url: 'http://h:9093'}"))
+    with_settings(tmp_path, hook.replace("HOOK", "webhook: {url: 'http://h:9093'}"))
 
     assert "sink_removed sink=mail pending_messages='dropped'" in caplog.messages
 

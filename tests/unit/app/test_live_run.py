@@ -114,6 +114,7 @@ def test_a_small_producer_that_is_dead_makes_no_outage_of_the_strip(tmp_path: Pa
     assert not any(one.silent_seconds for one in found.bins)
 
 
+@pytest.mark.long
 def test_an_outage_of_all_producers_is_in_the_strip(tmp_path: Path) -> None:
     """From its second second on: a message may be acknowledged in the next one."""
     run = written_run(tmp_path)
@@ -215,7 +216,8 @@ def test_time_never_runs_past_its_end(
     if is_decided:
         run.decide("end", 365)
     run.becomes(state)
-    for k in range(max(0, min(seconds, 365))):
+    end = max(0, min(seconds, 365))
+    for k in range(max(0, end - 20), end):
         run.write("produce.0@h", k, **GOOD)
 
     found = after(run, seconds)
@@ -296,6 +298,7 @@ def test_what_did_not_fail_is_not_counted(failed: float, text: str) -> None:
     assert outage_text("acknowledged", 40, failed) == f"nothing acknowledged for 40 s{text}"
 
 
+@pytest.mark.long
 def test_a_look_in_portions_gives_what_one_look_at_all_gives(tmp_path: Path) -> None:
     """A run that is longer than the part that is read at once; portions cut lines nowhere."""
     folder = write_synthetic_run(tmp_path / "run")
@@ -326,6 +329,7 @@ def test_what_was_recorded_meanwhile_is_seen_and_nothing_twice(tmp_path: Path) -
     assert watched.look_at_all().totals.sent == 380_000
 
 
+@pytest.mark.long
 def test_what_was_read_is_the_same_after_it_was_folded(tmp_path: Path) -> None:
     run, clock = written_run(tmp_path), FakeClock()
     folded, kept = live(run, clock), live(run, clock)
@@ -419,6 +423,7 @@ def test_a_record_from_a_time_that_cannot_be_is_left_out(tmp_path: Path) -> None
     assert (len(found.bins), found.totals.sent) == (6, 1000.0)
 
 
+@pytest.mark.long
 def test_the_strip_of_a_month_is_as_long_as_that_of_an_hour() -> None:
     """No message is lost when bins become longer, and no spike of a second."""
     strip = Strip()

@@ -276,7 +276,7 @@ def newest(path: Path) -> int:
 
 @pytest.mark.slow
 def test_it_records_goes_on_in_its_folder_and_can_be_collected(tmp_path: Path) -> None:
-    """Two starts are two incarnations of one source, of the run that both hosts name."""
+    """Two starts are two epochs of one source, of the run that both hosts name."""
     (tmp_path / "p.yaml").write_text(PLAN + "free_space_floor: 1MiB\n")
     folder = RunFolder(tmp_path / "b")
     options = (str(tmp_path / "p.yaml"), "--run-dir", str(folder.path), "--run-id", "r1")

@@ -75,6 +75,7 @@ def seconds(files: dict[str, bytes]) -> list[int]:
     return [one.k for one in found if isinstance(one, Record)]
 
 
+@pytest.mark.long
 def test_it_has_versions_plan_report_logs_and_ten_minutes_around_the_worst_incident(
     folder: RunFolder,
 ) -> None:
@@ -89,6 +90,7 @@ def test_it_has_versions_plan_report_logs_and_ten_minutes_around_the_worst_incid
     assert seconds(files) == list(range(700, 1300))
 
 
+@pytest.mark.long
 def test_a_time_and_the_end_of_a_run_without_incidents_can_be_packed(folder: RunFolder) -> None:
     around = seconds(packed(folder, at=at(400)))
     folder.summary.unlink()
@@ -105,6 +107,7 @@ def test_an_incident_that_is_none_and_a_time_without_a_zone_are_refused(folder: 
         packed(folder, at="2026-01-31T12:00:00")
 
 
+@pytest.mark.long
 def test_a_bundle_is_its_owners_alone_and_replaces_no_file(
     folder: RunFolder, tmp_path: Path
 ) -> None:
@@ -133,6 +136,7 @@ def assert_has_none(files: dict[str, bytes], secret: str) -> None:
         assert base64.b64encode(secret.encode()).rstrip(b"=") not in body, name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["file", "env", "credential"])
 def test_a_secret_that_the_plan_names_is_in_no_file_in_no_form(
     where: str, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -147,8 +151,8 @@ def test_a_secret_that_the_plan_names_is_in_no_file_in_no_form(
     summary = json.loads(folder.summary.read_text()) | {"headline": f"refused: {SECRET}"}
     folder.summary.write_text(json.dumps(summary))
     columns = columns_line((Column("sent_messages", (), "messages"),))
-    told = Event("send_errors", 2, 1, {"reason": f"refused {SECRET}", "messages": 1})
-    record = Record(1000, 1, START_WALL_NS, SECOND_NS, columns.id, (1.0,), events=(told,))
+    event = Event("send_errors", 2, 1, {"reason": f"refused {SECRET}", "messages": 1})
+    record = Record(1000, 1, START_WALL_NS, SECOND_NS, columns.id, (1.0,), events=(event,))
     (folder.journal / "produce.0@host" / "000000.jsonl").write_bytes(
         encode(columns) + encode(record)
     )
@@ -161,6 +165,7 @@ def test_a_secret_that_the_plan_names_is_in_no_file_in_no_form(
     assert f"${{{where}:".encode() in files["plan.yaml"]
 
 
+@pytest.mark.long
 def test_a_secret_that_the_plan_holds_is_in_no_file(folder: RunFolder) -> None:
     """A sink's password that somebody wrote into the plan; it may be in a log as well."""
     plan_of(folder, sinks="ship: {unsigned: true, kafka: {ssl.key.pem: hunter2hunter2}}\n")
@@ -169,6 +174,7 @@ def test_a_secret_that_the_plan_holds_is_in_no_file(folder: RunFolder) -> None:
     assert_has_none(packed(folder), "hunter2hunter2")
 
 
+@pytest.mark.long
 def test_a_plan_that_cannot_be_read_is_left_out_with_what_it_holds(folder: RunFolder) -> None:
     folder.plan.write_text("sasl.password: hunter2hunter2\nname: [\n")
 
@@ -178,6 +184,7 @@ def test_a_plan_that_cannot_be_read_is_left_out_with_what_it_holds(folder: RunFo
     assert b"left out" in files["plan.yaml"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "line",
     [
@@ -207,6 +214,7 @@ def test_what_stands_where_passwords_stand_is_left_out_though_the_plan_does_not_
     assert log.startswith(b"before\n")
 
 
+@pytest.mark.long
 @given(st.text(min_size=1, max_size=30), st.text(max_size=60), st.text(max_size=60))
 def test_no_text_holds_a_secret_of_any_characters(secret: str, before: str, after: str) -> None:
     """Of four characters and more; a shorter one is one only where it stands alone."""
@@ -218,6 +226,7 @@ def test_no_text_holds_a_secret_of_any_characters(secret: str, before: str, afte
         assert f" {secret} " not in found
 
 
+@pytest.mark.long
 def test_a_link_in_the_folder_of_a_run_leads_to_no_other_file(
     folder: RunFolder, tmp_path: Path
 ) -> None:
@@ -229,6 +238,7 @@ def test_a_link_in_the_folder_of_a_run_leads_to_no_other_file(
     assert not {"logs/shadow.log", "drives/x.json"} & set(packed(folder))
 
 
+@pytest.mark.long
 def test_of_a_large_log_the_end_is_packed(folder: RunFolder) -> None:
     (folder.logs / "probe.log").write_text("0123456789abcde\n" * 300_000 + "last\n")
 
@@ -239,6 +249,7 @@ def test_of_a_large_log_the_end_is_packed(folder: RunFolder) -> None:
     assert log.endswith(b"last\n")
 
 
+@pytest.mark.long
 def test_the_command_says_where_the_bundle_is(folder: RunFolder, tmp_path: Path) -> None:
     words = ["support-bundle", str(folder.path), "--output", str(tmp_path / "b.tar.gz")]
     done = CliRunner().invoke(main.build(words), words)

@@ -84,9 +84,9 @@ def test_each_side_tells_what_the_hypervisor_kept_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A p99 under steal is the machine's. Two calls a side: one to begin with, one to tell."""
-    told = iter([9.0, 0.0, 9.0, 4.0] + [9.0, 0.0] * 6 + [9.0, 30.0, 9.0, 0.0])
+    steals = iter([9.0, 0.0, 9.0, 4.0] + [9.0, 0.0] * 6 + [9.0, 30.0, 9.0, 0.0])
     monkeypatch.setattr(
-        "tests.bench.figures.psutil.cpu_times_percent", lambda: SimpleNamespace(steal=next(told))
+        "tests.bench.figures.psutil.cpu_times_percent", lambda: SimpleNamespace(steal=next(steals))
     )
 
     pairs = figures.side_by_side(5, lambda _: {"a": 1.0}, lambda _: {"a": 2.0})

@@ -82,38 +82,39 @@ def test_the_admin_api_of_redpanda_gets_the_ca_and_user_of_the_plan(
 ) -> None:
     heard: list[str | None] = []
     with page(files, heard) as address:
-        told = of_redpanda(address, ssl_ca_location=str(files[0]))
+        setting = of_redpanda(address, ssl_ca_location=str(files[0]))
 
-    assert (told.value, heard) == ("false", [BASIC])
+    assert (setting.value, heard) == ("false", [BASIC])
 
 
 @pytest.mark.long
 def test_an_untrusted_server_gets_no_password(files: tuple[Path, Path]) -> None:
     heard: list[str | None] = []
     with page(files, heard) as address:
-        told = of_redpanda(address)
+        setting = of_redpanda(address)
 
-    assert told.value is None
-    assert "certificate" in told.where.lower()
+    assert setting.value is None
+    assert "certificate" in setting.where.lower()
     assert heard == []
 
 
 def test_no_password_goes_over_a_connection_without_tls() -> None:
     heard: list[str | None] = []
     with page(None, heard) as address:
-        told = of_redpanda(address)
+        setting = of_redpanda(address)
 
-    assert (told.value, heard) == ("false", [None])
+    assert (setting.value, heard) == ("false", [None])
 
 
+@pytest.mark.long
 def test_a_redirect_of_the_admin_api_is_not_followed(files: tuple[Path, Path]) -> None:
     """The password is meant for this server only."""
     heard: list[str | None] = []
     with page(files, heard, status=307) as address:
-        told = of_redpanda(address, ssl_ca_location=str(files[0]))
+        setting = of_redpanda(address, ssl_ca_location=str(files[0]))
 
-    assert told.value is None
-    assert "answers 307" in told.where
+    assert setting.value is None
+    assert "answers 307" in setting.where
     assert heard == [BASIC]
 
 
@@ -122,10 +123,10 @@ def test_a_redirect_of_the_admin_api_is_not_followed(files: tuple[Path, Path]) -
 )
 def test_a_missing_ca_is_an_error(files: tuple[Path, Path], value: str, error: str) -> None:
     with page(files, []) as address:
-        told = of_redpanda(address, ssl_ca_location=value)
+        setting = of_redpanda(address, ssl_ca_location=value)
 
-    assert told.value is None
-    assert error in told.where
+    assert setting.value is None
+    assert error in setting.where
 
 
 def test_the_probe_of_bookies_uses_the_ca_of_the_plan(files: tuple[Path, Path]) -> None:
@@ -149,9 +150,9 @@ def test_bookies_get_the_ca_of_the_plan_and_no_token(files: tuple[Path, Path]) -
     }
     with page(files, heard) as address:
         config = pulsar_client.Config(admin_url=address, bookie_urls=address, client=client)
-        told = durability.to_json(read_durability(config, Topic()))
+        setting = durability.to_json(read_durability(config, Topic()))
 
-    settings: Any = told["settings"]
+    settings: Any = setting["settings"]
     journal = next(one for one in settings if one["name"] == "journalSyncData")
     assert (journal["value"], journal["where"]) == ("false", f"bookie {address}")
     assert set(heard) == {None, f"Bearer {PASSWORD}"}

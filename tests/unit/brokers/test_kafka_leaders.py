@@ -68,13 +68,13 @@ def test_each_answer_updates_the_addresses_of_nodes() -> None:
     """A node that was never listed has none, nor has one whose host is no valid label."""
     cluster = Cluster(OURS.names)
     leaders = LeaderCache(cluster.connect, "b1:9092", 3.0)
-    told = [leaders.address(7)]
+    addresses = [leaders.address(7)]
     for port in (9092, 9093):
         cluster.port = port
         leaders.leaders(OURS)
-        told.append(leaders.address(7))
+        addresses.append(leaders.address(7))
 
-    assert told == ["", "kafka1:9092", "kafka1:9093"]
+    assert addresses == ["", "kafka1:9092", "kafka1:9093"]
     assert [leaders.address(number) for number in (8, 9, 10)] == ["", "", ""]
 
 

@@ -32,17 +32,17 @@ def on_pulsar(bodies: Mapping[str, str | int], topic: Topic, bookies: int = 0) -
         return durability.to_json(read_durability(config, topic))
 
 
-def settings_of(told: dict[str, Any]) -> dict[str, tuple[str | None, str]]:
-    return {one["name"]: (one["value"], one["where"]) for one in told["settings"]}
+def settings_of(result: dict[str, Any]) -> dict[str, tuple[str | None, str]]:
+    return {one["name"]: (one["value"], one["where"]) for one in result["settings"]}
 
 
 def test_a_pulsar_topic_that_does_not_exist_is_judged_by_the_plan() -> None:
     topic = Topic(name="t", replication=3, settings={"deduplicationEnabled": "true"})
 
-    told = on_pulsar(OF_BROKER, topic)
+    result = on_pulsar(OF_BROKER, topic)
 
-    assert (told["level"], told["lowest"], told["highest"]) == (None, 3, 4)
-    found = settings_of(told)
+    assert (result["level"], result["lowest"], result["highest"]) == (None, 3, 4)
+    found = settings_of(result)
     assert found["bookkeeperWriteQuorum"] == ("3", "the plan's topic")
     assert found["bookkeeperAckQuorum"] == ("2", "the plan's topic")
     assert found["deduplicationEnabled"] == ("true", "the plan's topic")
@@ -58,10 +58,10 @@ def test_a_pulsar_topic_that_exists_speaks_for_itself() -> None:
         f"{ADMIN}/bookies/all": '{"bookies": [{"bookieId": "b:3181"}]}',
     }
 
-    told = on_pulsar({**OF_BROKER, **own}, Topic(name="t", replication=1), 1)
+    result = on_pulsar({**OF_BROKER, **own}, Topic(name="t", replication=1), 1)
 
-    assert told["level"] == 4
-    found = settings_of(told)
+    assert result["level"] == 4
+    found = settings_of(result)
     assert found["bookkeeperAckQuorum"] == ("2", "topic persistent://public/default/t")
     assert found["deduplicationEnabled"] == ("true", "topic persistent://public/default/t")
     assert found["journalSyncData"] == ("true", "every bookie")
@@ -81,19 +81,19 @@ def test_without_policies_of_topics_the_namespace_or_the_broker_decides(
         f"{ADMIN}/namespaces/public/default/persistence": of_namespace,
     }
 
-    told = on_pulsar(bodies, Topic(name="t", replication=1))
+    result = on_pulsar(bodies, Topic(name="t", replication=1))
 
-    assert told["copies"] == copies
-    assert settings_of(told)["bookkeeperWriteQuorum"] == (str(copies), where)
+    assert result["copies"] == copies
+    assert settings_of(result)["bookkeeperWriteQuorum"] == (str(copies), where)
 
 
 def test_a_topic_without_a_name_is_judged_by_the_plan() -> None:
     """The run gives it one; what the cluster says of no topic in particular is not about it."""
     bodies = {**OF_BROKER, f"{ADMIN}/persistent/public/default//persistence?applied=true": POLICY}
 
-    told = on_pulsar(bodies, Topic(replication=3))
+    result = on_pulsar(bodies, Topic(replication=3))
 
-    assert settings_of(told)["bookkeeperWriteQuorum"] == ("3", "the plan's topic")
+    assert settings_of(result)["bookkeeperWriteQuorum"] == ("3", "the plan's topic")
 
 
 @pytest.mark.parametrize("status", [405, 412])
@@ -104,9 +104,9 @@ def test_a_cluster_without_policies_of_topics_tells_that_of_the_namespace(status
         f"{ADMIN}/namespaces/public/default/persistence": POLICY,
     }
 
-    told = on_pulsar(bodies, Topic(name="t"))
+    result = on_pulsar(bodies, Topic(name="t"))
 
-    assert settings_of(told)["bookkeeperWriteQuorum"] == ("2", "namespace public/default")
+    assert settings_of(result)["bookkeeperWriteQuorum"] == ("2", "namespace public/default")
 
 
 @pytest.mark.parametrize("status", [401, 403, 500])
@@ -120,9 +120,9 @@ def test_a_policy_that_is_not_shown_to_us_leaves_the_level_open(status: int, whe
         f"{where}/deduplicationEnabled?applied=true": status,
     }
 
-    told = on_pulsar({**bodies, **refused}, Topic(name="t"))
+    result = on_pulsar({**bodies, **refused}, Topic(name="t"))
 
-    value, said = settings_of(told)["bookkeeperAckQuorum"]
+    value, said = settings_of(result)["bookkeeperAckQuorum"]
     assert value is None
     assert f"HTTP {status}" in said
 
@@ -143,9 +143,9 @@ def test_the_weakest_bookie_decides_and_one_that_was_not_asked_leaves_it_open(
     bookies = ", ".join(['{"bookieId": "b:3181"}'] * there)
     bodies = {**OF_BROKER, BOOKIE: page, f"{ADMIN}/bookies/all": f'{{"bookies": [{bookies}]}}'}
 
-    told = on_pulsar(bodies, Topic(name="t"), 1)
+    result = on_pulsar(bodies, Topic(name="t"), 1)
 
-    assert settings_of(told)["journalSyncData"][0] == synced
+    assert settings_of(result)["journalSyncData"][0] == synced
 
 
 @pytest.mark.parametrize(
@@ -160,6 +160,6 @@ def test_a_bookie_that_is_named_twice_is_one_and_a_list_that_is_refused_is_none(
 ) -> None:
     bodies = {**OF_BROKER, BOOKIE: "{}", f"{ADMIN}/bookies/all": listed}
 
-    told = on_pulsar(bodies, Topic(name="t"), 2)
+    result = on_pulsar(bodies, Topic(name="t"), 2)
 
-    assert settings_of(told)["journalSyncData"] == (None, said)
+    assert settings_of(result)["journalSyncData"] == (None, said)

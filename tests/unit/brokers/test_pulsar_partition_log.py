@@ -25,7 +25,7 @@ STATS = {
 }
 
 
-class Told(Admin):
+class StubAdmin(Admin):
     """An admin interface with an answer set by the test; an error is raised."""
 
     def __init__(self, answer: object) -> None:
@@ -46,7 +46,7 @@ def of_partitions(*stats: object) -> dict[str, object]:
 
 def test_a_lag_is_unknown_when_the_last_answer_is_old() -> None:
     """The logs may have grown since then: an unknown lag is better than a constant one."""
-    clock, admin = FakeClock(), Told(of_partitions(STATS, STATS))
+    clock, admin = FakeClock(), StubAdmin(of_partitions(STATS, STATS))
     watcher = LogWatcher(admin, TOPICS, {}, clock)
     watcher.poll()
     admin.answer = BrokerError("gone")
@@ -60,7 +60,7 @@ def test_a_lag_is_unknown_when_the_last_answer_is_old() -> None:
 
 
 def test_a_lag_raises_when_the_polling_thread_has_died() -> None:
-    watcher = LogWatcher(Told(RuntimeError("a bug")), TOPICS, {}, FakeClock())
+    watcher = LogWatcher(StubAdmin(RuntimeError("a bug")), TOPICS, {}, FakeClock())
     died = threading.Event()
     hook, threading.excepthook = threading.excepthook, lambda _: died.set()
     try:
@@ -91,14 +91,14 @@ def test_incomplete_bounds_are_a_broker_error(
     answer: object, ask: Callable[[LogWatcher], object]
 ) -> None:
     """Gaps stay open until the answer is complete, and the consumer goes on."""
-    watcher = LogWatcher(Told(answer), TOPICS, {}, FakeClock())
+    watcher = LogWatcher(StubAdmin(answer), TOPICS, {}, FakeClock())
 
     with pytest.raises(BrokerError):
         ask(watcher)
 
 
 def test_an_invalid_answer_leaves_the_lag_unknown() -> None:
-    watcher = LogWatcher(Told("a page of something else"), TOPICS, {}, FakeClock())
+    watcher = LogWatcher(StubAdmin("a page of something else"), TOPICS, {}, FakeClock())
 
     watcher.poll()
 

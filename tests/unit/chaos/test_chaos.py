@@ -14,7 +14,7 @@ from soak.core.model import Column, Record
 from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import RunFolder, write_run
 from tests.chaos.kept import Kept
-from tests.chaos.oracle import Told, complaints
+from tests.chaos.oracle import Known, complaints
 from tests.chaos.planted import Planted
 from tests.support.alerting.findings import NOW, finding
 from tests.unit.app.test_lifecycle import RUN
@@ -36,7 +36,7 @@ class World:
 
     folder: RunFolder
     summary: dict[str, Any]
-    told: Told
+    known: Known
 
 
 @pytest.fixture
@@ -49,11 +49,11 @@ def world(tmp_path: Path) -> World:
     kept.note()
     planted.plant(10, NOW)
     summary = {"audit": dict(AUDIT), "coverage": {"gaps": []}, "findings": []}
-    return World(folder, summary, Told(kept, planted, {"planted-1.confirmed": 2}, 23))
+    return World(folder, summary, Known(kept, planted, {"planted-1.confirmed": 2}, 23))
 
 
 def said(world: World) -> str:
-    return "\n".join(complaints(world.folder, world.summary, world.told))
+    return "\n".join(complaints(world.folder, world.summary, world.known))
 
 
 def forget_a_record(world: World) -> None:
@@ -61,7 +61,7 @@ def forget_a_record(world: World) -> None:
 
 
 def cut_in_silence(world: World) -> None:
-    world.told.kept.truncate(SOURCE, 1)
+    world.known.kept.truncate(SOURCE, 1)
 
 
 def forget_a_finding(world: World) -> None:
@@ -69,7 +69,7 @@ def forget_a_finding(world: World) -> None:
 
 
 def tell_nobody(world: World) -> None:
-    world.told = dataclasses.replace(world.told, came={})
+    world.known = dataclasses.replace(world.known, came={})
 
 
 def lose_a_message(world: World) -> None:
@@ -77,7 +77,7 @@ def lose_a_message(world: World) -> None:
 
 
 def miscount(world: World) -> None:
-    world.told = dataclasses.replace(world.told, in_topic=24)
+    world.known = dataclasses.replace(world.known, in_topic=24)
 
 
 def stop_detecting(world: World) -> None:
@@ -119,9 +119,9 @@ def test_whatever_is_not_as_it_must_be_is_a_complaint(
 
 @pytest.mark.parametrize("fraction_ns", [0, 1, 400_000_000, 999_999_999])
 def test_a_gap_of_one_second_is_the_one_that_was_cut_out(world: World, fraction_ns: int) -> None:
-    """Wherever in a second of the clock the run began: a gap's instant is told without its fraction."""
+    """Wherever in a second of the clock the run began: a gap's instant is reported without its fraction."""
     write_run(world.folder, dataclasses.replace(RUN, start_wall_ns=fraction_ns))
-    world.told.kept.truncate(SOURCE, 0)
+    world.known.kept.truncate(SOURCE, 0)
     gap = {"source": SOURCE, "from": "1970-01-01T00:00:03Z", "seconds": 1, "why": "no record"}
     world.summary["coverage"]["gaps"] = [gap]
 
@@ -131,15 +131,15 @@ def test_a_gap_of_one_second_is_the_one_that_was_cut_out(world: World, fraction_
 def test_what_is_found_while_the_cluster_was_ill_is_true(world: World) -> None:
     """Its broker was killed a moment before."""
     blame(world)
-    world.told = dataclasses.replace(world.told, excused=[(50, 55)])
+    world.known = dataclasses.replace(world.known, excused=[(50, 55)])
 
     assert said(world) == ""
 
 
 def test_a_mail_of_nothing_that_was_saved_is_a_complaint(world: World) -> None:
     """Somebody was woken by it, whatever the report says later."""
-    came = {**world.told.came, "r1-9.confirmed": 1}
-    world.told = dataclasses.replace(world.told, came=came)
+    came = {**world.known.came, "r1-9.confirmed": 1}
+    world.known = dataclasses.replace(world.known, came=came)
 
     assert "mail r1-9.confirmed" in said(world)
 
@@ -147,7 +147,7 @@ def test_a_mail_of_nothing_that_was_saved_is_a_complaint(world: World) -> None:
 def test_a_finding_falls_back_in_silence_no_more(world: World) -> None:
     """One that was gone and is confirmed again was written by something older."""
     gone = finding("gone", key="planted-1", run=RUN.id, resolved_k=20)
-    world.told.planted.saved["planted-1"] = gone
+    world.known.planted.saved["planted-1"] = gone
     with FindingsStore(world.folder.findings) as store:
         assert [one.state for one in store.findings(RUN.id)] == ["confirmed"]
 

@@ -278,7 +278,7 @@ def test_who_is_late_by_a_little_each_time_stays_on_time_at_a_low_rate() -> None
 
 
 def test_what_a_stall_left_goes_out_at_the_rate_that_it_was_due_at() -> None:
-    """Two seconds of 1,000/s are owed when the rate falls to 0: at 1.2 x they are out 1.7 s later."""
+    """Two seconds of 1,000/s are overdue when the rate falls to 0: at 1.2 x they are out 1.7 s later."""
     schedule = Schedule(0, Fraction(1000))
     pacer = Pacer(schedule, 1.2, 10 * 10**9, 0)
     schedule.extend(2 * SECOND_NS, Fraction(0))

@@ -77,7 +77,7 @@ def test_rates_that_are_as_set_stay_so_far_away() -> None:
     assert found.middle == pytest.approx(1.0, rel=0.3)
 
 
-def test_alarms_that_do_not_grow_rare_are_told_to_go_on_so() -> None:
+def test_alarms_that_do_not_grow_rare_are_said_to_continue() -> None:
     """As many at one an hour as at one in five minutes."""
     rungs = [Rung(at, 1e6, 0, 3000) for at in (300.0, 1200.0, 4800.0)]
 
@@ -115,18 +115,18 @@ def test_quiet_noise_raises_nothing_and_larger_noise_hides_larger_steps() -> Non
 @pytest.mark.long
 def test_an_alarm_elsewhere_is_no_step_that_was_seen() -> None:
     """Bursts of half a minute are confirmed all the time: they hide a step, and are not taken for it."""
-    calm = latencies(1500)
-    bursting = calm.copy()
+    steady = latencies(1500)
+    bursting = steady.copy()
     bursting[np.arange(1500) % 250 < 30] *= 10.0
     config = replace(Config(), smallest_step_ratio=1.05, smallest_step_seconds=0.0)
-    in_calm, among_bursts = (
+    in_quiet, among_bursts = (
         calibration.power([quiet_of(values)], config, (1200,), values=60_000, seed=0)[0].ratio(0)
-        for values in (calm, bursting)
+        for values in (steady, bursting)
     )
 
-    assert in_calm is not None
-    assert in_calm > 1.1
-    assert (among_bursts or 99.0) > in_calm
+    assert in_quiet is not None
+    assert in_quiet > 1.1
+    assert (among_bursts or 99.0) > in_quiet
 
 
 @pytest.mark.long
@@ -169,7 +169,7 @@ def csv_file(
     return path
 
 
-def test_a_calibration_is_told_in_sentences() -> None:
+def test_a_calibration_is_reported_in_sentences() -> None:
     one = quiet_of(latencies(900))
     rungs = (Rung(300.0, 3e5, 7, 3),)
     found = Calibrated(
@@ -305,6 +305,7 @@ def test_a_seed_below_zero_is_refused(tmp_path: Path) -> None:
     assert "--seed" in result.stderr
 
 
+@pytest.mark.long
 def test_a_column_is_not_for_a_run(tmp_path: Path) -> None:
     arguments = ["calibrate", str(write_synthetic_run(tmp_path / "run").path), "--value", "x"]
 

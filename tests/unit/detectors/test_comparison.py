@@ -88,6 +88,7 @@ def test_blocks_are_longer_where_neighbours_are_more_alike() -> None:
     assert lengths[0] <= 4 < lengths[1] < lengths[2] < 150
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("correlation", [0.0, 0.8])
 def test_the_error_of_a_quantile_is_that_between_equal_runs(correlation: float) -> None:
     """The bootstrap's error is within a third of the spread of 40 equal runs."""
@@ -117,6 +118,7 @@ def test_a_run_with_itself_is_the_same(
     assert (found.verdict(margin), found.ratio) == ("same", 1.0)
 
 
+@pytest.mark.long
 @given(SIDES, SIDES, st.floats(0.001, 0.2), st.floats(0.01, 0.5))
 def test_the_two_sides_are_treated_alike(
     before: list[Estimate], after: list[Estimate], run_noise: float, margin: float
@@ -131,6 +133,7 @@ def test_the_two_sides_are_treated_alike(
     assert other.verdict(margin) == mirrored.get(found, found)
 
 
+@pytest.mark.long
 @given(SIDES, SIDES, st.floats(-5, 5), st.randoms())
 def test_neither_unit_nor_order_of_runs_matters(
     before: list[Estimate], after: list[Estimate], shift: float, random: object
@@ -138,7 +141,10 @@ def test_neither_unit_nor_order_of_runs_matters(
     """All latencies times one factor, runs in another order: the same ratio and error."""
 
     def moved(side: list[Estimate]) -> list[Estimate]:
-        found = [Estimate(one.run, one.log_value + shift, one.error, one.freedom) for one in side]
+        found = [
+            Estimate(one.run, one.log_value + shift, one.error, one.degrees_of_freedom)
+            for one in side
+        ]
         random.shuffle(found)  # type: ignore[attr-defined]  # hypothesis' random
         return found
 
@@ -148,6 +154,7 @@ def test_neither_unit_nor_order_of_runs_matters(
     assert other.error == pytest.approx(one.error, rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.long
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 1000), st.sampled_from([1.0 / 64, 8.0]))
 def test_the_error_does_not_depend_on_the_scale(seed: int, factor: float) -> None:
@@ -166,9 +173,10 @@ def test_runs_of_one_side_state_the_noise_between_runs() -> None:
     found = difference(before, after, 0.0)
 
     assert found.is_noise_measured
-    assert (found.freedom, found.verdict(0.05)) == (2.0, "cannot tell")
+    assert (found.degrees_of_freedom, found.verdict(0.05)) == (2.0, "cannot tell")
 
 
+@pytest.mark.long
 def test_what_is_detectable_is_detected_with_its_power() -> None:
     """Four in five differences of the size that is stated are called worse."""
     at = Difference(0.0, 0.02, 60.0, True)
@@ -213,6 +221,7 @@ def test_one_change_of_level_is_found_once_and_in_place(seed: int, at: int, scal
     assert [place for place, _, _ in found] == [at]
 
 
+@pytest.mark.long
 def test_equal_runs_rarely_have_a_change_of_level() -> None:
     """At most one series of thirty runs in twenty, of 200."""
     several = [np.random.default_rng(seed).normal(size=30).tolist() for seed in range(200)]

@@ -37,18 +37,18 @@ def rises(count: int, every: int, height: float) -> list[float]:
 def test_what_rose_as_high_and_nearly_as_often_was_so_before(
     height: float, every: int, *, were: bool
 ) -> None:
-    """Rises of 3 smallest steps every 20 rows: a comb may be 2.5 times as frequent, half again as high."""
+    """Rises of 3 steps every 20 rows: a pulse train may be 2.5 times as frequent, half again as high."""
     crossings = taken(rises(3600, 20, 3.0))
 
     assert crossings.were_as_often(height, every, 3600) is were
 
 
 def test_most_of_the_time_before_counts_and_nothing_of_what_came_after() -> None:
-    calm, often = [0.0] * 3600, rises(3600, 20, 3.0)
+    quiet, often = [0.0] * 3600, rises(3600, 20, 3.0)
 
-    assert not taken([*calm, *often]).were_as_often(3.0, 20, 3600)
-    assert not taken([*calm, *often[:1200], *calm[:1200]]).were_as_often(3.0, 20, 6000)
-    assert taken([*often, *calm[:1200]]).were_as_often(3.0, 20, 4800)
+    assert not taken([*quiet, *often]).were_as_often(3.0, 20, 3600)
+    assert not taken([*quiet, *often[:1200], *quiet[:1200]]).were_as_often(3.0, 20, 6000)
+    assert taken([*often, *quiet[:1200]]).were_as_often(3.0, 20, 4800)
 
 
 def test_higher_than_what_is_counted_was_never_so() -> None:

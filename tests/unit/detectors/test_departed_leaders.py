@@ -1,4 +1,4 @@
-"""Leaders that stop acknowledging for good: what stood of their latency ends, or no later trouble is told."""
+"""Leaders that stop acknowledging for good: their open changes end, or no later trouble is reported."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_the_command_prints_one_object_a_change(tmp_path: Path, mode: str) -> No
 
 @pytest.mark.parametrize("mode", ["offline", "online"])
 @pytest.mark.long
-def test_zeros_weigh_the_same_in_any_unit_and_levels_are_told_in_the_file_s(
+def test_zeros_weigh_the_same_in_any_unit_and_levels_are_reported_in_the_file_s(
     tmp_path: Path, mode: str
 ) -> None:
     """What a histogram rounds down to nothing is a microsecond, not a nanosecond."""
@@ -229,10 +229,10 @@ def test_latencies_of_a_file_are_looked_at_together(tmp_path: Path) -> None:
 
 def test_for_people_a_step_of_several_columns_is_a_sentence(tmp_path: Path) -> None:
     path = str(both_latencies(tmp_path))
-    told = CliRunner().invoke(build(["detect"]), ["detect", path]).output.splitlines()
+    lines = CliRunner().invoke(build(["detect"]), ["detect", path]).output.splitlines()
 
-    assert len(told) == 2
-    assert " at 300 s (between 300 and 300 s), row 300; with " in told[0]
+    assert len(lines) == 2
+    assert " at 300 s (between 300 and 300 s), row 300; with " in lines[0]
 
 
 def test_for_people_no_digit_of_a_time_is_lost_and_no_name_moves_the_cursor(tmp_path: Path) -> None:
@@ -241,10 +241,10 @@ def test_for_people_no_digit_of_a_time_is_lost_and_no_name_moves_the_cursor(tmp_
     values = enumerate(latencies(3, 600, onset=301))
     rows = [f"{1_700_000_000 + row / 4!r},{value:.6g}" for row, value in values]
     path.write_text("\n".join(['t,"\x1b[31mp99\nx_ms"', *rows, ""]))
-    (told,) = CliRunner().invoke(build(["detect"]), ["detect", str(path)]).output.splitlines()
+    (line,) = CliRunner().invoke(build(["detect"]), ["detect", str(path)]).output.splitlines()
 
-    assert told.startswith("\\x1b[31mp99 x_ms: ")
-    assert " at 1700000075.25 s (between 1700000075.25 and 1700000075.25 s), row 301" in told
+    assert line.startswith("\\x1b[31mp99 x_ms: ")
+    assert " at 1700000075.25 s (between 1700000075.25 and 1700000075.25 s), row 301" in line
 
 
 def test_columns_that_are_named_are_looked_at_and_no_others(tmp_path: Path) -> None:
@@ -273,20 +273,22 @@ def test_online_each_column_is_followed_by_itself(tmp_path: Path) -> None:
     assert [len(one["moved"]) for one in found] == [1, 1, 1]
 
 
+@pytest.mark.long
 def test_a_long_run_is_looked_at_in_the_rows_of_its_report(tmp_path: Path) -> None:
     folder = write_synthetic_run(tmp_path / "run")
     as_planned(folder, soak="3h")
     result = CliRunner().invoke(
         build(["detect"]), ["detect", str(folder.path), "--format", "jsonl"]
     )
-    told = [tuple(json.loads(line)["interval"]) for line in result.output.splitlines()]
+    intervals = [tuple(json.loads(line)["interval"]) for line in result.output.splitlines()]
     found = assemble(folder, digest_rows)
 
     assert found.step == 10
-    assert told
-    assert told == [changes[0].interval for changes in offline_changes(found)]
+    assert intervals
+    assert intervals == [changes[0].interval for changes in offline_changes(found)]
 
 
+@pytest.mark.long
 def test_a_run_is_looked_back_at_as_its_report_does(tmp_path: Path) -> None:
     """Its latencies stepped together in second 112."""
     folder = write_synthetic_run(tmp_path / "run")
@@ -300,7 +302,7 @@ def test_a_run_is_looked_back_at_as_its_report_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ratio", "is_of_finding"), [(1.5, False), (1.2, True)])
-def test_looking_back_tells_the_steps_that_the_plan_tells(
+def test_the_offline_analysis_reports_the_steps_that_the_plan_asks_for(
     ratio: float, *, is_of_finding: bool
 ) -> None:
     """A step of 1.35 x, which begins at no other time."""
@@ -311,6 +313,7 @@ def test_looking_back_tells_the_steps_that_the_plan_tells(
     assert [abs(change.onset_k - 600) <= 3 for (change,) in found] == [True] * is_of_finding
 
 
+@pytest.mark.long
 def test_a_run_is_looked_back_at_with_the_steps_of_its_plan(tmp_path: Path) -> None:
     found = assemble(write_synthetic_run(tmp_path / "run"), digest_rows)
     coarse = {"level_shift": level_shift.Config(smallest_step_ratio=1e6)}
@@ -362,7 +365,7 @@ def test_an_empty_series_has_no_change(tmp_path: Path) -> None:
     assert printed(path) == printed(path, "--mode", "online") == []
 
 
-def test_a_period_is_told_in_four_digits_however_close_the_rows_are() -> None:
+def test_a_period_is_reported_in_four_digits_however_close_the_rows_are() -> None:
     spikes = Change(
         series="p99",
         raised_k=900,

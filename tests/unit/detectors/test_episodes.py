@@ -19,14 +19,14 @@ def step(k: int, before: float, after: float, series: str = "p99") -> Change:
     return Change(series, k, k, (k, k), before, after, "confirmed", 0.99)
 
 
-def told(*steps: tuple[Change, ...]) -> list[tuple[int, float, float, int | None]]:
+def episodes(*steps: tuple[Change, ...]) -> list[tuple[int, float, float, int | None]]:
     """Return onset, levels and end of the clearest change of each episode."""
     found = [changes[0] for changes in joined(steps, BOUNDS)]
     return [(one.onset_k, one.before, one.after, one.resolved_k) for one in found]
 
 
 def test_a_rise_that_comes_back_is_one_episode() -> None:
-    assert told((step(10, 4.0, 40.0),), (step(20, 40.0, 5.0),)) == [(10, 4.0, 40.0, 20)]
+    assert episodes((step(10, 4.0, 40.0),), (step(20, 40.0, 5.0),)) == [(10, 4.0, 40.0, 20)]
 
 
 def test_a_return_in_stairs_is_one_return() -> None:
@@ -34,17 +34,19 @@ def test_a_return_in_stairs_is_one_return() -> None:
         (step(k, before, after),) for k, before, after in [(20, 40, 20), (30, 20, 9), (40, 9, 4)]
     ]
 
-    assert told((step(10, 4.0, 40.0),), *down) == [(10, 4.0, 40.0, 40)]
+    assert episodes((step(10, 4.0, 40.0),), *down) == [(10, 4.0, 40.0, 40)]
 
 
 def test_it_is_gone_when_the_last_series_is_back() -> None:
     up = (step(10, 4.0, 40.0), step(10, 1.0, 3.0, "p50"))
 
-    assert told(up, (step(20, 40.0, 4.0),), (step(27, 3.0, 1.0, "p50"),)) == [(10, 4.0, 40.0, 27)]
+    assert episodes(up, (step(20, 40.0, 4.0),), (step(27, 3.0, 1.0, "p50"),)) == [
+        (10, 4.0, 40.0, 27)
+    ]
 
 
 def test_a_further_rise_is_an_episode_of_its_own() -> None:
-    assert told((step(10, 4.0, 8.0),), (step(30, 8.0, 40.0),)) == [
+    assert episodes((step(10, 4.0, 8.0),), (step(30, 8.0, 40.0),)) == [
         (10, 4.0, 8.0, 30),
         (30, 8.0, 40.0, None),
     ]
@@ -60,7 +62,7 @@ def test_changes_close_together_in_one_direction_are_one() -> None:
 
 def test_a_larger_rise_beside_a_return_is_not_lost() -> None:
     """Publish latency comes back from below when end-to-end latency leaves."""
-    found = told(
+    found = episodes(
         (step(10, 2.0, 1.0, "publish"),),
         (step(20, 1.0, 2.0, "publish"), step(20, 3.0, 9000.0, "end to end")),
     )

@@ -56,6 +56,7 @@ def confirmed_k(*, waiting: float) -> int | None:
     return changes[0].raised_k if changes else None
 
 
+@pytest.mark.long
 def test_latency_that_stutters_is_a_step_as_soon_as_one_that_is_high_in_every_second() -> None:
     found = confirmed_k(waiting=4.0)
 
@@ -63,6 +64,7 @@ def test_latency_that_stutters_is_a_step_as_soon_as_one_that_is_high_in_every_se
     assert found - STUTTERS <= 16
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("waiting", [0.0, np.nan])
 def test_a_message_that_waits_less_than_a_second_says_nothing(waiting: float) -> None:
     slow = confirmed_k(waiting=waiting)
@@ -70,6 +72,7 @@ def test_a_message_that_waits_less_than_a_second_says_nothing(waiting: float) ->
     assert slow is None or slow - STUTTERS > 24
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after", "levels"),
     [
@@ -88,6 +91,7 @@ def test_the_level_is_that_of_the_latencies_though_waits_are_shorter(
     assert abs(step.onset_k - 900) <= 6
 
 
+@pytest.mark.long
 def test_latency_above_the_wait_does_not_fall_while_nothing_is_acknowledged() -> None:
     """The wait that is recorded ends at ten seconds."""
     silent = [(np.nan, 10.0) if k % 3 else (45.0, 0.0) for k in range(300)]
@@ -95,6 +99,7 @@ def test_latency_above_the_wait_does_not_fall_while_nothing_is_acknowledged() ->
     assert changes_of([*((one, 0.0) for one in latencies(40.0, 900)), *silent]) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("period", [2, 3, 4])
 def test_one_message_that_waits_is_not_the_latency_of_seconds_in_which_none_was_due(
     period: int,
@@ -112,6 +117,7 @@ def test_one_message_that_waits_is_not_the_latency_of_seconds_in_which_none_was_
     assert [one for one in found if one.series.endswith(P99.name)] == []
 
 
+@pytest.mark.long
 def test_seconds_that_are_known_ahead_change_nothing() -> None:
     """Rows of a batch are judged together: the state is that of one by one, to the bit."""
     rng = np.random.default_rng(0)
@@ -141,7 +147,7 @@ def test_seconds_that_are_known_ahead_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(("waiting", "onsets"), [(4.0, [120, 138]), (0.0, [])])
-def test_looking_back_it_is_a_step_too(
+def test_in_the_offline_analysis_it_is_a_step_too(
     tmp_path: Path, *, waiting: float, onsets: list[int]
 ) -> None:
     found = timeline(tmp_path, Shape(fault_k=None, deletions_k=None))

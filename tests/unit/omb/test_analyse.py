@@ -92,11 +92,12 @@ def test_every_catch_up_read_is_one_finding_until_it_is_over(catch_up: CatchUp) 
         assert drain.change.resolved_k is None or drain.change.resolved_k <= catch_up.end + 2
 
 
+@pytest.mark.long
 def test_a_quiet_run_has_no_finding() -> None:
     """20 runs of 90 samples with correlated noise."""
-    calm = CatchUp(pause=90, drain=91, end=92, noise=0.1, correlation=0.6)
+    quiet = CatchUp(pause=90, drain=91, end=92, noise=0.1, correlation=0.6)
 
-    assert sum(len(latency_rises(result(calm, np.random.default_rng(s)))) for s in range(20)) <= 1
+    assert sum(len(latency_rises(result(quiet, np.random.default_rng(s)))) for s in range(20)) <= 1
 
 
 def test_consumers_that_only_begin_later_read_nothing_late() -> None:
@@ -115,12 +116,12 @@ def test_consumers_that_only_begin_later_read_nothing_late() -> None:
 def test_no_order_of_the_keys_changes_what_is_found() -> None:
     run = result(CatchUp(), np.random.default_rng(1))
     turned = replace(run, samples=dict(reversed(list(run.samples.items()))))
-    told = [
+    reported = [
         [(one.change.onset_k, one.causes[0].cause) for one in latency_rises(r)]
         for r in (run, turned)
     ]
 
-    assert told[0] == told[1]
+    assert reported[0] == reported[1]
 
 
 @pytest.mark.long

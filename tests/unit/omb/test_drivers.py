@@ -53,7 +53,7 @@ def test_common_settings_override_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "is_idempotent"),
+    ("setting", "is_idempotent"),
     [
         ("max.in.flight.requests.per.connection=5", "true"),
         ("max.in.flight.requests.per.connection=10", "false"),
@@ -61,14 +61,14 @@ def test_common_settings_override_the_defaults() -> None:
         ("retries=0", "false"),
     ],
 )
-def test_a_producer_is_idempotent_where_javas_is_unasked(told: str, is_idempotent: str) -> None:
-    plan, _ = imported(WORKLOAD, KAFKA.replace("linger.ms=1", told))
+def test_a_producer_is_idempotent_where_javas_is_unasked(setting: str, is_idempotent: str) -> None:
+    plan, _ = imported(WORKLOAD, KAFKA.replace("linger.ms=1", setting))
 
     assert plan.broker_config.producer["enable.idempotence"] == is_idempotent
 
 
 @pytest.mark.parametrize(
-    "told",
+    "setting",
     [
         "ssl.endpoint.identification.algorithm=",
         "send.buffer.bytes=-1",
@@ -88,16 +88,16 @@ def test_a_producer_is_idempotent_where_javas_is_unasked(told: str, is_idempoten
     ],
 )
 def test_a_value_that_librdkafka_refuses_becomes_the_nearest_with_a_note(
-    told: str,
+    setting: str,
 ) -> None:
     """The client itself accepts it, without a connection."""
-    driver = KAFKA.replace("  bootstrap.servers", f"  {told}\n  bootstrap.servers")
+    driver = KAFKA.replace("  bootstrap.servers", f"  {setting}\n  bootstrap.servers")
     plan, text = imported(WORKLOAD, driver)
     common = plan.broker_config.common
 
     Consumer({"group.id": "a", **common}).close()
     assert len(common) == 1
-    assert f"commonConfig: {told.replace('=', ': ')}" in text.replace("empty", "")
+    assert f"commonConfig: {setting.replace('=', ': ')}" in text.replace("empty", "")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_no_secret_gets_into_a_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "user"),
+    ("setting", "user"),
     [
         ("me", "me"),
         ("me;", "me"),
@@ -182,9 +182,10 @@ def test_no_secret_gets_into_a_plan() -> None:
         ('"$ConnectionString"', "$ConnectionString"),
     ],
 )
-def test_the_name_of_a_user_is_parsed_completely(told: str, user: str) -> None:
+def test_the_name_of_a_user_is_parsed_completely(setting: str, user: str) -> None:
     """A backslash stands for itself twice: in properties, and within the quotes."""
-    line = f"  sasl.jaas.config=org.example.PlainLoginModule required username={told} password='hunter2';\n"
+    login = f"username={setting} password='hunter2';"
+    line = f"  sasl.jaas.config=org.example.PlainLoginModule required {login}\n"
     plan, _ = imported(WORKLOAD, KAFKA.replace("producerConfig", f"{line}producerConfig"))
 
     assert plan.broker_config.common["sasl.username"] == user

@@ -235,8 +235,8 @@ def test_a_ramped_run_s_rate_is_that_of_its_soak(tmp_path: Path) -> None:
 
 def test_a_record_of_an_earlier_second_is_omitted_with_a_remark(tmp_path: Path) -> None:
     folder = write_known_run(tmp_path / "run").folder
-    told = list(omb.run_seconds(folder))
-    found = run_result.result_of_run(omb.run_source(folder), [*told, told[WARM_UP]])
+    seconds = list(omb.run_seconds(folder))
+    found = run_result.result_of_run(omb.run_source(folder), [*seconds, seconds[WARM_UP]])
 
     assert any("4 records of earlier seconds are omitted" in text for text in found.remarks)
     assert sum(found.samples["sent_messages"]) == SOAK * 50
@@ -299,7 +299,7 @@ def histogram(*values_ns: int) -> Histogram:
     return found
 
 
-def told(publish: Histogram, service: Histogram) -> SourceRecord:
+def record_of(publish: Histogram, service: Histogram) -> SourceRecord:
     """Return a producer's second; what lies above an hour counts by the latency from the due time."""
     columns = (
         Column("overflow_messages", (), "messages"),
@@ -317,7 +317,7 @@ def told(publish: Histogram, service: Histogram) -> SourceRecord:
 def test_a_second_above_the_range_has_a_line_with_its_maximum_and_their_number() -> None:
     late = histogram(*[HOUR_AND_A_QUARTER_NS] * 23)
 
-    *_, note, line = run_result.interval_log(0, [(7, [told(late, late)])])
+    *_, note, line = run_result.interval_log(0, [(7, [record_of(late, late)])])
 
     assert note == "#[publish at 7.000: 23 more above 1 h]\n"
     assert line.startswith("Tag=publish,7.000,1.000,4500000.000,")
@@ -326,7 +326,9 @@ def test_a_second_above_the_range_has_a_line_with_its_maximum_and_their_number()
 def test_an_hour_of_waiting_before_the_send_is_not_publish_latency() -> None:
     """23 messages, due 75 min before they were sent, and acknowledged 5 ms after."""
     found = RunLatencies(HistogramCells(), RecordReader())
-    found.add_produced(told(histogram(*[HOUR_AND_A_QUARTER_NS] * 23), histogram(*[5_000_000] * 23)))
+    found.add_produced(
+        record_of(histogram(*[HOUR_AND_A_QUARTER_NS] * 23), histogram(*[5_000_000] * 23))
+    )
 
     distribution = found.distributions()[PUBLISH.metric]
 

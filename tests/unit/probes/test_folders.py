@@ -148,7 +148,7 @@ def test_folders_on_two_drives_show_both_by_device(tmp_path: Path) -> None:
 
 
 def reading(*columns: Column, value: float = 23.0) -> Reading:
-    event = Event("told", 1, 0)
+    event = Event("noted", 1, 0)
     return Reading(tuple((column, value) for column in columns), (event,), 0.002)
 
 

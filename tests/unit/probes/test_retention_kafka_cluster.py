@@ -149,7 +149,7 @@ def test_brokers_beyond_the_first_sixteen_share_a_column() -> None:
     assert len(found) == MAX_FOLLOWERS + 2  # and what others write
 
 
-def test_copies_are_told_while_nobody_answers_for_the_offsets() -> None:
+def test_copies_are_reported_while_nobody_answers_for_the_offsets() -> None:
     watch = Watch()
     watch.cluster.topics["orders"] = {0: 0}
     watch.cluster.refused = {"orders"}
@@ -230,10 +230,10 @@ def test_what_is_refused_is_said_once_and_the_rest_counts() -> None:
 
     found = [watch.poll(), *(watch.poll(orders=50, secret=50) for _ in range(10))]
 
-    told = [event for one in found for event in one.events]
+    reported = [event for one in found for event in one.events]
     assert {rate(one) for one in found[1:]} == {10.0}
-    assert [event.kind for event in told] == ["retention_failed"]
-    assert "what others write is not known of all topics" in str(told[0].fields["reason"])
+    assert [event.kind for event in reported] == ["retention_failed"]
+    assert "what others write is not known of all topics" in str(reported[0].fields["reason"])
 
 
 def test_a_round_without_an_answer_is_covered_by_the_next() -> None:
@@ -259,6 +259,7 @@ def test_a_restart_is_no_jump() -> None:
     assert [rate(watch.poll(orders=50)) for _ in range(2)] == [None, 10.0]
 
 
+@pytest.mark.long
 @given(
     rounds=st.lists(
         st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 2)), st.integers(0, 50))
@@ -285,10 +286,10 @@ def test_no_rate_is_negative_and_all_are_growth_that_was_seen(
 def test_the_topic_that_others_begin_to_flood_is_named_once() -> None:
     watch = Watch()
     watch.cluster.topics |= {"orders": {0: 0}, "bulk": {0: 0}}
-    calm = [watch.poll(orders=100, bulk=10) for _ in range(6)]
+    quiet = [watch.poll(orders=100, bulk=10) for _ in range(6)]
     flood = [watch.poll(orders=110, bulk=5_000) for _ in range(6)]
 
-    assert [grew(one) for one in calm] == [[]] * 6
+    assert [grew(one) for one in quiet] == [[]] * 6
     assert grew(flood[0]) == [{"topic": "bulk", "before": 2.0, "after": 1000.0}]
     assert [grew(one) for one in flood[1:]] == [[]] * 5
 

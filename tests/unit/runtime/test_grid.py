@@ -28,7 +28,7 @@ def test_a_daemon_that_starts_after_a_clock_step_counts_the_same_seconds(tmp_pat
 
 
 def test_a_suspend_is_time_of_the_run(tmp_path: Path) -> None:
-    """The monotonic clock stood still: an incarnation that begins after it must not be behind."""
+    """The monotonic clock stood still: an epoch that begins after it must not be behind."""
     clock = FakeClock(wall_ns=START)
     anchored_grid(tmp_path / "a.json", "boot", START, clock)
     clock.advance(10)

@@ -84,13 +84,13 @@ def test_a_failing_probe_is_reported_once_a_minute() -> None:
 def test_what_a_reading_measured_before_it_failed_is_recorded() -> None:
     """One drive of several: the reading has failed, and the numbers of the others are there."""
     clock = FakeClock()
-    failed = PartialReadingError("cannot flush in /1", reading(A, events=(Event("told", 1, 0),)))
+    failed = PartialReadingError("cannot flush in /1", reading(A, events=(Event("noted", 1, 0),)))
 
     ((row, events),) = rounds(patient({"x": FakeProbe(failed)}, clock), clock, 1)
 
     assert row["a_seconds"] == 23.0
     assert row['probe_success{probe="x"}'] == 0.0
-    assert [event.kind for event in events] == ["told", "probe_failed"]
+    assert [event.kind for event in events] == ["noted", "probe_failed"]
 
 
 def test_an_unavailable_probe_is_reported_once_and_tried_once_a_minute() -> None:

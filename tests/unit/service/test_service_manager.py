@@ -65,11 +65,11 @@ def test_the_watchdog_is_answered_by_the_watched_process(
     manager: socket.socket, environment: dict[str, str], expected: list[str]
 ) -> None:
     """A child inherits the variables of its parent, which is the one that is watched."""
-    told = notifier({**environment, "NOTIFY_SOCKET": str(manager.getsockname())})
+    notify = notifier({**environment, "NOTIFY_SOCKET": str(manager.getsockname())})
 
-    told.ready()
-    told.alive()
-    told.stopping()
+    notify.ready()
+    notify.alive()
+    notify.stopping()
 
     assert heard(manager) == expected
 
@@ -97,6 +97,7 @@ def advance(watch: ChildWatchdog, seconds: float) -> None:
     watch.clock.advance(seconds)
 
 
+@pytest.mark.long
 def test_a_child_is_identified_by_the_kernel(watch: ChildWatchdog) -> None:
     """The process id in a message does not count."""
     script = "from soak.service.systemd import notifier; notifier().ready()"
@@ -237,11 +238,13 @@ def output_of(tmp_path: Path, then: str, *, to_journal: bool) -> tuple[int, list
         return done.returncode, reader.read().splitlines()
 
 
+@pytest.mark.long
 def test_a_line_for_the_journal_has_a_priority_and_no_time(tmp_path: Path) -> None:
     """The journal adds the time."""
     assert output_of(tmp_path, "pass", to_journal=True) == (0, ["<4>WARNING soak.x late seconds=3"])
 
 
+@pytest.mark.long
 def test_a_line_for_a_file_has_a_time_and_no_priority(tmp_path: Path) -> None:
     """A daemon inherits the variable of the journal, while its output may go to a file."""
     code, (line,) = output_of(tmp_path, "pass", to_journal=False)
@@ -250,6 +253,7 @@ def test_a_line_for_a_file_has_a_time_and_no_priority(tmp_path: Path) -> None:
     assert re.fullmatch(r"\d{4}-[-:, \d]+ WARNING soak.x late seconds=3", line)
 
 
+@pytest.mark.long
 def test_the_reason_of_an_exit_has_the_priority_of_an_error(tmp_path: Path) -> None:
     """So `journalctl -p err` shows it."""
     _, lines = output_of(tmp_path, "print_error('soak: no room')", to_journal=True)
@@ -257,12 +261,14 @@ def test_the_reason_of_an_exit_has_the_priority_of_an_error(tmp_path: Path) -> N
     assert lines[1:] == ["<3>soak: no room"]
 
 
+@pytest.mark.long
 def test_a_warning_of_the_command_line_is_no_error_in_the_journal(tmp_path: Path) -> None:
     _, lines = output_of(tmp_path, "print_warning('soak: old name')", to_journal=True)
 
     assert lines[1:] == ["<4>soak: old name"]
 
 
+@pytest.mark.long
 def test_each_line_of_a_traceback_has_a_priority(tmp_path: Path) -> None:
     """The journal takes each line as a message, and a filter must show all of them."""
     then = "try: 1 / 0\nexcept Exception: logging.critical('crashed', exc_info=True)"

@@ -75,7 +75,7 @@ def messages(folder: RunFolder) -> list[tuple[str, str]]:
 def test_a_cause_waits_until_all_sources_have_passed_the_onset(
     whole: RunFolder, tmp_path: Path
 ) -> None:
-    """Before, the finding is confirmed, has no cause, and nobody is told."""
+    """Before, the finding is confirmed, has no cause, and nothing is sent."""
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, ONSET + SOON_SECONDS)
     judge = attribution(folder)
@@ -89,24 +89,24 @@ def test_a_cause_waits_until_all_sources_have_passed_the_onset(
     assert messages(folder) == [("mail", "opened")]
 
 
-def test_that_no_cause_is_known_is_told_later(tmp_path: Path) -> None:
+def test_that_no_cause_is_known_is_reported_later(tmp_path: Path) -> None:
     """A channel that moves after the latency may still name one."""
     shape = Shape(seconds=600, deletions_k=None, fault_k=ONSET, sinks=SINKS, is_ended=False)
     blameless = write_synthetic_run(tmp_path / "blameless", shape)
     folder = begun(blameless, tmp_path / "r")
     judge = attribution(folder)
-    told = []
+    sent = []
     for end in (ONSET + SOON_SECONDS + 1, 203 + SETTLE_SECONDS, 204 + SETTLE_SECONDS):
         grow(blameless, folder, end)
         judge.advance([STEP])
-        told.append(messages(folder))
+        sent.append(messages(folder))
 
-    assert told == [[], [], [("mail", "opened")]]
+    assert sent == [[], [], [("mail", "opened")]]
     assert findings(folder)[0].cause == "unknown"
 
 
 @pytest.mark.parametrize(
-    ("lifted_k", "causes", "told"),
+    ("lifted_k", "causes", "sent"),
     [
         (228, ["client"] * 3, []),
         (None, ["client", "unknown", "unknown"], [("mail", "opened")]),
@@ -114,9 +114,9 @@ def test_that_no_cause_is_known_is_told_later(tmp_path: Path) -> None:
     ids=["over with the restart", "lasts"],
 )
 def test_a_step_as_our_detector_starts_is_ours_until_it_outlasts_that(
-    tmp_path: Path, lifted_k: int | None, causes: list[str], told: list[tuple[str, str]]
+    tmp_path: Path, lifted_k: int | None, causes: list[str], sent: list[tuple[str, str]]
 ) -> None:
-    """People hear of one that lasts as soon as the detector is calm again, not minutes later."""
+    """People hear of one that lasts as soon as the detector is idle again, not minutes later."""
     shape = Shape(
         seconds=600,
         deletions_k=None,
@@ -138,7 +138,7 @@ def test_a_step_as_our_detector_starts_is_ours_until_it_outlasts_that(
             soon = messages(folder)
 
     assert found == causes
-    assert soon == messages(folder) == told
+    assert soon == messages(folder) == sent
 
 
 def test_what_was_the_client_s_does_not_hide_what_the_cluster_does_next(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_the_last_word_on_a_cause_looks_at_five_minutes(whole: RunFolder, tmp_pa
     assert last[0].evidence[-1].numbers["seconds"] == AFTER_SECONDS + 1
 
 
-def test_another_last_word_is_told_to_those_who_heard_the_first(
+def test_another_last_word_is_sent_to_those_who_got_the_first(
     whole: RunFolder, tmp_path: Path
 ) -> None:
     """The deletions were seen late: their host was away at first."""
@@ -382,7 +382,7 @@ def test_a_refined_onset_makes_no_second_finding(whole: RunFolder, tmp_path: Pat
 
 
 def test_a_withdrawn_warning_is_no_finding(whole: RunFolder, tmp_path: Path) -> None:
-    """It was one while it might have come true; nobody was told."""
+    """It was one while it might have come true; nothing was sent."""
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 300)
     judge = attribution(folder)
@@ -394,7 +394,7 @@ def test_a_withdrawn_warning_is_no_finding(whole: RunFolder, tmp_path: Path) -> 
 
 
 def test_what_was_gone_is_back_while_another_of_it_is_up(whole: RunFolder, tmp_path: Path) -> None:
-    """p99 went away, then p50 of the same onset was confirmed: nobody is told that it is over."""
+    """p99 went away, then p50 of the same onset was confirmed: no message says that it is over."""
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 300)
     judge = attribution(folder)
@@ -417,7 +417,7 @@ def test_other_channels_alone_are_no_finding(whole: RunFolder, tmp_path: Path) -
     assert findings(folder) == []
 
 
-def test_causes_see_whose_record_told_an_event(whole: RunFolder) -> None:
+def test_causes_see_whose_record_has_an_event(whole: RunFolder) -> None:
     window = attribution(whole).history.window(0, 300)
     found = nearby_of(window, (), read_phases(whole.phases), {}, ())
 

@@ -96,7 +96,7 @@ def test_a_topic_created_anew_is_read_from_its_beginning() -> None:
     (found,) = ranges(start, first)
 
     assert (found.begin, found.end) == (0, 0)
-    assert "created anew; offsets read of the old one were 0: 7, 1: 9" in found.note
+    assert "created again; offsets read of the old one were 0: 7, 1: 9" in found.note
     assert ranges(first, second) == [Range(0, 0, 7), Range(1, 0, 3)]
 
 
@@ -129,6 +129,7 @@ def test_brokers_that_learn_of_ids_are_no_other_topic() -> None:
     assert unnamed["topic"] == "one"
 
 
+@pytest.mark.long
 @given(ends=COUNTS, later=COUNTS, limit=st.integers(1, 100))
 def test_a_query_of_what_is_available_ends(
     ends: dict[int, int], later: dict[int, int], limit: int

@@ -159,7 +159,7 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
 def test_a_restarted_finish_completes_a_run_that_is_closed_already(
     tmp_path: Path, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The manager is told that all is well, and no daemon is wanted any more."""
+    """The manager is notified that all is well, and no daemon is wanted any more."""
     home = PlanHome(tmp_path / "p")
     folder = RunFolder(home.path / "p-r1")
     folder.path.mkdir(parents=True)

@@ -22,7 +22,7 @@ def course(rss_mib: list[float], lives: int = 1) -> list[Sample]:
     ]
 
 
-def told(seen: list[Sample]) -> list[Course]:
+def courses_of(seen: list[Sample]) -> list[Course]:
     return [one for one in courses(seen, 60.0) if not one.is_flat]
 
 
@@ -30,12 +30,12 @@ def test_what_stays_is_flat_and_so_is_what_grows_while_it_warms_up() -> None:
     """The first minute of each life does not count."""
     warm = [50.0, 60.0, 70.0, 80.0, 90.0, 95.0] + [100.0] * 30
 
-    assert told(course(warm * 3, lives=3)) == []
+    assert courses_of(course(warm * 3, lives=3)) == []
 
 
-def test_what_grows_all_the_time_is_told() -> None:
+def test_what_grows_all_the_time_is_reported() -> None:
     """By a third of a MiB each ten seconds: over the run, and within its one life."""
-    found = told(course([100.0 + at / 3 for at in range(200)]))
+    found = courses_of(course([100.0 + at / 3 for at in range(200)]))
 
     assert [(one.kind, one.over) for one in found] == [
         ("rss_bytes", "all"),
@@ -43,16 +43,16 @@ def test_what_grows_all_the_time_is_told() -> None:
     ]
 
 
-def test_what_grows_in_each_life_is_told_although_it_is_killed() -> None:
+def test_what_grows_in_each_life_is_reported_although_it_is_killed() -> None:
     """Both halves of the run look alike."""
-    found = told(course([100.0 + at / 2 for at in range(120)] * 4, lives=4))
+    found = courses_of(course([100.0 + at / 2 for at in range(120)] * 4, lives=4))
 
     assert [(one.kind, one.over) for one in found] == [("rss_bytes", "a life")]
 
 
-def test_what_grows_from_life_to_life_is_told() -> None:
+def test_what_grows_from_life_to_life_is_reported() -> None:
     """Each life is flat, and holds more than the one before."""
-    found = told(course([100.0 + 15 * (at // 60) for at in range(240)], lives=4))
+    found = courses_of(course([100.0 + 15 * (at // 60) for at in range(240)], lives=4))
 
     assert [(one.kind, one.over) for one in found] == [("rss_bytes", "all")]
 

@@ -32,7 +32,7 @@ def noise(seed: int, rows: int, correlation: float = 0.0) -> NDArray[np.float64]
 
 
 def test_a_slow_rise_is_one_drift() -> None:
-    """Two hours from 10 to 25 ms, with calm before and after."""
+    """Two hours from 10 to 25 ms, with quiet before and after."""
     y = noise(1, 5 * HOUR)
     y += 0.4 * np.clip((np.arange(y.size) - 1.2 * HOUR) / (2 * HOUR), 0.0, 1.0)
     (found,) = detect(series_of(y), Config())
@@ -88,7 +88,7 @@ def watched(*legs: tuple[int, float]) -> list[Change]:
     return said
 
 
-def told(said: list[Change]) -> list[tuple[str, str]]:
+def turns(said: list[Change]) -> list[tuple[str, str]]:
     """Return direction and state of each word that is no going on."""
     words = [(one.raised_k, one.direction, one.state) for one in said]
     return [(way, state) for _, way, state in dict.fromkeys(words)]
@@ -101,22 +101,22 @@ def test_a_drift_the_other_way_ends_the_one_that_stands(there: str, back: str) -
     sign = 1.0 if there == "up" else -1.0
     said = watched((70, 0.7 * sign), (120, 0.7 * sign), (70, 0.2 * sign), (60, 0.2 * sign))
 
-    assert told(said) == [(there, "confirmed"), (there, "gone"), (back, "confirmed")]
+    assert turns(said) == [(there, "confirmed"), (there, "gone"), (back, "confirmed")]
 
 
 @pytest.mark.long
-def test_hours_up_and_hours_down_are_told_once_each() -> None:
+def test_hours_up_and_hours_down_are_reported_once_each() -> None:
     """Long windows still show the rise while short ones show the fall."""
     said = watched((300, 1.2), (180, 0.3))
 
-    assert told(said) == [("up", "confirmed"), ("up", "gone"), ("down", "confirmed")]
+    assert turns(said) == [("up", "confirmed"), ("up", "gone"), ("down", "confirmed")]
 
 
 def test_a_level_beyond_where_a_drift_began_is_its_end() -> None:
     """From 10 to 40 ms, then at once to 5 ms."""
     said = watched((10, 0.0), (70, 0.6), (30, 0.6), (1, -0.3), (60, -0.3))
 
-    assert told(said) == [("up", "confirmed"), ("up", "gone")]
+    assert turns(said) == [("up", "confirmed"), ("up", "gone")]
 
 
 @pytest.mark.parametrize("sd", [0.0, 0.005, 0.1])

@@ -16,7 +16,7 @@ SPIKES = Change(
 )
 
 
-def test_spikes_are_told_with_their_period_whatever_causes_them() -> None:
+def test_spikes_are_reported_with_their_period_whatever_causes_them() -> None:
     (why,) = attribute(SPIKES, Nearby(0, 1200))
 
     assert why.evidence[-1].text == "p99 publish latency spikes every 52.1 s, 3 s long, to 14 ms."

@@ -26,7 +26,7 @@ Names = tuple[str, str, str, int, int, tuple[int, int]]
 
 @pytest.fixture(scope="module")
 def latencies() -> NDArray[np.float64]:
-    """Return rows of COLUMNS: a comb in one p99, a step of the other's p50, and one of a p99.9 alone."""
+    """Return rows of COLUMNS: a pulse train in one p99, a step of the other's p50, and one of a p99.9."""
     y = np.random.default_rng(3).normal(0.0, 0.05, (700, 6)) + np.array([0, 0.5, 1, 0, 0.5, 1])
     for tick in range(250, 640, 20):
         y[tick : tick + 2, 1] += 0.5
@@ -101,8 +101,8 @@ def test_the_order_of_series_that_are_cut_together_does_not_matter() -> None:
     assert [change.onset_k for step in found for change in step] == [300, 300]
 
 
-def test_a_step_found_online_that_is_a_drift_looking_back_is_told_as_that() -> None:
-    """Under its own key; where a step is there looking back too, it stays a step."""
+def test_a_step_found_online_that_the_offline_analysis_calls_a_drift_is_reported_as_that() -> None:
+    """Under its own key; where the offline analysis has a step too, it stays a step."""
     drift = Change("s|p99", 5400, 600, (300, 900), 0.01, 0.04, "confirmed", 0.99, kind="drift")
     step = replace(drift, kind="step", raised_k=1500, onset_k=1490, interval=(1488, 1492))
     finding = Finding(
@@ -121,8 +121,8 @@ def test_a_step_found_online_that_is_a_drift_looking_back_is_told_as_that() -> N
     )
     course = offline_analysis._drift_of(finding, [], [drift])
     assert course is not None
-    told = offline_analysis._as_drift(finding, course)
+    found = offline_analysis._as_drift(finding, course)
 
-    assert (told.key, told.kind, told.onset_k, told.after) == ("run-1500", "drift", 600, 0.04)
+    assert (found.key, found.kind, found.onset_k, found.after) == ("run-1500", "drift", 600, 0.04)
     assert offline_analysis._drift_of(finding, [step], [drift]) is None
     assert offline_analysis._drift_of(replace(finding, after=0.005), [], [drift]) is None

@@ -54,7 +54,7 @@ def told(said: list[Change]) -> set[tuple[str, str]]:
 
 
 @pytest.mark.long
-def test_a_slow_rise_is_told_once_as_drift() -> None:
+def test_a_slow_rise_is_reported_once_as_drift() -> None:
     """From 10 to 40 ms within 70 minutes; that it goes on is the same change."""
     said = fed(latencies(noise(4800) + np.clip((np.arange(4800) - 600) / 4200, 0.0, 1.0) * 0.6))
 
@@ -63,7 +63,7 @@ def test_a_slow_rise_is_told_once_as_drift() -> None:
 
 
 @pytest.mark.long
-def test_a_comb_that_begins_is_told_and_its_end_too() -> None:
+def test_a_pulse_train_that_begins_is_reported_and_its_end_too() -> None:
     y = noise(2600)
     for tick in range(600, 1700, 52):
         y[tick : tick + 3] += 0.5
@@ -75,7 +75,7 @@ def test_a_comb_that_begins_is_told_and_its_end_too() -> None:
 
 
 @pytest.mark.long
-def test_a_comb_from_the_start_is_no_news_and_hides_no_step() -> None:
+def test_a_pulse_train_from_the_start_is_no_news_and_hides_no_step() -> None:
     y = noise(2400)
     for tick in range(10, 2400, 52):
         y[tick : tick + 3] += 0.5
@@ -95,7 +95,7 @@ def test_more_slow_messages_are_a_tail() -> None:
     assert told(said) == {("tail", tail_world.series("0.999"))}
 
 
-def test_of_two_kinds_that_begin_in_one_second_one_is_told_then() -> None:
+def test_of_two_kinds_that_begin_in_one_second_one_is_reported_then() -> None:
     """Series and second name a change; the drift is taken back, and seen again."""
     rise = Change(P99, 3600, 600, (300, 900), 0.01, 0.04, "confirmed", 0.99, kind="drift")
     comb = replace(rise, kind="spikes", period_seconds=52.0, burst_seconds=3.0)
@@ -132,6 +132,7 @@ def test_a_state_of_steps_alone_is_refused() -> None:
             Panel.from_bytes(blob, CONFIG)
 
 
+@pytest.mark.long
 def test_a_clock_set_back_hides_nothing_that_comes_after_it() -> None:
     """Beside a step that was told in seconds that come again, or before a phase began in these."""
     y = noise(400)
@@ -156,7 +157,7 @@ def test_a_clock_set_back_hides_nothing_that_comes_after_it() -> None:
 
 
 @pytest.mark.long
-def test_a_comb_ends_after_its_onset_though_the_clock_was_set_back() -> None:
+def test_a_pulse_train_ends_after_its_onset_though_the_clock_was_set_back() -> None:
     y = noise(2400)
     y[600:1200:40] += 1.0
     panel, found = Panel(CONFIG), []

@@ -1,4 +1,4 @@
-"""Tails of many sources: each is told and ends for itself, whatever the others do."""
+"""Tails of many sources: each is reported and ends for itself, whatever the others do."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def slow(source: str) -> dict[str, Recent]:
 def test_the_tails_of_all_sources_end() -> None:
     tails = Tails(Config(), minimum_effect.Config())
     recents = {name: kept for source in SOURCES for name, kept in slow(source).items()}
-    told = [tails._meant(odds(source), 280, recents, NearSteps()) for source in SOURCES]
+    changes = [tails._meant(odds(source), 280, recents, NearSteps()) for source in SOURCES]
     ended = [tails._meant(gone(odds(source)), 900, recents, NearSteps()) for source in SOURCES]
 
-    assert [len(said) for said in told] == [1] * 20
-    assert ended == [[gone(one) for one in said] for said in told]
+    assert [len(said) for said in changes] == [1] * 20
+    assert ended == [[gone(one) for one in said] for said in changes]
 
 
 def test_of_a_series_that_tells_many_each_ends() -> None:
@@ -75,16 +75,16 @@ def test_of_a_series_that_tells_many_each_ends() -> None:
 def test_a_step_of_p999_that_is_a_tail_ends_as_one() -> None:
     """Of more sources than were ever remembered, and nothing of it is kept."""
     tails = Tails(Config(), minimum_effect.Config())
-    calm = {
+    quiet = {
         f'{source}|{METRIC}{{quantile="{quantile}"}}': recent(level, level)
         for source in SOURCES
         for quantile, level in (("0.5", 0.004), ("0.99", 0.008))
     }
     steps = [change(f'{source}|{METRIC}{{quantile="0.999"}}', 0.01, 0.04) for source in SOURCES]
-    told = [tails.renamed(step, calm).kind for step in steps]
-    ended = [tails.renamed(gone(step), calm).kind for step in steps]
+    kinds = [tails.renamed(step, quiet).kind for step in steps]
+    ended = [tails.renamed(gone(step), quiet).kind for step in steps]
 
-    assert (told, ended) == (["tail"] * 20, ["tail"] * 20)
+    assert (kinds, ended) == (["tail"] * 20, ["tail"] * 20)
     assert tails.to_state()[1]["alone"] == []
 
 
@@ -115,8 +115,8 @@ def update(tails: Tails, k: int, recents: dict[str, Recent], near: NearSteps) ->
     return tails.update("s", tail_world.COLUMNS, second, Moment(k - 1), lambda: recents, near)
 
 
-def test_a_tail_beside_a_step_that_is_withdrawn_is_told_then_and_ends() -> None:
-    """Raised in the second of the step, so it is named after that in which it is told."""
+def test_a_tail_beside_a_step_that_is_withdrawn_is_reported_then_and_ends() -> None:
+    """Raised in the second of the step, so it is named after that in which it is reported."""
     tails, recents, waiting = Tails(Config(), minimum_effect.Config()), slow("s"), beside("waiting")
     said = tails._meant(replace(odds("s", 278), state="warning"), 278, recents, waiting)
     said += tails._meant(odds("s", 278), 288, recents, waiting)
@@ -131,7 +131,7 @@ def test_a_tail_beside_a_step_that_is_withdrawn_is_told_then_and_ends() -> None:
     ]
 
 
-def test_a_tail_beside_a_step_that_is_told_is_the_steps() -> None:
+def test_a_tail_beside_a_step_that_is_reported_is_the_steps() -> None:
     tails, recents = Tails(Config(), minimum_effect.Config()), slow("s")
     said = tails._meant(odds("s", 278), 288, recents, beside("waiting"))
     said += update(tails, 290, recents, beside("confirmed"))
@@ -140,7 +140,7 @@ def test_a_tail_beside_a_step_that_is_told_is_the_steps() -> None:
     assert said == []
 
 
-def test_a_step_that_is_withdrawn_leaves_the_told_one_before_it() -> None:
+def test_a_step_that_is_withdrawn_leaves_the_reported_one_before_it() -> None:
     near = beside("confirmed")
     later = change(f's|{METRIC}{{quantile="0.999"}}', 0.01, 0.04, 300)
     for state in ("warning", "withdrawn"):

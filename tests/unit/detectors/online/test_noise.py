@@ -66,10 +66,10 @@ def test_noise_that_doubles_is_followed_within_minutes() -> None:
 
 def test_bursts_narrow_the_bound_of_scores() -> None:
     rng = np.random.default_rng(4)
-    calm = rng.standard_normal((1800, 10))
-    bursting = calm + (rng.random(calm.shape) < 0.05) * rng.lognormal(1.5, 0.8, calm.shape)
+    quiet = rng.standard_normal((1800, 10))
+    bursting = quiet + (rng.random(quiet.shape) < 0.05) * rng.lognormal(1.5, 0.8, quiet.shape)
 
-    assert np.median(learnt(bursting).clip) < 0.85 * np.median(learnt(calm).clip)
+    assert np.median(learnt(bursting).clip) < 0.85 * np.median(learnt(quiet).clip)
 
 
 def test_a_random_walk_is_known_from_its_long_windows_within_two_hours() -> None:
