@@ -296,7 +296,11 @@ class LiveView:
         self._title = shown(title)
         self._notes: list[str] = []
         self._snapshot: Snapshot | None = None
-        self._live = Live(console=console, auto_refresh=False, transient=False)
+        # Redirected, standard output would be a proxy of Rich's around our own, and Rich looks through only
+        # one: its own control sequences would be escaped like those of names.
+        self._live = Live(
+            console=console, auto_refresh=False, transient=False, redirect_stdout=False
+        )
 
     def start(self) -> Self:
         self._live.start()

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import math
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -32,6 +33,7 @@ from soak.app.live.terminal import (
 )
 from soak.core import wording
 from soak.core.model import Explanation, Finding
+from soak.service.systemd import escape_output
 from soak.store.findings.store import FindingsStore
 from tests.support.examples import examples
 from tests.support.fakes import FakeClock
@@ -243,6 +245,25 @@ def test_a_mail_is_printed_above_the_panel_and_stays() -> None:
 
     assert "Subject: step" in out.getvalue()
     assert "making the report" in out.getvalue()
+
+
+def test_the_panel_redraws_on_the_output_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands escape what they print; the panel's own sequences are no text."""
+    out = io.StringIO()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    escape_output()
+    view = open_view(Console(width=80, force_terminal=True), "soak x")
+    view.show(snapshot())
+    view.note("mail arrived:\nSubject: step \x1b[2J\n\nbody")
+    view.show(snapshot(100))
+    view.close()
+
+    assert "\x1b[2K\x1b[1A" in out.getvalue()
+    assert [line for line in out.getvalue().splitlines() if "\\x1b" in line] == [
+        "Subject: step \\x1b[2J"
+    ]
 
 
 @pytest.mark.parametrize(("share", "full"), [(-1.0, 0), (0.0, 0), (0.5, 8), (1.0, 15), (7.0, 15)])
