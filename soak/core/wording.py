@@ -135,6 +135,14 @@ def amount_of(series: str, value: float) -> str:
     return amount(value, name.unit) + "/s" * name.is_per_second
 
 
+def busy_host_text(host: str, used: float) -> str:
+    """Return what it means for the figures of a run that a host of the load had hardly any CPU left."""
+    return (
+        f"On {host}, a host of the load, half of the soak's seconds had {share_down(used, 0)} of the CPU in "
+        "use or more: latencies may be its own, not the cluster's."
+    )
+
+
 def printable(text: str) -> str:
     """Return a line with escapes for unprintable characters, which names and log lines may contain.
 

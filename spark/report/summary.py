@@ -13,16 +13,19 @@ from soak.core import wording
 from soak.core.errors import PlanError
 from soak.core.model import Change, Finding
 from soak.core.plan.rates import rate_text, rates_between
-from soak.core.series import parse_series, series_name
+from soak.core.series import host_of, parse_series, series_name, source_of
 from soak.core.units import format_rate
 from soak.store.admission import read_refused
 from soak.store.run_folder import rate_table
-from spark.batch.coverage import Coverage, gap_json
+from spark.batch.coverage import LOADING, Coverage, gap_json
 from spark.batch.digest import EXTREMES_SECONDS
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import Timeline
 
 Verdict = Literal["clean", "regressed", "inconclusive"]
+
+_BUSY = 0.9
+"""Share of a host's CPU in use above which its clients may wait for it: of 2 cores a fifth of one is left."""
 
 EXIT_CODE: dict[Verdict, int] = {"clean": 0, "regressed": 3, "inconclusive": 4}
 
@@ -99,7 +102,26 @@ def soak_json(timeline: Timeline) -> dict[str, object]:
         "messages": dict(totals.messages),
         "availability": totals.availability,
         "latency_seconds": {name: one.seconds() for name, one in sorted(totals.latencies.items())},
+        "busy_hosts": busy_hosts(timeline),
     }
+
+
+def busy_hosts(timeline: Timeline) -> dict[str, float]:
+    """Return the hosts of the load with hardly any CPU left: by name the median of what was in use.
+
+    A client that has to wait for the CPU measures its own host, and what is short all the time has no onset
+    by which a cause could be found.
+    """
+    hosts = {host_of(source) for source in timeline.seconds if source.startswith(LOADING)}
+    found = {}
+    for name, (k, values) in timeline.series.items():
+        source = source_of(name)
+        if name != f"{source}|host_cpu_ratio" or host_of(source) not in hosts:
+            continue
+        used = values[np.isin(k // timeline.step, timeline.soak_seconds // timeline.step)]
+        if used.size and float(np.median(used)) >= _BUSY:
+            found[host_of(source)] = round(float(np.median(used)), 3)
+    return found
 
 
 def _soak_seconds(timeline: Timeline) -> int:

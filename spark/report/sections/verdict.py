@@ -13,7 +13,7 @@ from spark.batch.outcomes import state_of
 from spark.batch.soak_totals import QUANTILES
 from spark.batch.timeline import Timeline
 from spark.report.page import Page, headline, joined, table, tag
-from spark.report.summary import outages, planned_rate, soak_json
+from spark.report.summary import busy_hosts, outages, planned_rate, soak_json
 
 ORDER = 10
 TITLE = ""
@@ -33,6 +33,8 @@ def render(page: Page) -> Markup:
         more = joined([" ", tag("a", "See the evidence", href="#incident-1", data_pick=1)])
     sentence = tag("p", joined([headline(page), more]), class_=f"verdict {page.verdict}")
     parts = [sentence, _figures(page), tag("p", facts, class_="soft"), _objectives(page)]
+    for host, used in busy_hosts(timeline).items():
+        parts.insert(1, tag("p", wording.busy_host_text(host, used)))
     if page.drill is not None:
         injected = json.dumps(page.drill.get("config", {}))
         text = (

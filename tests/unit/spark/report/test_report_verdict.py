@@ -38,6 +38,22 @@ def test_gaps_are_named_with_their_source_and_too_many_make_it_inconclusive(tmp_
     assert (report.write(few, [], None), report.write(many, [], None)) == (0, 4)
 
 
+def test_a_host_of_the_load_without_cpu_is_named_first(tmp_path: Path) -> None:
+    """What is short all the time has no onset, so no cause names it."""
+    found = timeline(tmp_path, Shape(fault_k=None))
+    name = "probe@host|host_cpu_ratio"
+    k, values = found.series[name]
+    busy = replace(found, series={**found.series, name: (k, np.full_like(values, 0.97))})
+    sentence = "seconds had 97% of the CPU in use or more: latencies may be its own"
+
+    assert report.write(found, [], None) == 0
+    assert summary(found.folder)["soak"]["busy_hosts"] == {}
+    assert sentence not in found.folder.report.read_text()
+    report.write(busy, [], None)
+    assert summary(found.folder)["soak"]["busy_hosts"] == {"host": 0.97}
+    assert sentence in found.folder.report.read_text()
+
+
 def test_the_chart_of_the_last_mail_has_gaps_and_incidents(tmp_path: Path) -> None:
     """At most 240 points, each the highest p99 of all clients in its seconds."""
     found = timeline(tmp_path, Shape(gaps=((PRODUCER, range(50, 53)),)))
