@@ -250,9 +250,9 @@ class Objectives:
                 mine.add(other)
 
     def settle(self) -> list[Change]:
-        """Close the minutes that every client has passed; return the breaches that are new or have grown.
+        """Close the minutes that every client has passed; return the breaches that each made or had grow.
 
-        The last one is closed when the soak is over. Call it when the records of all sources up to one
+        The last minute is closed when the soak is over. Call it when the records of all sources up to one
         instant were taken, not between two of them.
         """
         if not self._sources:
@@ -266,7 +266,7 @@ class Objectives:
         return self._close((min(awaited) + 1) // MINUTE) if awaited else self.conclude()
 
     def conclude(self) -> list[Change]:
-        """Close all minutes; return the breaches that are new or have grown."""
+        """Close all minutes; return the breaches that each made or had grow."""
         if self._settings.is_over:
             for at, account in enumerate(self._accounts):
                 rest = sum(counts[at].total for counts in self._counter.minutes.values())
@@ -309,7 +309,8 @@ class Objectives:
         }
 
     def _close(self, end: int) -> list[Change]:
-        """Close the minutes below a number."""
+        """Close the minutes below a number, and return the breaches after each of them."""
+        changes: list[Change] = []
         for number in sorted(one for one in self._counter.minutes if one < end):
             counts = self._counter.minutes.pop(number)
             for objective, account, minute in zip(
@@ -320,8 +321,9 @@ class Objectives:
                 if account.raised_k is None and account.bad > budget:
                     account.onset_k = number * MINUTE
                     account.raised_k = account.onset_k + MINUTE
+            changes += self._breaches((number + 1) * MINUTE)
         self._closed = max(self._closed, end)
-        return list(self._breaches())
+        return changes
 
     def _judge(self, objective: Objective, account: _Account, number: int, minute: Minute) -> None:
         seconds = minute.seconds.bit_count()
@@ -352,7 +354,8 @@ class Objectives:
             return account.judged
         return int(account.judged * self._settings.due_by(soak_seconds) / passed)
 
-    def _breaches(self) -> Iterable[Change]:
+    def _breaches(self, k: int) -> Iterable[Change]:
+        """Return the breaches that are new or have grown with the minute before interval `k`."""
         for objective, account in zip(self._settings.objectives, self._accounts, strict=True):
             if account.raised_k is None or account.bad == account.reported:
                 continue
@@ -367,6 +370,7 @@ class Objectives:
                 state="confirmed",
                 confidence=1.0,
                 kind="objective",
+                discovered_k=k,
             )
 
 

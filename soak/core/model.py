@@ -149,6 +149,7 @@ class Change:
 
     An outage goes from 0 to the seconds that it has lasted by now. Its messages are those of its client: of
     those due since the start of the run, so many failed or came late in it.
+    `discovered_k` says when this state of it was found, and is no part of what was found.
     """
 
     series: str  # "source|column name"
@@ -168,6 +169,8 @@ class Change:
     failed_messages: int | None = None  # of an outage
     late_messages: int | None = None  # of an outage
     due_messages: int | None = None  # of an outage
+    # interval of the record that showed it; None once it is stored as a part of a finding
+    discovered_k: int | None = field(default=None, compare=False, repr=False)
 
     @property
     def direction(self) -> Direction:
@@ -185,12 +188,17 @@ class Change:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Change:
         """Return the change that `to_row` described; a level that is missing (SQLite's NULL) is NaN."""
-        names = [name for name in cls.__slots__ if name not in {"interval", "resolved_k"}]
-        fields = {name: row[name] for name in names}
+        others = {"interval", "resolved_k", "discovered_k"}
+        fields = {name: row[name] for name in cls.__slots__ if name not in others}
         for level in ("before", "after"):
             fields[level] = math.nan if row[level] is None else row[level]
         interval = row["first_k"], row["last_k"]
-        return cls(**fields, interval=interval, resolved_k=row["gone_k"])
+        return cls(
+            **fields,
+            interval=interval,
+            resolved_k=row["gone_k"],
+            discovered_k=row.get("discovered_k"),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,11 @@ class RunFolder:
         return self.spark / "checkpoint"
 
     @property
+    def attribution(self) -> Path:
+        """Return the file of what the detector has found and attribution has not come to."""
+        return self.spark / "attribution.db"
+
+    @property
     def report(self) -> Path:
         return self.path / "report" / "index.html"
 

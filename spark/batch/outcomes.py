@@ -172,7 +172,7 @@ def judge(timeline: Timeline) -> Judgement:
     objectives = Objectives(settings_of(timeline.plan, soak_seconds))
     for minutes in timeline.minutes:
         objectives.merge(minutes)
-    breaches = objectives.conclude()
+    breaches = list({one.series: one for one in objectives.conclude()}.values())
     return Judgement(objectives.standings(), breaches)
 
 

@@ -15,7 +15,7 @@ from soak.core import json_text
 from soak.core.journal_format import Columns, DamagedLineError, decode
 from soak.core.model import Column
 from soak.service.files import write_atomically
-from soak.store.journal.reader import lines, segment_name, segments, sources
+from soak.store.journal.reader import last_record, lines, segment_name, segments, sources
 
 Offset = dict[str, list[int]]
 """Source to [file number, bytes]; what Spark keeps in its checkpoint."""
@@ -81,6 +81,15 @@ def size_bytes(journal: Path, start: Offset, end: Offset) -> int:
             if first <= int(path.stem) < last:
                 found += path.stat().st_size - (begin if int(path.stem) == first else 0)
     return max(found, int(start != end))
+
+
+def reached(journal: Path, offset: Offset) -> dict[str, int]:
+    """Return the last interval before its place of every source that has one there."""
+    found = {
+        source: last_record(journal, source, before=(segment, place))
+        for source, (segment, place) in offset.items()
+    }
+    return {source: one[0].k for source, one in found.items() if one is not None}
 
 
 def spans(journal: Path, start: Offset, end: Offset, index: ColumnsIndex) -> list[Span]:

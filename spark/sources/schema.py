@@ -63,6 +63,7 @@ _CHANGE: tuple[tuple[str, Any], ...] = (
     ("failed_messages", LongType()),
     ("late_messages", LongType()),
     ("due_messages", LongType()),
+    ("discovered_k", LongType()),
 )
 ROWS = StructType([StructField(name, kind, nullable=True) for name, kind in _ROW])
 CHANGES = StructType([StructField(name, kind, nullable=True) for name, kind in _CHANGE])

@@ -1,12 +1,14 @@
 """From change points to findings: grouped into incidents, and given a cause once enough is known.
 
-Runs in the driver beside the query, from what the store and the journals say, so a batch that is delivered
-again, or a process that starts anew, comes to the same findings.
+Runs in the driver beside the query. It goes from moment to moment of the run's own time, and judges each by
+what the journals and the query had shown by then. A moment is an interval in which something was found, or at
+which the cause of an open incident is due, and it is come to when all sources have passed it. So neither the
+batches in which records came nor the speed of the host change what is found, nor does a process that starts
+anew: it judges its last moment again, to the same effect.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -15,7 +17,7 @@ import numpy as np
 
 from detectors import level_shift
 from detectors.attribution import NO_CAUSE, UNKNOWN, attribute, attribute_breach, is_so_far
-from detectors.client_seconds import identity
+from detectors.client_seconds import ChangeId, identity
 from detectors.incidents import REJOIN_SECONDS, TOGETHER_SECONDS, Incident, group, is_regression
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
@@ -28,19 +30,41 @@ from soak.store.findings.port import FindingsPlace
 from soak.store.findings.topic import findings_place
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History, Window
 from soak.store.run_folder import RunFolder, read_phases, read_run
+from spark.streaming.discoveries import Discoveries
 
 BEFORE_SECONDS = 600  # looked at around an onset
 AFTER_SECONDS = 300
 SOON_SECONDS = 15  # of the new level before a cause is reported: a reader waits for it
+AGAIN_SECONDS = 3  # between two looks for a cause that is not known by then
 SETTLE_SECONDS = 22  # before that none is known, beyond what the slowest channel lags
 BREACH_SECONDS = 60  # of patience for the cause of an incident in which a budget was spent
 PATIENCE_SECONDS = 10  # for a source that has fallen silent
+_ALL_K = 2**62
 _PRODUCER = "produce."
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """What is known as of one interval: the changes found so far, of which some are new."""
+
+    k: int
+    known: Sequence[Change] = ()
+    new: frozenset[ChangeId] = frozenset()
+    is_over: bool = False  # no more records will come to this process
+
+    def is_look(self, incident: Incident) -> bool:
+        """True when the cause of an incident that has none is looked for: at times, and when it changes."""
+        since = self.k - incident.headline.onset_k - SOON_SECONDS
+        is_new = any(identity(change) in self.new for change in incident.changes)
+        return since >= 0 and (is_new or since % AGAIN_SECONDS == 0)
 
 
 @dataclass(slots=True)
 class Attribution:
-    """Keeps the findings up to date with the changes of one run, where its plan has them."""
+    """Keeps the findings up to date with the changes of one run, where its plan has them.
+
+    `record` may be called while `judge` runs in another thread.
+    """
 
     folder: RunFolder
     run: str
@@ -48,82 +72,95 @@ class Attribution:
     clock: Clock
     history: History = field(init=False)
     findings: FindingsPlace = field(init=False)
+    _discoveries: Discoveries = field(init=False)
     _host: str = field(init=False)  # the one that this process is on
     _own: tuple[int, int] = (-1, 0)  # the newest second of its sources, and since when it is that
-    _is_settled: bool = False  # all findings are
-    _has_news: bool = False  # changes that were stored since the last look
+    _complete_k: int = -1  # up to which all records are there
+    _newest_k: int = -1  # of all records that were taken
+    _moment_k: int | None = None  # the last one that was judged; None: this process judged none
+    _due_k: int | None = None  # when something is due although nothing is found until then
     _settled: dict[str, tuple[Incident, Finding]] = field(default_factory=dict)  # by key
-    _turn: threading.Lock = field(default_factory=threading.Lock)  # at the store
 
     def __post_init__(self) -> None:
         self.history = History(self.folder.journal)
         self.findings = findings_place(self.folder, self.plan, self.run, self.clock)
+        self._discoveries = Discoveries(self.folder.attribution)
         self._host = read_run(self.folder).host
 
+    def record(self, changes: Sequence[Change], reached: Mapping[str, int]) -> None:
+        """Keep the changes of a batch, and how far the query has come by source, for `judge`."""
+        if changes:
+            self._discoveries.add(changes)
+        if reached:
+            self._newest_k, self._complete_k = self._extent(reached)
+
     def advance(self, changes: Sequence[Change]) -> None:
-        """Take the changes of a batch, which may be none, and judge what can be judged by now."""
-        self.record(changes)
-        self.judge()
+        """Take changes that all records in the journals have shown, and judge as of these."""
+        reached = self.history.latest()
+        self.record([], reached)
+        self.record([replace(one, discovered_k=self._complete_k) for one in changes], {})
+        while self.judge():
+            pass
 
-    def record(self, changes: Sequence[Change]) -> None:
-        """Store the changes of a batch; `judge` may run meanwhile in another thread."""
-        if not changes:
-            return
-        with self._turn, self.findings.open() as store:
-            store.record_changes(self.run, changes)
-        self._has_news = True
-
-    def judge(self) -> None:
-        """Judge what can be judged by now: nothing while all findings are settled and no change is new."""
-        if self._has_news or not self._is_settled:
-            self._work(is_over=False)
+    def judge(self) -> bool:
+        """Judge as of the next moment that all records are there for; return False when there is none."""
+        if self._moment_k is None:
+            self._judge_at(self._discoveries.moment_k())
+        k = self._next_k()
+        if k is None or k > max(self._complete_k, self._last_k):
+            return False
+        self._judge_at(k)
+        return True
 
     def conclude(self) -> None:
         """Judge what is still open by what is known: no more records will come to this process."""
-        self._work(is_over=True)
+        self._complete_k = max(self._complete_k, self._newest_k)
+        while self.judge():
+            pass
+        self._judge_at(max(self._complete_k, self._last_k), is_over=True)
 
-    def _work(self, *, is_over: bool) -> None:
-        """Bring the findings up to date; while it thinks, the store is free for the changes of a batch."""
-        self._has_news = False
-        try:
-            self._judge_all(is_over=is_over)
-        except BaseException:
-            self._has_news = True  # so that the next try takes all of it
-            raise
+    @property
+    def _last_k(self) -> int:
+        return -1 if self._moment_k is None else self._moment_k
 
-    def _judge_all(self, *, is_over: bool) -> None:
-        with self._turn, self.findings.open() as store:
+    def _next_k(self) -> int | None:
+        """Return the next moment; what was found late is judged as of the last one."""
+        known = [k for k in (self._discoveries.first_k(), self._due_k) if k is not None]
+        return max(min(known), self._last_k) if known else None
+
+    def _judge_at(self, k: int, *, is_over: bool = False) -> None:
+        """Bring the findings up to date with a moment; what is found after it is not looked at."""
+        found = self._discoveries.up_to(_ALL_K if is_over else k)
+        with self.findings.open() as store:
+            store.record_changes(self.run, list(found.values()))
             known = store.changes(self.run)
             stored = {finding.key: finding for finding in store.findings(self.run)}
             assigned = store.assigned(self.run)
-        found = group(known, assigned, step_config(self.plan).minimum_effect)
-        incidents = named(self.run, found, {*stored, *assigned.values()})
+        grouped = group(known, assigned, step_config(self.plan).minimum_effect)
+        incidents = named(self.run, grouped, {*stored, *assigned.values()})
         members = {identity(c): incident.key for incident in incidents for c in incident.changes}
-        judged = self._findings_of(incidents, stored, known, is_over=is_over)
-        with self._turn, self.findings.open() as store:
+        moment = _Moment(k, known, frozenset(map(identity, found.values())), is_over)
+        judged = self._findings_of(incidents, stored, moment)
+        news = [finding for finding in judged if finding != stored.get(finding.key)]
+        with self.findings.open() as store:
             # before the findings: a crash between leaves keys without a finding, which the next makes
             store.assign(
                 self.run, {name: key for name, key in members.items() if name not in assigned}
             )
             for key in stored.keys() - {incident.key for incident in incidents}:
                 store.drop_warning(key)
-            for finding in judged:
-                if finding != stored.get(finding.key):
-                    store.save_finding(finding, list(self.plan.sinks), self.clock.wall_ns())
+            for finding in news:
+                store.save_finding(finding, list(self.plan.sinks), self.clock.wall_ns())
+        if found or news:
+            self._discoveries.settle(k, found)
+        self._moment_k = k
 
     def _findings_of(
-        self,
-        incidents: Sequence[Incident],
-        stored: Mapping[str, Finding],
-        known: Sequence[Change],
-        *,
-        is_over: bool,
+        self, incidents: Sequence[Incident], stored: Mapping[str, Finding], moment: _Moment
     ) -> list[Finding]:
-        """Return what is known of each incident by now, in the order in which it is stored."""
-        self._is_settled = True
-        latest = self._latest() if incidents else {}
-        of_series = [change for change in known if change.kind != "objective"]
+        """Return what is known of each incident by a moment, in the order in which it is stored."""
         judged: list[Finding] = []
+        due: list[int] = []
         same = self._same(incidents, stored)
 
         def is_breach(one: Incident) -> bool:
@@ -138,14 +175,14 @@ class Attribution:
             before = stored.get(incident.key)
             finding = finding_of(self.run, incident, before)
             if finding.kind == "objective":
-                finding = self._breach(incident, finding, before, judged, latest, is_over=is_over)
+                finding = self._breach(incident, finding, before, judged, moment)
             else:
-                finding = self._judged(
-                    incident, finding, before, of_series, latest, is_over=is_over
-                )
+                finding = self._judged(incident, finding, before, moment)
             judged.append(finding)
             if finding.is_settled:
                 self._settled[incident.key] = incident, finding
+            due += next_look(finding, moment.k)
+        self._due_k = min(due, default=None)
         return judged
 
     def _same(
@@ -164,14 +201,7 @@ class Attribution:
         return {key: finding for key, (_, finding) in self._settled.items()}
 
     def _judged(  # what is known of one incident
-        self,
-        incident: Incident,
-        finding: Finding,
-        before: Finding | None,
-        known: Sequence[Change],
-        latest: dict[str, int],
-        *,
-        is_over: bool,
+        self, incident: Incident, finding: Finding, before: Finding | None, moment: _Moment
     ) -> Finding:
         """Return the finding with its causes: a first word soon, the last one when all is seen."""
         causes: Sequence[Explanation] = before.causes if before is not None else ()
@@ -180,20 +210,15 @@ class Attribution:
             causes = ()
         is_settled = before is not None and before.is_settled and before.worst_k == worst.onset_k
         if finding.state != "warning" and not is_settled:
-            last_k = worst.onset_k + AFTER_SECONDS
-            newest_k = max(latest.values(), default=0)
-            is_open = is_so_far(causes)
-            is_soon = is_open and self._has_passed(worst.onset_k + SOON_SECONDS, latest)
-            is_all_there = is_open and self._is_all_there(worst, latest)
-            is_last = is_over or newest_k >= last_k
-            is_settled = newest_k >= last_k or (is_over and self._is_run_over())
-            if is_soon or is_all_there or is_last:
-                nearby = self._nearby(worst, known, newest_k + 1)
+            is_all_seen = moment.k >= worst.onset_k + AFTER_SECONDS
+            is_last = is_all_seen or moment.is_over
+            is_settled = is_all_seen or (moment.is_over and self._is_run_over())
+            if is_last or (is_so_far(causes) and moment.is_look(incident)):
+                nearby = self._nearby(worst, moment)
                 named = causes if _is_same_onset(before, worst) else ()
                 found = attribute(incident, nearby, is_last=is_settled, named=named)
-                if found[0].cause != UNKNOWN or is_all_there or is_last:
+                if found[0].cause != UNKNOWN or is_last or self._is_all_there(worst, moment.k):
                     causes = found
-            self._is_settled &= is_settled
         is_about_cluster = is_regression(incident, causes)
         return replace(
             finding, causes=tuple(causes), is_about_cluster=is_about_cluster, is_settled=is_settled
@@ -205,9 +230,7 @@ class Attribution:
         finding: Finding,
         before: Finding | None,
         others: Sequence[Finding],
-        latest: dict[str, int],
-        *,
-        is_over: bool,
+        moment: _Moment,
     ) -> Finding:
         """Return the finding of a missed objective with its causes, which are those of other incidents.
 
@@ -216,15 +239,13 @@ class Attribution:
         causes: Sequence[Explanation] = before.causes if before is not None else ()
         is_settled = before is not None and before.is_settled
         if not is_settled:
-            newest_k = max(latest.values(), default=0)
-            is_settled = newest_k >= finding.raised_k + AFTER_SECONDS or (
-                is_over and self._is_run_over()
+            is_settled = moment.k >= finding.raised_k + AFTER_SECONDS or (
+                moment.is_over and self._is_run_over()
             )
             found = attribute_breach(incident.headline, others)
             is_known = bool(found) and found[0].cause != UNKNOWN and not is_so_far(found)
-            if is_known or is_over or newest_k >= finding.raised_k + BREACH_SECONDS:
+            if is_known or moment.is_over or moment.k >= finding.raised_k + BREACH_SECONDS:
                 causes = found or NO_CAUSE
-            self._is_settled &= is_settled
         about = is_regression(incident, causes)
         return replace(finding, causes=tuple(causes), is_about_cluster=about, is_settled=is_settled)
 
@@ -232,44 +253,58 @@ class Attribution:
         """True when it has an end; a pause has none, and who goes on afterwards sees more."""
         return read_phases(self.folder.phases).end_k is not None
 
-    def _is_all_there(self, worst: Change, latest: dict[str, int]) -> bool:
-        """True when every channel would have shown by now what it had to show of the onset."""
+    def _is_all_there(self, worst: Change, k: int) -> bool:
+        """True when every channel would have shown by `k` what it had to show of the onset."""
         window = self.history.window(worst.onset_k, worst.onset_k + 1)
         late_seconds = max(
             (lag for name, lag in lags(window).items() if not _is_deletion(name)), default=0.0
         )
-        wanted_k = worst.interval[1] + SETTLE_SECONDS + round(late_seconds)
-        return self._has_passed(wanted_k, latest)
+        return k >= worst.interval[1] + SETTLE_SECONDS + round(late_seconds)
 
-    @staticmethod
-    def _has_passed(k: int, latest: dict[str, int]) -> bool:
-        """True when all sources have come so far, or are silent."""
-        if not latest:
-            return False
-        return min(latest.values()) >= k or max(latest.values()) >= k + PATIENCE_SECONDS
+    def _extent(self, reached: Mapping[str, int]) -> tuple[int, int]:
+        """Return the newest interval, and that up to which all sources have come, or are silent.
 
-    def _latest(self) -> dict[str, int]:
-        """Return how far each source has come, none of another host further than those of this one.
-
-        The run goes by this host's clock, and another's may be ahead; unless all of this host are silent.
+        No source of another host counts for more than those of this one: the run goes by this host's clock,
+        and another's may be ahead; unless all of this host are silent. A source is not silent while its
+        journal has records that the query has not taken.
         """
-        found = self.history.latest()
         newest = max(
-            (k for source, k in found.items() if host_of(source) == self._host), default=-1
+            (k for source, k in reached.items() if host_of(source) == self._host), default=-1
         )
         now_ns = self.clock.mono_ns()
         if newest > self._own[0]:
             self._own = newest, now_ns
         if newest < 0 or now_ns - self._own[1] > PATIENCE_SECONDS * SECOND_NS:
-            return found
-        return {source: min(k, newest) for source, k in found.items()}
+            newest = max(reached.values())
+        by_source = {source: min(k, newest) for source, k in reached.items()}
+        complete = max(min(by_source.values()), newest - PATIENCE_SECONDS)
+        recorded = self.history.latest()
+        unread = (k for one, k in by_source.items() if reached[one] < recorded.get(one, -1))
+        return newest, min([complete, *unread])
 
-    def _nearby(self, worst: Change, known: Sequence[Change], end_k: int) -> Nearby:
-        k0, k1 = seconds_around(worst, end_k)
+    def _nearby(self, worst: Change, moment: _Moment) -> Nearby:
+        k0, k1 = seconds_around(worst, moment.k + 1)
         phases = read_phases(self.folder.phases)
         window = self.history.window(k0, k1)
         earlier = self.history.earlier_events(k0)
-        return nearby_of(window, known, phases, earlier, self.plan.topic.names)
+        of_series = [change for change in moment.known if change.kind != "objective"]
+        return nearby_of(window, of_series, phases, earlier, self.plan.topic.names)
+
+
+def next_look(finding: Finding, k: int) -> list[int]:
+    """Return the moments after `k` at which more may be known of a finding, although nothing is found."""
+    if finding.is_settled or finding.state == "warning":
+        return []
+    if finding.kind == "objective":
+        wanted = [finding.raised_k + BREACH_SECONDS, finding.raised_k + AFTER_SECONDS]
+    else:
+        onset_k = finding.onset_k if finding.worst_k is None else finding.worst_k
+        soon_k = onset_k + SOON_SECONDS
+        looks = max(0, (k - soon_k) // AGAIN_SECONDS + 1)
+        again_k = soon_k + looks * AGAIN_SECONDS
+        last_k = onset_k + AFTER_SECONDS
+        wanted = [min(again_k, last_k) if is_so_far(finding.causes) else last_k]
+    return [one for one in wanted if one > k]
 
 
 def _is_other_trouble(before: Finding | None, worst: Change) -> bool:

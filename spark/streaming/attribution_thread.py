@@ -1,8 +1,7 @@
-"""Attribution beside the query: a batch stores its changes and goes on, their causes are found meanwhile.
+"""Attribution beside the query: a batch keeps its changes and goes on, their causes are found meanwhile.
 
-Looking for a cause reads minutes of all journals, and would hold up a batch for as long. Of any number of
-batches only "there is something new" is kept, and findings follow from the changes that are stored and the
-journals. So nothing waits in line, and nothing is lost with the process.
+Looking for a cause reads minutes of all journals, and would hold up a batch for as long. The moments that are
+due follow from what is stored, so nothing waits in line here, and nothing is lost with the process.
 """
 
 from __future__ import annotations
@@ -22,20 +21,26 @@ FINISH_SECONDS = 60.0
 class Judge(Protocol):
     """What is used of an `Attribution`."""
 
-    def judge(self) -> None:
-        """Judge what can be judged by now."""
+    def judge(self) -> bool:
+        """Judge as of the next moment that is due; return False when there is none yet."""
 
 
 @dataclass(slots=True)
 class AttributionThread:
-    """Calls `judge` after batches, one at a time, until `finish`."""
+    """Calls `judge` after batches until nothing is due, one at a time, until `finish`."""
 
     attribution: Judge
     retry_seconds: float = RETRY_SECONDS
     failures_total: int = 0
     _news: threading.Event = field(default_factory=threading.Event)
     _end: threading.Event = field(default_factory=threading.Event)
+    _is_busy: bool = False
     _thread: threading.Thread | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """True while moments may be due that were not judged; one that fails is not waited for."""
+        return self._news.is_set() or self._is_busy
 
     def start(self) -> None:
         """Begin; it is a daemon thread, so a process that dies does not wait for it."""
@@ -43,7 +48,7 @@ class AttributionThread:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the state of things judged soon; returns at once."""
+        """Have the moments judged that are due; returns at once."""
         self._news.set()
 
     def finish(self) -> bool:
@@ -58,13 +63,15 @@ class AttributionThread:
     def _run(self) -> None:
         while not self._end.is_set():
             self._news.wait()
+            self._is_busy = True  # before the news are taken: one of both says that it is behind
             self._news.clear()
-            if self._end.is_set():
-                return
             try:
-                self.attribution.judge()
+                while not self._end.is_set() and self.attribution.judge():
+                    pass
+                self._is_busy = self._end.is_set()
             except Exception:  # noqa: BLE001  # whatever is wrong with one incident, the query goes on
                 self.failures_total += 1
                 _LOG.exception("attribution_failed failures=%d", self.failures_total)
+                self._is_busy = False
                 self._end.wait(self.retry_seconds)
                 self._news.set()

@@ -72,7 +72,7 @@ def committed(checkpoint: Path) -> Offset | None:
     Reads Spark's offset log: a version line, a line of metadata, one line a source.
     """
     number = _last_of(checkpoint / "commits")
-    return None if number < 0 else _offset_of(checkpoint, number)
+    return None if number < 0 else planned(checkpoint, number)
 
 
 def _last_of(folder: Path) -> int:
@@ -83,7 +83,8 @@ def _last_of(folder: Path) -> int:
         return -1
 
 
-def _offset_of(checkpoint: Path, batch: int) -> Offset | None:
+def planned(checkpoint: Path, batch: int) -> Offset | None:
+    """Return the offset up to which a batch reads, or None when Spark has not noted it."""
     try:
         lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
         offset: Offset = json_text.loads(lines[2])
@@ -106,7 +107,7 @@ def note_death(checkpoint: Path, journal: Path, caution: Path) -> None:
     line with which two more die is stepped over.
     """
     batch = _last_of(checkpoint / "offsets")
-    end = _offset_of(checkpoint, batch)
+    end = planned(checkpoint, batch)
     if end is None or batch <= _last_of(checkpoint / "commits"):
         return
     known, start = Caution.read(caution), committed(checkpoint) or {}

@@ -26,7 +26,7 @@ from spark.cluster.executors import check_executors
 from spark.cluster.master import Cluster
 from spark.cluster.session import build_session
 from spark.sources.journals import NAME, JournalSource, caution_path
-from spark.sources.offsets import newest
+from spark.sources.offsets import newest, reached
 from spark.streaming.attribution import Attribution
 from spark.streaming.attribution_thread import AttributionThread
 from spark.streaming.checkpoint import (
@@ -36,7 +36,9 @@ from spark.streaming.checkpoint import (
     deaths_noted,
     held,
     is_all_read,
+    planned,
 )
+from spark.streaming.discoveries import Discoveries
 from spark.streaming.panel_state import dealt_layout, detect, shard_labels, take_apart
 from spark.streaming.progress import Progress, observed
 
@@ -46,7 +48,7 @@ from spark.streaming.progress import Progress, observed
 
 
 def forget_other(folder: RunFolder, wanted: str) -> None:
-    """Remove a checkpoint that a program with another layout wrote, and note the one that comes now.
+    """Remove a checkpoint of another layout and what was found by it, and note the layout that comes now.
 
     Killed in between, the next start does the same again. No Spark may use the checkpoint.
     """
@@ -54,6 +56,7 @@ def forget_other(folder: RunFolder, wanted: str) -> None:
     known = note.read_text(errors="replace").strip() if note.exists() else ""
     if known == wanted:
         return
+    Discoveries(folder.attribution).forget()
     if folder.checkpoint.exists():
         _LOG.warning("detector_state_rebuilt was=%s is=%s", known or "unknown", wanted)
         shutil.rmtree(folder.checkpoint)
@@ -72,6 +75,8 @@ _POLL_SECONDS = 1
 DRAIN_NS = 10 * SECOND_NS
 """How long what is written already may take after a request to stop: the rest of the supervisor's
 grace is for the last word on the findings, which would be lost with a kill."""
+CATCH_UP_NS = 20 * SECOND_NS
+"""How long attribution may catch up after a request to stop: the next start goes on with the rest."""
 
 
 def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | None = None) -> int:
@@ -130,12 +135,16 @@ class _Stream:
         thread = AttributionThread(attribution)
         progress = Progress(self.folder, self.clock, self.page)
         refused = RefusedLines(self.folder.refused / "detect-stream.json", self.clock)
+        attribution.record(
+            [], reached(self.folder.journal, committed(self.folder.checkpoint) or {})
+        )
         thread.start()
+        thread.wake()  # what an earlier process left may be due, though no batch comes
         query = self._started(session, attribution, thread, refused)
         self.manager.alive()
         keep_present_objects()  # a look at thousands of findings would have them visited a dozen times
         try:
-            while not stop.is_set() and not self._is_over():
+            while not stop.is_set() and (thread.is_behind or not self._is_over()):
                 if headway.has_progressed():
                     self.manager.alive()
                 if query.awaitTermination(_POLL_SECONDS):
@@ -146,11 +155,13 @@ class _Stream:
             self._drain(query)
         finally:
             query.stop()
+        is_behind = self._is_behind(thread)
         if not thread.finish():
             raise RunFolderError(
                 "the causes of what was found are still looked for; start it again"
             )
-        if committed(self.folder.checkpoint) is not None:  # else it has seen nothing to speak about
+        has_seen = committed(self.folder.checkpoint) is not None
+        if has_seen and (self._has_end() or not is_behind):
             attribution.conclude()
         attribution.findings.close()
         progress.show(query.lastProgress, failures=thread.failures_total, is_running=False)
@@ -188,7 +199,8 @@ class _Stream:
             refused.store(is_due=True)
             for change in found:
                 _LOG.info("change batch=%d %s", batch, change)
-            attribution.record(found)
+            planned_to = planned(self.folder.checkpoint, batch) or {}
+            attribution.record(found, reached(self.folder.journal, planned_to))
             thread.wake()
 
         return (
@@ -202,13 +214,23 @@ class _Stream:
 
     def _is_over(self) -> bool:
         """True when the run ended, every source said so, and all of it was taken in."""
-        if read_phases(self.folder.phases).end_k is None:
+        if not self._has_end():
             return False
         journal = self.folder.journal
         names = sources(journal)
         if not names or not all(has_ended(journal / name) for name in names):
             return False
         return is_all_read(self.folder.checkpoint, journal)
+
+    def _has_end(self) -> bool:
+        return read_phases(self.folder.phases).end_k is not None
+
+    def _is_behind(self, thread: AttributionThread) -> bool:
+        """Wait for moments that are due, and return whether some are left."""
+        end_ns = self.clock.mono_ns() + CATCH_UP_NS
+        while thread.is_behind and self.clock.mono_ns() < end_ns:
+            self.clock.sleep_until(self.clock.mono_ns() + SECOND_NS // 10)
+        return thread.is_behind
 
     def _drain(self, query: StreamingQuery) -> None:
         """Give what is on disk already a last chance; the rest waits for the next start."""

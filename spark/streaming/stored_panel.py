@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
@@ -165,7 +165,7 @@ class LivePanel:
             columns = self._columns_of(row, texts)
             if len(columns) != row.values.size:
                 raise ValueError(f"{row.values.size} values of {len(columns)} columns")
-            changes += self.panel.update(
+            found = self.panel.update(
                 row.source,
                 columns,
                 row.k,
@@ -175,6 +175,7 @@ class LivePanel:
                 epoch=row.epoch,
                 following=partial(_following, rows, feeding.at),
             )
+            changes += [replace(one, discovered_k=row.k) for one in found]
         return changes
 
     def _columns_of(self, row: Row, texts: ColumnTexts) -> tuple[Column, ...]:

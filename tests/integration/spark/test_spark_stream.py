@@ -174,6 +174,28 @@ def test_a_killed_daemon_goes_on_to_one_finding_and_the_lab_is_not_looked_at(
     assert {pid for pid, path in opened if "/journal/" in path} - drivers  # a worker is among them
 
 
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(4 * PATIENCE_SECONDS)
+def test_a_run_that_was_killed_has_the_findings_of_one_read_at_once(
+    whole: RunFolder, tmp_path: Path, started: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """Causes and evidence are equal: one saw the run grow, the other had all of it from the start."""
+    grown, at_once = begun(whole, tmp_path / "grown"), begun(whole, tmp_path / "once")
+    for k in (212, 222, 260):
+        grow(whole, grown, k)
+        process = started(grown)
+        wait_for(lambda k=k: k_of(grown) == k - 1, f"second {k - 1}")  # type: ignore[misc]  # bound here
+        kill(process)
+    end(whole, grown)
+    end(whole, at_once)
+    statuses = [started(folder).wait(PATIENCE_SECONDS) for folder in (grown, at_once)]
+
+    assert statuses == [0, 0]
+    assert findings(grown) == findings(at_once)
+    assert [one.cause for one in findings(grown)] == ["retention_cliff"]
+
+
 @pytest.mark.long
 def test_a_second_daemon_is_refused(whole: RunFolder) -> None:
     """Before it starts a JVM."""

@@ -17,18 +17,18 @@ PATIENCE_SECONDS = 10.0
 class Judging:
     """An attribution whose judgements the test lets begin and end."""
 
-    outcome: Callable[[int], None] = lambda _: None
+    outcome: Callable[[int], bool] = lambda _: False
     is_slow: bool = False
     calls: int = 0
     begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     may_end: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
-    def judge(self) -> None:
+    def judge(self) -> bool:
         self.calls += 1
         self.begun.release()
         if self.is_slow:
             self.may_end.acquire(timeout=PATIENCE_SECONDS)
-        self.outcome(self.calls)
+        return self.outcome(self.calls)
 
 
 def started(judging: Judging) -> AttributionThread:
@@ -51,6 +51,22 @@ def test_batches_go_on_while_a_cause_is_looked_for_and_are_judged_once_together(
     assert judging.calls == 2
 
 
+def test_every_moment_that_is_due_is_judged_after_one_batch() -> None:
+    """It is behind until none is left."""
+    judging = Judging(outcome=lambda call: call < 23, is_slow=True)
+    thread = started(judging)
+    thread.wake()
+    is_behind = []
+    for _ in range(23):
+        assert judging.begun.acquire(timeout=PATIENCE_SECONDS)
+        is_behind.append(thread.is_behind)
+        judging.may_end.release()
+
+    assert thread.finish()
+    assert all(is_behind)
+    assert judging.calls == 23
+
+
 def test_the_end_waits_for_the_judgement_that_runs() -> None:
     judging = Judging(is_slow=True)
     thread = started(judging)
@@ -71,9 +87,10 @@ def test_a_judgement_that_failed_is_logged_and_done_again(
 ) -> None:
     """Without another batch."""
 
-    def once_wrong(call: int) -> None:
+    def once_wrong(call: int) -> bool:
         if call == 1:
             raise ZeroDivisionError
+        return False
 
     judging = Judging(once_wrong)
     thread = started(judging)

@@ -540,14 +540,13 @@ def test_a_judgement_that_failed_is_made_up_for(whole: RunFolder, tmp_path: Path
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, ONSET + SOON_SECONDS + 1)
     judge = attribution(folder)
-    judge.record([STEP])
-    away = folder.findings.rename(tmp_path / "away")
+    judge.record([replace(STEP, discovered_k=206)], judge.history.latest())
     folder.findings.mkdir()
     with pytest.raises(FindingsError):
         judge.judge()
     folder.findings.rmdir()
-    away.rename(folder.findings)
-    judge.judge()
+    while judge.judge():
+        pass
 
     assert findings(folder)[0].cause == "retention_cliff"
 
@@ -558,7 +557,7 @@ def test_changes_that_a_dead_process_stored_are_judged_by_the_next(
     """It died between the batch and the look for its cause."""
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, ONSET + SOON_SECONDS + 1)
-    attribution(folder).record([STEP])
-    attribution(folder).judge()
+    attribution(folder).record([replace(STEP, discovered_k=206)], {})
+    attribution(folder).advance([])
 
     assert findings(folder)[0].cause == "retention_cliff"
