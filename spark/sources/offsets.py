@@ -15,7 +15,8 @@ from soak.core import json_text
 from soak.core.journal_format import Columns, DamagedLineError, decode
 from soak.core.model import Column
 from soak.service.files import write_atomically
-from soak.store.journal.reader import last_record, lines, segment_name, segments, sources
+from soak.store.journal.history import History
+from soak.store.journal.reader import lines, segment_name, segments, sources
 
 Offset = dict[str, list[int]]
 """Source to [file number, bytes]; what Spark keeps in its checkpoint."""
@@ -85,11 +86,9 @@ def size_bytes(journal: Path, start: Offset, end: Offset) -> int:
 
 def reached(journal: Path, offset: Offset) -> dict[str, int]:
     """Return the last interval before its place of every source that has one there."""
-    found = {
-        source: last_record(journal, source, before=(segment, place))
-        for source, (segment, place) in offset.items()
-    }
-    return {source: one[0].k for source, one in found.items() if one is not None}
+    history = History(journal)
+    found = {name: history.latest_k(name, (number, at)) for name, (number, at) in offset.items()}
+    return {name: k for name, k in found.items() if k is not None}
 
 
 def spans(journal: Path, start: Offset, end: Offset, index: ColumnsIndex) -> list[Span]:

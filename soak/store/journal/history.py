@@ -21,7 +21,6 @@ from soak.core.series import series_name
 from soak.store.journal.reader import (
     SourceReader,
     complete_size,
-    last_record,
     lines,
     segments,
     sources,
@@ -91,10 +90,19 @@ class History:
     _ranges: dict[Path, tuple[int, int]] = field(default_factory=dict)  # one entry a file
     _counted: dict[Path, Counter[str]] = field(default_factory=dict)  # one entry a file
 
-    def latest_k(self, source: str) -> int | None:
-        """Return the last recorded interval of a source, or None where there is none yet."""
-        found = last_record(self.journal, source)
-        return None if found is None else found[0].k
+    def latest_k(self, source: str, before: tuple[int, int] | None = None) -> int | None:
+        """Return the last recorded interval of a source, or None where there is none yet.
+
+        `before`: the last one before a place, which is the number of a file and a byte behind a newline.
+        """
+        for path in reversed(segments(self.journal / source)):
+            number, end = int(path.stem), complete_size(path)
+            if before is not None and number >= before[0]:
+                end = min(end, before[1]) if number == before[0] else 0
+            k = _last_k(path, end, self.block_bytes)
+            if k is not None:
+                return k
+        return None
 
     def window(
         self, k0: int, k1: int, *, with_counts: bool = False, of: Sequence[str] | None = None

@@ -178,17 +178,10 @@ def read_source(
                 yield record, columns
 
 
-def last_record(
-    journal: Path, source: str, before: tuple[int, int] | None = None
-) -> tuple[Record, tuple[Column, ...]] | None:
-    """Return the newest record of a source, or the newest before a place; reads only the end of a file.
-
-    A place is the number of a file and a byte in it, behind a newline.
-    """
+def last_record(journal: Path, source: str) -> tuple[Record, tuple[Column, ...]] | None:
+    """Return the newest record of a source; reads only the end of its newest file."""
     for path in reversed(segments(journal / source)):
         end, window = complete_size(path), LAST_BLOCK_BYTES
-        if before is not None and int(path.stem) >= before[0]:
-            end = min(end, before[1]) if int(path.stem) == before[0] else 0
         while end:
             found = list(SourceReader(journal / source).read(path, max(0, end - window), end))
             if found:

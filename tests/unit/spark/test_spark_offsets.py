@@ -16,7 +16,7 @@ from soak.core.journal_format import End, columns_line, encode
 from soak.core.model import Column, Record
 from soak.store.journal.reader import has_ended
 from spark.sources.journals import JournalSource, rows
-from spark.sources.offsets import ColumnsIndex, Offset, columns_at, newest, spans
+from spark.sources.offsets import ColumnsIndex, Offset, columns_at, newest, reached, spans
 from spark.sources.schema import ROWS
 from tests.support.examples import examples
 
@@ -208,3 +208,18 @@ def test_sources_are_dealt_out_evenly_and_keep_their_rank(tmp_path: Path) -> Non
         {"probe@broker1": 1, "probe@broker3": 3},
     ]
     assert second == [{"probe@broker2": 2, "consume@load": 4}]
+
+
+def test_how_far_a_source_was_taken_is_known_from_its_place(tmp_path: Path) -> None:
+    """Of a file that begins with columns alone, it is the last interval of the file before."""
+    for source, segment, raw in (
+        ("probe@a", 0, HEAD + line(3) + line(4)),
+        ("probe@a", 1, HEAD + line(5)),
+        ("probe@b", 0, HEAD),
+    ):
+        append(tmp_path, source, segment, raw)
+    place = [0, len(HEAD) + len(line(3))]
+
+    assert reached(tmp_path, {"probe@a": place, "probe@b": [0, len(HEAD)]}) == {"probe@a": 3}
+    assert reached(tmp_path, {"probe@a": [1, len(HEAD)]}) == {"probe@a": 4}
+    assert reached(tmp_path, newest(tmp_path, {}, None)) == {"probe@a": 5}
