@@ -15,7 +15,7 @@ Variance:  v(m) of a contrast of m rows, times m n / (m + n), learnt by averagin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import exp, pi, sqrt
 
 import numpy as np
@@ -49,8 +49,11 @@ _SHARES, _CLIPS = (_odds / (1.0 + _odds))[::-1], _k[::-1]
 _phi = 1.0 - np.geomspace(1.0, 0.005, 60)[:, np.newaxis]
 _long_run = (1.0 + _phi) / (1.0 - _phi)
 _ends = 2.0 * _phi * (1.0 - _phi**AGES) / (AGES * (1.0 - _phi) ** 2)
-_CURVES = ((_long_run - _ends) / (1.0 - _phi)).T
+_CURVES = np.ascontiguousarray(((_long_run - _ends) / (1.0 - _phi)).T)
 _OCTAVES = np.log2(AGES / np.concatenate([[1.0], AGES[:-1]]))
+_PRIOR = (CONSTANTS.prior_samples / _OCTAVES).tolist()
+_UPWARD = (CONSTANTS.upward_samples / _OCTAVES).tolist()
+_MOST_TAUGHT = 64  # numbers of rows whose samples are remembered
 
 
 @dataclass(slots=True)
@@ -70,29 +73,56 @@ def judge(arrays: SeriesArrays, effect: NDArray[np.float64]) -> Noise:
     unit = np.maximum(arrays.scale, least_sd)
     least = (least_sd / unit) ** 2
     taught = np.minimum(arrays.taught, CONSTANTS.noise_rows)
-    if (taught == taught[:1]).all():  # as a rule: then one series stands for all
-        taught = taught[:1]
-    ages = AGES[:, np.newaxis]
-    samples = np.maximum(taught - 2.0 * ages, 0.0) / ages
-    error = 1.0 + np.sqrt(2.0 / np.maximum(samples, 1.0))  # standard error of a variance
-    learnt = samples * arrays.variance
-    expected, freedom = np.empty((2, *arrays.variance.shape), np.float32)
-    shorter, shorter_freedom = (
-        (arrays.scale / unit) ** 2,
-        np.full(taught.size, CONSTANTS.prior_samples),
+    is_one = taught.size > 0 and (taught == taught[0]).all()  # as a rule
+    known = _samples_of_one(float(taught[0])) if is_one else _samples(taught)
+    # In one precision from here on: a call of NumPy that converts an operand takes twice as long.
+    learnt = (known.number * arrays.variance).astype(np.float64)
+    variances, numbers, errors = (
+        one.astype(np.float64) for one in (arrays.variance, known.number, known.error)
     )
-    for g, octaves in enumerate(_OCTAVES):
+    found = np.empty(variances.shape)
+    shorter = (arrays.scale / unit) ** 2
+    for g, (usual, upward) in enumerate(zip(_PRIOR, _UPWARD, strict=True)):
         implied = shorter
         if g:
             implied = np.interp(shorter, _CURVES[g - 1], _CURVES[g]) * np.minimum(shorter, 1.0)
-        known = CONSTANTS.prior_samples / octaves
-        is_more = arrays.variance[g] > implied * error[g]
-        prior = np.where(is_more, CONSTANTS.upward_samples / octaves, known)
-        shorter = (learnt[g] + prior * implied) / (samples[g] + prior)
-        shorter_freedom = samples[g] + 1.0 / (1.0 / known + 1.0 / shorter_freedom)
-        expected[g], freedom[g] = shorter, shorter_freedom
+        prior = np.where(variances[g] > implied * errors[g], upward, usual)
+        shorter = np.divide(learnt[g] + prior * implied, numbers[g] + prior, out=found[g])
+    expected = found.astype(np.float32)
     variance = np.maximum(expected, least).astype(np.float32)
+    freedom = np.broadcast_to(known.freedom, variance.shape)
     return Noise(unit.astype(np.float32), expected, variance, freedom, variance * freedom)
+
+
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """The independent contrasts that taught each variance, (ages, n); (ages, 1) where all have the same."""
+
+    number: NDArray[np.floating]
+    error: NDArray[np.floating]  # 1 and the standard error of a variance
+    freedom: Floats
+
+
+def _samples(taught: Floats) -> _Samples:
+    """Return the samples in so many rows; `taught` has shape (n,)."""
+    ages = AGES[:, np.newaxis]
+    number = np.maximum(taught - 2.0 * ages, 0.0) / ages
+    error = 1.0 + np.sqrt(2.0 / np.maximum(number, 1.0))
+    freedom = np.empty(number.shape, np.float32)
+    shorter = np.full(taught.size, CONSTANTS.prior_samples)
+    for g, usual in enumerate(_PRIOR):
+        shorter = number[g] + 1.0 / (1.0 / usual + 1.0 / shorter)
+        freedom[g] = shorter
+    return _Samples(number, error, freedom)
+
+
+@lru_cache(maxsize=_MOST_TAUGHT)
+def _samples_of_one(taught: float) -> _Samples:
+    """Return the samples in so many rows of one series: sources that record together have as many."""
+    found = _samples(np.array([taught], np.float32))
+    for array in (found.number, found.error, found.freedom):
+        array.flags.writeable = False  # all callers share them
+    return found
 
 
 def log_ratio(
