@@ -35,6 +35,12 @@ _JVM_OPTIONS = (
 _EXECUTOR_MEMORY = "512m"  # of the JVM, whose live heap is small; Python workers are not in it
 _EXECUTOR_JVM_OPTIONS = _JVM_OPTIONS  # its work is done by Python too
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+# Spark's default starts programs (`readlink`, `chmod`) for each file that it renames, some forty in a batch.
+_FILES = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Of the process that workers are forks of, see `worker_daemon`."""
 _LOG = """status = warn
 appender.file.type = RollingFile
 appender.file.name = file
@@ -139,7 +145,7 @@ def _environment(temporary: Path, address: str, cluster: Cluster | None) -> dict
         "PYSPARK_PYTHON": program,
         "PYSPARK_DRIVER_PYTHON": own,  # also of the workers that plan a read
         "SPARK_LOCAL_DIRS": str(temporary),
-        "OPENBLAS_NUM_THREADS": "1",
+        **ONE_THREAD,
         "ARROW_DEFAULT_MEMORY_POOL": "system",
         **address_of,
     }
@@ -203,6 +209,7 @@ def _settings(
         "spark.sql.streaming.ui.retainedProgressUpdates": "5",
         "spark.sql.streaming.numRecentProgressUpdates": "20",
         "spark.sql.streaming.minBatchesToRetain": "10",
+        "spark.sql.streaming.checkpointFileManagerClass": _FILES,
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
@@ -214,6 +221,7 @@ def _settings(
         "spark.sql.codegen.wholeStage": "false",  # compiling costs more than our few rows
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "spark.cluster.worker_daemon",
     }
 
 
@@ -226,7 +234,7 @@ def _cluster_settings(cluster: Cluster, temporary: Path, address: str) -> Mappin
         "spark.submit.deployMode": "client",
         "spark.executor.memory": _EXECUTOR_MEMORY,
         "spark.executor.extraJavaOptions": " ".join(_EXECUTOR_JVM_OPTIONS),
-        "spark.executorEnv.OPENBLAS_NUM_THREADS": "1",
+        **{f"spark.executorEnv.{name}": value for name, value in ONE_THREAD.items()},
         "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
         **cluster.security(),
     }

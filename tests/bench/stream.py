@@ -99,7 +99,7 @@ def cpu_by_program() -> dict[str, float]:
             name = "driver" if one == own else "planning"
             if "java" in Path(command[0]).name:
                 name = "jvm"
-            elif "pyspark.daemon" in command:
+            elif "pyspark.worker" in command:
                 name = "workers"
             found[name] += sum(one.cpu_times()[:2])
     return found
