@@ -29,6 +29,7 @@ _JVM_OPTIONS = (
     "-XX:TieredStopAtLevel=1",  # halves the CPU of the start, and a batch is small
     "-XX:+ExitOnOutOfMemoryError",
     "-Xss2m",
+    "-XX:MaxNewSize=64m",  # by default garbage takes up to 213 MiB before it is collected
     "-XX:ReservedCodeCacheSize=96m",
     "-Djava.net.preferIPv4Stack=true",
 )
