@@ -53,7 +53,7 @@ _CURVES = np.ascontiguousarray(((_long_run - _ends) / (1.0 - _phi)).T)
 _OCTAVES = np.log2(AGES / np.concatenate([[1.0], AGES[:-1]]))
 _PRIOR = (CONSTANTS.prior_samples / _OCTAVES).tolist()
 _UPWARD = (CONSTANTS.upward_samples / _OCTAVES).tolist()
-_MOST_TAUGHT = 64  # numbers of rows whose samples are remembered
+_MOST_TAUGHT = 256  # numbers of rows whose samples are remembered
 
 
 @dataclass(slots=True)
