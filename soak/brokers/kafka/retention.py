@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from soak.brokers.kafka import rights
 from soak.brokers.kafka.config import KafkaProtocolConfig
-from soak.brokers.kafka.topics import are_topics_empty, read_cluster
+from soak.brokers.kafka.topics import ClusterSettings, are_topics_empty, read_cluster
 from soak.core.cluster.forecast import NEVER, Limits, Stored
 from soak.core.plan.load import Load
 from soak.core.plan.plan import Topic
@@ -150,10 +151,24 @@ def read_retention(
     existing = next((one for one in cluster.topics if not cluster.silence_of(one)), None)
     settings = {} if existing is None else existing.whole
     found = retention_of({**topic.settings, **settings}, {**brokers, **(fixed or {})})
+    notes = found.notes if brokers else (unread_note(config, cluster), *found.notes)
     return dataclasses.replace(
         found,
+        notes=notes,
         copies=None if existing is None else existing.copies or None,
         is_empty=not topic.use_existing or are_topics_empty(config, topic.names),
+    )
+
+
+def unread_note(config: KafkaProtocolConfig, cluster: ClusterSettings) -> str:
+    """Return what follows where no broker reports its settings, with the command that grants the right."""
+    why = ""
+    if cluster.is_refused:
+        who, grant = rights.user_name(config), rights.settings_grant(config)
+        why = f", as {who} lacks DescribeConfigs on the cluster ({grant})"
+    return (
+        f"no broker reports its settings{why}: the forecast of retention assumes Kafka's defaults, and "
+        "the durability level may be unknown"
     )
 
 
@@ -164,7 +179,7 @@ def retention_of(topic: Mapping[str, str], brokers: Mapping[str, str]) -> Limits
     is_deleting = "delete" in policy
     local_bytes, local_seconds = _local_limits(topic, brokers)
     compression = topic.get("compression.type") or brokers.get("compression.type") or "producer"
-    notes = [] if brokers else ["no broker reports its settings: Kafka's defaults are assumed"]
+    notes = []
     if not is_deleting:
         named = policy.strip() or "empty"  # allowed since Kafka 4.2
         notes.append(f"cleanup.policy is {named}: nothing is deleted for its age or the log's size")

@@ -26,6 +26,7 @@ _NEEDED = {
     AclOperation.READ: "Read",
     AclOperation.WRITE: "Write",
 }
+_READ_SETTINGS = "DescribeConfigs"
 _REFUSALS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -48,8 +49,10 @@ def creation_error(
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return ""
         if is_refused(error):
-            operations = ["Create", *_NEEDED.values(), "Delete"]  # the last for `soak clean`
-            return _text(new.topic, operations, config, "create")
+            # The last two are for `soak clean`, and for the forecast of retention and durability.
+            operations = ["Create", *_NEEDED.values(), "Delete", _READ_SETTINGS]
+            first = _text(new.topic, operations, config, "create")
+            return f"{first}\n{settings_grant(config)}"
         return f"cannot create topic {new.topic}: {error_text(error)}"
     return ""
 
@@ -93,15 +96,33 @@ def is_refused(error: Exception) -> bool:
     return isinstance(reason, KafkaError) and reason.code() in _REFUSALS
 
 
-def _text(name: str, operations: Iterable[str], config: KafkaProtocolConfig, verb: str) -> str:
+def settings_grant(config: KafkaProtocolConfig) -> str:
+    """Return the command that lets the user of a plan read the settings of brokers."""
+    return _grant(config, [_READ_SETTINGS], "--cluster")
+
+
+def user_name(config: KafkaProtocolConfig) -> str:
+    """Return who needs a right: `user soakd`, or `the user of the plan` where the plan does not name one."""
+    known = _known_user(config)
+    return f"user {known}" if known else "the user of the plan"
+
+
+def _known_user(config: KafkaProtocolConfig) -> str:
     user = config.common.get("sasl.username", "")
-    known = user if user and not is_secret_reference(user) else ""
+    return "" if is_secret_reference(user) else user
+
+
+def _text(name: str, operations: Iterable[str], config: KafkaProtocolConfig, verb: str) -> str:
     pattern = f"--topic {name}"
     if _RUN_TOPIC.match(name):
         pattern = "--topic soak- --resource-pattern-type prefixed"
+    grant = _grant(config, operations, pattern)
+    return f"{user_name(config)} may not {verb} topic {name}; grant it:\n{grant}"
+
+
+def _grant(config: KafkaProtocolConfig, operations: Iterable[str], place: str) -> str:
     options = " ".join(f"--operation {operation}" for operation in operations)
     return (
-        f"{f'user {known}' if known else 'the user of the plan'} may not {verb} topic {name}; grant it: "
         f"kafka-acls.sh --bootstrap-server {config.bootstrap_servers} --command-config admin.properties "
-        f"--add --allow-principal User:{known or '<name>'} {options} {pattern}"
+        f"--add --allow-principal User:{_known_user(config) or '<name>'} {options} {place}"
     )

@@ -104,11 +104,15 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """The settings of topics and brokers; `silent` holds why some of them did not answer."""
+    """The settings of topics and brokers; `silent` holds why some of them did not answer.
+
+    `is_refused`: one of them refused, as the user lacks the right to read its settings.
+    """
 
     topics: tuple[TopicSettings, ...]
     brokers: Mapping[int, Values]
     silent: Mapping[str, str]
+    is_refused: bool = False
 
     def silence_of(self, topic: TopicSettings) -> str:
         """Return why the settings of a topic are unknown, or ""."""
@@ -242,11 +246,13 @@ def read_cluster(config: KafkaProtocolConfig, topic: Topic) -> ClusterSettings:
         futures |= _describe_configs(admin, [resource], timeout_seconds)
     answers: dict[str, Mapping[str, Any]] = {}
     silent: dict[str, str] = {}
+    is_refused = False
     for owner, future in futures.items():
         try:
             answers[owner] = future.result(timeout_seconds)
         except (KafkaException, TimeoutError) as error:
             silent[owner] = f"{owner} does not answer: {error_text(error)}"
+            is_refused = is_refused or rights.is_refused(error)
     return ClusterSettings(
         tuple(
             _topic_settings(name, metadata.topics[name], answers.get(f"topic {name}", {}))
@@ -257,6 +263,7 @@ def read_cluster(config: KafkaProtocolConfig, topic: Topic) -> ClusterSettings:
             for number in metadata.brokers
         },
         silent,
+        is_refused,
     )
 
 

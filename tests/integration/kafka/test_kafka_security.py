@@ -232,7 +232,12 @@ def test_each_missing_right_is_named_with_what_grants_it(
     assert str(fault).startswith(
         f"{path}:7: topic: user limited may not create topic {prefix}-plan"
     )
-    assert GRANTED.findall(str(fault)) == ["Create", "Describe", "Read", "Write", "Delete"]
+    of_topics, of_cluster = str(fault).splitlines()[1:]
+    assert of_topics.startswith("kafka-acls.sh ")
+    assert GRANTED.findall(of_topics) == [
+        *("Create", "Describe", "Read", "Write", "Delete", "DescribeConfigs")
+    ]
+    assert of_cluster.endswith(" --operation DescribeConfigs --cluster")
 
     grant(guarded, prefix, "Create")
     assert check() == []

@@ -8,10 +8,15 @@ from typing import cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
+    AdminClient,
+    NewTopic,
+)
 
 from soak.brokers.kafka.config import Config
-from soak.brokers.kafka.topics import delete_topics
+from soak.brokers.kafka.retention import unread_note
+from soak.brokers.kafka.rights import creation_error
+from soak.brokers.kafka.topics import ClusterSettings, delete_topics
 from soak.core.errors import BrokerError
 
 RUN_TOPIC = "soak-20261129T100000Z-45f0"
@@ -20,15 +25,21 @@ GRANT = "kafka-acls.sh --bootstrap-server b1:9093 --command-config admin.propert
 
 
 class Refusing:
-    """An admin client whose every deletion fails with one error."""
+    """An admin client whose every request fails with one error."""
 
     def __init__(self, code: int) -> None:
         self._code = code
 
     def delete_topics(self, names: Sequence[str], **_: object) -> dict[str, Future[None]]:
+        return dict.fromkeys(names, self._failed())
+
+    def create_topics(self, new: Sequence[NewTopic], **_: object) -> dict[str, Future[None]]:
+        return {one.topic: self._failed() for one in new}
+
+    def _failed(self) -> Future[None]:
         failed: Future[None] = Future()
         failed.set_exception(KafkaException(KafkaError(self._code)))
-        return dict.fromkeys(names, failed)
+        return failed
 
 
 def delete_from(admin: Refusing, name: str) -> None:
@@ -48,7 +59,7 @@ def refusal(code: int, name: str) -> str:
 def test_a_deletion_that_is_not_allowed_names_the_missing_right(name: str, pattern: str) -> None:
     """As the how-to on secured clusters has it."""
     assert refusal(KafkaError.TOPIC_AUTHORIZATION_FAILED, name) == (
-        f"user soakd may not delete topic {name}; grant it: "
+        f"user soakd may not delete topic {name}; grant it:\n"
         f"{GRANT} --allow-principal User:soakd --operation Delete {pattern}"
     )
 
@@ -59,3 +70,35 @@ def test_another_refusal_of_a_deletion_names_no_right() -> None:
 
 def test_a_topic_that_does_not_exist_is_no_error() -> None:
     delete_from(Refusing(KafkaError.UNKNOWN_TOPIC_OR_PART), "mine")
+
+
+def test_a_creation_that_is_not_allowed_prints_every_grant_that_a_run_needs() -> None:
+    """Those on its topics, and the one that reads the brokers' settings: each is a line to be copied."""
+    admin = cast("AdminClient", Refusing(KafkaError.CLUSTER_AUTHORIZATION_FAILED))
+    grant = f"{GRANT} --allow-principal User:soakd"
+
+    operations = ("Create", "Describe", "Read", "Write", "Delete", "DescribeConfigs")
+    options = " ".join(f"--operation {one}" for one in operations)
+
+    text = creation_error(admin, NewTopic("soak-check", 1, 1), CONFIG, 1.0)
+
+    assert text.splitlines() == [
+        "user soakd may not create topic soak-check; grant it:",
+        f"{grant} {options} --topic soak- --resource-pattern-type prefixed",
+        f"{grant} --operation DescribeConfigs --cluster",
+    ]
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_settings_that_no_broker_reports_name_a_right_only_where_it_is_missing(
+    *, is_refused: bool
+) -> None:
+    cluster = ClusterSettings((), {}, {}, is_refused)
+    grant = f"{GRANT} --allow-principal User:soakd --operation DescribeConfigs --cluster"
+
+    note = unread_note(CONFIG, cluster)
+
+    assert note.endswith(
+        ": the forecast of retention assumes Kafka's defaults, and the durability level may be unknown"
+    )
+    assert (f"as user soakd lacks DescribeConfigs on the cluster ({grant})" in note) == is_refused
