@@ -222,6 +222,7 @@ def _claimed_folder(
             level=logging.INFO,
             force=True,  # the terminal belongs to the view
         )
+        _print_line(console, f"run: {folder.path}")
         view = open_view(console, f"soak {name}  {folder.path}")
         stack.callback(view.close)
         yield view, stack

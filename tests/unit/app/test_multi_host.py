@@ -154,6 +154,17 @@ def test_a_resumed_run_keeps_the_part_of_its_host(tmp_path: Path) -> None:
         resume_run(folder, Console(file=io.StringIO()))
 
 
+def test_the_first_line_names_the_run_folder(tmp_path: Path) -> None:
+    """Also where there is no terminal, and whatever follows."""
+    folder, printed = RunFolder(tmp_path), io.StringIO()
+    write_plan(folder, _plan().plan)
+    write_run(folder, Run("r1", START_NS, "b", {}, "ended", "x"))
+
+    with pytest.raises(SoakError, match="cannot be resumed: it is ended"):
+        resume_run(folder, Console(file=printed))
+    assert printed.getvalue() == f"run: {tmp_path}\n"
+
+
 def test_topics_that_took_until_the_start_to_make_end_the_run_before_it() -> None:
     """Daemons that come up after the first second neither send what was due nor count it as missed."""
     part, lead_ns = Part("r1", START_NS), 7 * SECOND_NS
