@@ -21,6 +21,7 @@ from soak.core.units import SECOND_NS
 
 PERIOD_NS = 10 * SECOND_NS
 MAX_KINDS = 100
+_POLL_SECONDS = 0.1
 ErrorCallback: TypeAlias = Callable[[KafkaError], None]
 # Parts of a line that do not belong to its kind: partition, offset, duration, state, number of repeats.
 _DETAILS = re.compile(r"\[\d+\]|\boffset -?\d+| \(at [^)]*| \(after .*")
@@ -84,6 +85,28 @@ class ErrorCause:
     def or_else(self, text: str) -> str:
         """Return the cause, or this text if none is known."""
         return self._cause or text
+
+    def wait_for_login(
+        self, admin: AdminClient, where: str, timeout_seconds: float, clock: Clock
+    ) -> None:
+        """Wait until the cluster at `where` answers, or until the timeout; less after a refusal.
+
+        A refused login or certificate stays refused, so that only other brokers are waited for, for a second.
+
+        Raises:
+            BrokerError: no broker answers, and why.
+        """
+        answer = admin.describe_cluster(request_timeout=timeout_seconds)
+        now_ns = clock.mono_ns()
+        deadline_ns = now_ns + round(timeout_seconds * SECOND_NS)
+        while not answer.done() and now_ns < deadline_ns:
+            is_new = not self._is_final
+            admin.poll(_POLL_SECONDS)
+            now_ns = clock.mono_ns()
+            if is_new and self._is_final:
+                deadline_ns = min(deadline_ns, now_ns + SECOND_NS)
+        if not answer.done() or (self._cause and answer.exception() is not None):
+            raise BrokerError(f"no Kafka broker answered at {where}: {self.or_else('no answer')}")
 
     def metadata(
         self, admin: AdminClient, where: str, timeout_seconds: float, topic: str | None = None

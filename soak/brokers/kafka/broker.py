@@ -162,10 +162,13 @@ class KafkaBroker:
                 than the plan says, or its certificate is refused, that is said too.
         """
         self.check_settings()
+        cause, where = ErrorCause(), self._config.bootstrap_servers
+        admin = self._admin(error_cb=cause.note)
         try:
-            self._metadata()
+            cause.wait_for_login(admin, where, self._timeout_seconds, self._clock)
+            cause.metadata(admin, where, self._timeout_seconds)
         except BrokerError as error:
-            found = listener.mismatch(self._config.bootstrap_servers, self._config.common)
+            found = listener.mismatch(where, self._config.common)
             raise BrokerError(f"{error}; {found}" if found else str(error)) from error
 
     def existing(self, names: Sequence[str]) -> list[str]:

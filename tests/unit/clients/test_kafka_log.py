@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from probes.retention_kafka.offsets import KafkaOffsets
 from soak.brokers import kafka
@@ -153,3 +155,35 @@ def test_a_probe_keeps_no_backlog_of_events_while_the_broker_is_down() -> None:
         offsets.partitions(["soak-x"], lambda _: None)
 
     assert offsets._admin.poll(0) < 5
+
+
+class Unanswering:
+    """An admin client that is never answered; after `fails_after` polls it reports an error."""
+
+    def __init__(self, clock: FakeClock, cause: ErrorCause, code: int, fails_after: int) -> None:
+        self._clock, self._cause, self._code = clock, cause, code
+        self._polls, self._fails_after = 0, fails_after
+
+    def describe_cluster(self, **_: object) -> Future[None]:
+        return Future()
+
+    def poll(self, seconds: float) -> None:
+        self._clock.advance(seconds)
+        self._polls += 1
+        if self._polls == self._fails_after:
+            self._cause.note(KafkaError(self._code, "the reason"))
+
+
+@pytest.mark.parametrize(
+    ("code", "waited_seconds"),
+    [(KafkaError._AUTHENTICATION, 1.2), (KafkaError._SSL, 1.2), (KafkaError._TRANSPORT, 10.0)],
+)
+def test_a_refused_login_ends_the_wait_for_a_broker(code: int, waited_seconds: float) -> None:
+    """Another broker has a second more; one that is only away may come back until the timeout."""
+    clock, cause = FakeClock(), ErrorCause()
+    admin = cast("AdminClient", Unanswering(clock, cause, code, fails_after=2))
+    begin_ns = clock.mono_ns()
+
+    with pytest.raises(BrokerError, match="no Kafka broker answered at b1:9093: the reason"):
+        cause.wait_for_login(admin, "b1:9093", 10.0, clock)
+    assert (clock.mono_ns() - begin_ns) / SECOND_NS == pytest.approx(waited_seconds, abs=0.15)
