@@ -25,23 +25,39 @@ def _retention(page: Page) -> Markup:
     forecast, came = found["forecast"], found["happened"]
     if not forecast:
         return tag("p", "The retention settings of this target were not read.")
+    unseen = _unseen(page)
     rows = [
         (
             "first deletion",
             _window(forecast.get("first_deletion_seconds")),
             _at(came, "first_deletion"),
         ),
-        ("its space free", _window(forecast.get("first_free_seconds")), _at(came, "first_free")),
+        (
+            "its space free",
+            _window(forecast.get("first_free_seconds")),
+            unseen or _at(came, "first_free"),
+        ),
         (
             "soak with deletions",
             wording.span(forecast.get("seen_seconds") or 0),
-            f"{came['soak_seconds_with_deletions']:,} seconds held one",
+            f"deletions in {wording.counted(came['soak_seconds_with_deletions'], 'second')}",
         ),
-        ("most held", _bytes(forecast.get("most_held_bytes")), _bytes(came["most_held_bytes"])),
+        (
+            "most held",
+            _bytes(forecast.get("most_held_bytes")),
+            unseen or _bytes(came["most_held_bytes"]),
+        ),
     ]
     notes = [*forecast.get("warnings", ()), *forecast.get("notes", ())]
     parts = [tag("p", _verdict(came)), table(("what", "forecast", "happened"), rows)]
     return joined([*parts, *(tag("p", f"{note[:1].upper()}{note[1:]}.") for note in notes)])
+
+
+def _unseen(page: Page) -> str:
+    """Return why no probe of this run saw the files of brokers; "" where one could."""
+    config = page.timeline.plan.probes.get("retention_kafka")
+    is_null = config is not None and config.directory is None
+    return "not seen: `directory` is null" if is_null else ""
 
 
 def _verdict(came: Mapping[str, Any]) -> str:

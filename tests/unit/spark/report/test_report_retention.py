@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from probes import retention_kafka
 from soak.core.cluster.forecast import unknown_forecast_json
 from soak.core.errors import RunFolderError
 from soak.core.model import Column
@@ -79,6 +80,20 @@ def test_the_summary_and_the_page_compare_what_was_foreseen_with_what_happened(
     )
     assert "1 min 45 s to 1 min 49 s" in page
     assert "By the &amp; by." in page
+
+
+@pytest.mark.parametrize(("directory", "shown"), [(None, 2), ("/var/lib/kafka", 0)])
+def test_what_no_probe_could_see_has_its_reason(
+    deleting: Timeline, directory: str | None, shown: int
+) -> None:
+    """Space and sizes are those of the brokers' files; deletions are seen all the same."""
+    probes = {"retention_kafka": retention_kafka.Config(directory=directory)}
+    plan = dataclasses.replace(deleting.plan, probes=probes)
+
+    _, page = seen(dataclasses.replace(deleting, plan=plan), FORECAST, [110])
+
+    assert page.count("not seen: `directory` is null") == shown
+    assert "deletions in 1 second<" in page
 
 
 @pytest.mark.long
