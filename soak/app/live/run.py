@@ -480,7 +480,10 @@ def _forecast_text(window: tuple[float, float], k: int, end: int, is_over: bool)
     if is_over:
         return "no deletion of old data was seen"
     if k < early:
-        return f"old data is deleted in {clock_text(early - k)}"
+        latest = f" to {clock_text(late - k)}" if late > early else ""
+        return f"old data is deleted in {clock_text(early - k)}{latest}"
+    if k < late:
+        return f"old data is deleted within {clock_text(late - k)}"
     if k <= late + SILENT_SECONDS:
         return "old data is deleted about now"
     return f"old data should be deleted for {_length(k - late)}, no deletion seen"

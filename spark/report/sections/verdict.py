@@ -132,5 +132,5 @@ def _objective_row(page: Page, one: Standing) -> tuple[str, ...]:
         wording.counted(one.bad, unit.removesuffix("s")),
         f"{one.judged:,} of {one.whole:,}",
         wording.amount(one.budget, unit),
-        wording.amount(max(one.left, 0.0), unit),
+        wording.budget_left_text(one.left, unit).removesuffix(" left"),
     )

@@ -253,8 +253,9 @@ def test_a_killed_run_is_seen_to_have_stopped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("k", "seen", "is_over", "expected"),
     [
-        (100, None, False, "old data is deleted in 3:20"),
-        (302, None, False, "old data is deleted about now"),
+        (100, None, False, "old data is deleted in 3:20 to 3:30"),
+        (302, None, False, "old data is deleted within 0:08"),
+        (310, None, False, "old data is deleted about now"),
         (350, None, False, "old data should be deleted for 40 s, no deletion seen"),
         (350, (305, 348), False, "old data was first deleted at 5:05, goes on"),
         (350, (305, 310), False, "old data was first deleted at 5:05, last 40 s ago"),
@@ -267,6 +268,11 @@ def test_the_countdown_to_retention(
     k: int, seen: tuple[int, int] | None, *, is_over: bool, expected: str
 ) -> None:
     assert retention_text((300.0, 310.0), seen, k, 380, is_over=is_over) == expected
+
+
+def test_a_forecast_of_one_moment_is_one_time() -> None:
+    """Of a broker that looks for old data all the time."""
+    assert retention_text((300.0, 300.0), None, 100, 380) == "old data is deleted in 3:20"
 
 
 def test_a_forecast_behind_the_end_and_none_at_all() -> None:
