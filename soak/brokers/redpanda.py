@@ -111,12 +111,16 @@ class RedpandaGuarantees:
 
 @dataclass(frozen=True, slots=True)
 class DurabilitySettings:
-    """The settings that decide about durability on Redpanda; `of_topic` is None where the topic has none."""
+    """The settings that decide about durability on Redpanda; `of_topic` is None where the topic has none.
+
+    `brokers` limits what can be proposed, 0: unknown.
+    """
 
     acks: SettingValue
     copies: SettingValue
     of_topic: SettingValue | None
     of_cluster: SettingValue
+    brokers: int = 0
 
 
 def read_durability(config: Config, topic: Topic, written: Container[KeyPath]) -> Durability:
@@ -130,7 +134,8 @@ def read_durability(config: Config, topic: Topic, written: Container[KeyPath]) -
 
     def judge(one: Topic | TopicSettings, of_topic: SettingValue | None) -> Durability:
         copies = durability.copies_of(one)
-        return durability_of(DurabilitySettings(acks, copies, of_topic, of_cluster))
+        brokers = len(cluster.brokers)
+        return durability_of(DurabilitySettings(acks, copies, of_topic, of_cluster, brokers))
 
     existing = [judge(one, topic_caching(one, cluster)) for one in cluster.topics]
     planned = topic.settings.get(TOPIC_PROPERTY)
@@ -156,7 +161,7 @@ def durability_of(read: DurabilitySettings) -> Durability:
         is_flushed,
         (
             durability.acks_setting(read.acks, ("replication", "local")),
-            durability.copies_setting(read.copies),
+            durability.copies_setting(read.copies, read.brokers),
             Setting(TOPIC_PROPERTY, caching, ("local",), change),
         ),
         (_UNSEEN,),

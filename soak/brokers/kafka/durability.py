@@ -27,7 +27,10 @@ WANTED_COPIES = 3
 
 @dataclass(frozen=True, slots=True)
 class DurabilitySettings:
-    """The settings that decide about durability on Kafka."""
+    """The settings that decide about durability on Kafka.
+
+    `brokers` limits what can be proposed, 0: unknown.
+    """
 
     acks: SettingValue
     copies: SettingValue
@@ -35,6 +38,7 @@ class DurabilitySettings:
     flush_messages: SettingValue
     flush_ms: SettingValue
     unclean_election: SettingValue
+    brokers: int = 0
 
 
 def read_durability(
@@ -72,12 +76,14 @@ def durability_of(read: DurabilitySettings) -> Durability:
         is_flushed,
         (
             acks_setting(read.acks, _decided_by_acks(read)),
-            copies_setting(read.copies),
+            copies_setting(read.copies, read.brokers),
             Setting(
                 "min.insync.replicas",
                 read.least_in_sync,
                 ("replication",),
-                "" if least is not None and least >= needed else f"min.insync.replicas: {needed}",
+                ""
+                if (least is not None and least >= needed) or 0 < read.brokers < needed
+                else f"min.insync.replicas: {needed}",
             ),
             Setting(
                 "flush.messages",
@@ -146,9 +152,11 @@ def acks_setting(acks: SettingValue, decides: tuple[Axis, ...]) -> Setting:
     return Setting("acks", acks, decides, change)
 
 
-def copies_setting(copies: SettingValue) -> Setting:
+def copies_setting(copies: SettingValue, brokers: int = 0) -> Setting:
+    """Return the number of copies; more are proposed where so many brokers can hold them (0: unknown)."""
+    possible = min(brokers or WANTED_COPIES, WANTED_COPIES)
     is_enough = copies.number is not None and copies.number > 1
-    change = "" if is_enough else f"replication: {WANTED_COPIES}"
+    change = "" if is_enough or possible == 1 else f"replication: {possible}"
     return Setting("replication factor", copies, ("replication",), change)
 
 
@@ -166,13 +174,13 @@ def settings_of_topic(
 
     If the cluster does not describe the topic, nothing is known: its own settings may be weaker.
     """
-    of_brokers = _settings_of_brokers(cluster)
+    of_brokers, brokers = _settings_of_brokers(cluster), len(cluster.brokers)
     reason = cluster.silence_of(topic)
     if reason:
-        unknown = SettingValue(None, reason)
-        return DurabilitySettings(acks, copies_of(topic), *(unknown for _ in of_brokers))
-    found = (_value_of_topic(name, topic, cluster, value) for name, value in of_brokers.items())
-    return DurabilitySettings(acks, copies_of(topic), *found)
+        unknown = [SettingValue(None, reason) for _ in of_brokers]
+        return DurabilitySettings(acks, copies_of(topic), *unknown, brokers=brokers)
+    found = [_value_of_topic(name, topic, cluster, value) for name, value in of_brokers.items()]
+    return DurabilitySettings(acks, copies_of(topic), *found, brokers=brokers)
 
 
 def _value_of_topic(
@@ -204,8 +212,8 @@ def _settings_of_plan(
         name: SettingValue(value, "the plan's topic") for name, value in topic.settings.items()
     }
     of_brokers = _settings_of_brokers(cluster)
-    found = (planned.get(name, value) for name, value in of_brokers.items())
-    return DurabilitySettings(acks, copies_of(topic), *found)
+    found = [planned.get(name, value) for name, value in of_brokers.items()]
+    return DurabilitySettings(acks, copies_of(topic), *found, brokers=len(cluster.brokers))
 
 
 def _settings_of_brokers(cluster: ClusterSettings) -> dict[str, SettingValue]:

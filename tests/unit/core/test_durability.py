@@ -69,6 +69,27 @@ def test_the_level_of_kafka(acks: str, copies: int, least: str, flush: str, leve
     assert on_kafka(acks, copies, least, flush).level == level
 
 
+@pytest.mark.parametrize(
+    ("brokers", "copies", "least"),
+    [
+        (0, "replication: 3", "min.insync.replicas: 2"),
+        (1, "", ""),
+        (2, "replication: 2", "min.insync.replicas: 2"),
+        (5, "replication: 3", "min.insync.replicas: 2"),
+    ],
+)
+def test_no_more_copies_are_proposed_than_there_are_brokers(
+    brokers: int, copies: str, least: str
+) -> None:
+    """Of a cluster whose size is unknown, those of production."""
+    values = ["all", "1", "1", NEVER, NEVER, "false"]
+    read = kafka_durability.DurabilitySettings(*map(known, values), brokers=brokers)
+
+    change = {one.name: one.change for one in kafka_durability.durability_of(read).settings}
+
+    assert (change["replication factor"], change["min.insync.replicas"]) == (copies, least)
+
+
 def test_what_the_leader_alone_has_flushed_is_not_sure_to_stay_on_its_disk() -> None:
     """A follower that has yet to fetch it may lead, and no drive has died: the words and a note say so."""
     found = on_kafka("1", 3, "2", "1")
