@@ -15,8 +15,9 @@ import typer
 
 from soak.app import guarantees
 from soak.app.check import run_check, without_client_logs
+from soak.app.host import is_own_address
 from soak.core.clock import SystemClock
-from soak.core.errors import BrokerError, PlanError, SoakError
+from soak.core.errors import BrokerError, NotNowError, PlanError, SettingError, SoakError
 from soak.core.plan import text
 from soak.core.plan.plan import Plan
 from soak.core.wording import amount, counted
@@ -25,6 +26,7 @@ from soak.runtime.context import connect
 KINDS = ("kafka", "redpanda", "pulsar")
 SECURITY = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_DEFAULT_MECHANISM = MECHANISMS[-1]
 PASSWORD = "SOAK_KAFKA_PASSWORD"  # noqa: S105  # the name of a variable
 _COPIES = 3  # of each partition, where the cluster has so many brokers
 _PARTITIONS_A_BROKER = 4
@@ -66,7 +68,7 @@ _SETTINGS = Template("""\
     retention.bytes: $retention # of each partition: exceeded after 5 minutes, so deletions are judged, too
     segment.bytes: $segment # what is deleted at once
 """)
-_KAFKA_PROBES = "  round_trip: {}\n  retention_kafka: {directory: null}\n"
+_KAFKA_PROBES = "  round_trip: {}\n  retention_kafka: {directory: null}"
 _MAIL = Template("""\
 sinks:
   mail:
@@ -91,7 +93,7 @@ class Answers:
     kind: str
     servers: str
     security: str = "PLAINTEXT"
-    mechanism: str = "SCRAM-SHA-512"
+    mechanism: str = _DEFAULT_MECHANISM
     user: str = ""
     ca_file: str = ""
     admin_url: str = ""
@@ -103,7 +105,7 @@ def init(path: Path, answers: Answers) -> None:
     """Write a plan to `path`, fitted to the brokers that answer, and check it.
 
     Raises:
-        PlanError: the file exists, or an answer cannot be used.
+        PlanError: the file exists, an answer cannot be used, or no broker answers; nothing is written.
         SoakError: the file cannot be written, or the check finds a fault; the file stays.
     """
     if path.exists():
@@ -115,29 +117,50 @@ def init(path: Path, answers: Answers) -> None:
     ):
         if given not in known:
             raise PlanError(f"{option} {given}: known are {', '.join(known)}")
+    _check_login(answers)
     if answers.security.startswith(_SASL) and PASSWORD not in os.environ:
         raise PlanError(f"the password is read from the environment: export {PASSWORD}=... first")
+    print(f"asking {answers.servers} ...", file=sys.stderr, flush=True)
     with without_client_logs():
         brokers, is_guess = _brokers(path, answers)
-    written = plan_text(path, answers, brokers)
+    own_server = _own_server(answers)
+    written = plan_text(path, answers, brokers, own_server)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(written)
     except OSError as error:
         raise SoakError(f"cannot write {path}: {error.strerror}") from error
     size = counted(brokers, "broker")
-    print(f"{path} is written for {size}{', as none answered' if is_guess else ''}.")
-    if is_guess:
-        print("It is fitted to that number: when they answer, delete it and write it again.")
-    else:
-        with without_client_logs():
-            lines = _size_lines(text.load(written, str(path)).plan)
-        print("\n".join(lines))
+    print(
+        f"{path} is written for {size}{', as the cluster does not list its own' if is_guess else ''}."
+    )
+    with without_client_logs():
+        lines = _size_lines(text.load(written, str(path)).plan)
+    print("\n".join(lines))
+    if own_server:
+        line = _own_broker_line(own_server)
+        print(f"{line[:1].upper()}{line[1:]}.")
     if answers.security.startswith(_SASL):
         print(f"The password is read from the environment variable {PASSWORD}.")
     print()
     run_check(path, False, "", "", False, None)
     print(f"\nNext: soak run {path}")
+
+
+def _check_login(answers: Answers) -> None:
+    """Raise `PlanError` when the options of a login do not go together."""
+    is_login = answers.security.startswith(_SASL)
+    if is_login and not answers.user:
+        raise PlanError(f"--security {answers.security} needs the name of a user: give --user")
+    for option, given, default in (
+        ("--user", answers.user, ""),
+        ("--mechanism", answers.mechanism, _DEFAULT_MECHANISM),
+    ):
+        if given != default and not is_login:
+            raise PlanError(
+                f"{option} {given} is for a login, and --security is {answers.security}: "
+                "give --security SASL_SSL or SASL_PLAINTEXT"
+            )
 
 
 def ask(given: Answers) -> Answers:
@@ -177,8 +200,8 @@ def _with_mail(answers: Answers) -> Answers:
     return replace(answers, mail_to=to, mail_host=host)
 
 
-def plan_text(path: Path, answers: Answers, brokers: int) -> str:
-    """Return the plan for a cluster of so many brokers."""
+def plan_text(path: Path, answers: Answers, brokers: int, own_server: str = "") -> str:
+    """Return the plan for a cluster of so many brokers; `own_server` is the address of one on this host."""
     copies, partitions = min(_COPIES, brokers), _PARTITIONS_A_BROKER * brokers
     sinks = (
         _MAIL.substitute(
@@ -197,9 +220,28 @@ def plan_text(path: Path, answers: Answers, brokers: int) -> str:
         replication=copies,
         replication_why="the brokers that answered" if copies < _COPIES else "as in production",
         settings="" if is_pulsar else _SETTINGS.substitute(_retention(partitions)),
-        probes="" if is_pulsar else _KAFKA_PROBES,
+        probes="" if is_pulsar else f"{_KAFKA_PROBES}{_own_broker_comment(own_server)}\n",
         sinks=sinks,
     )
+
+
+def _own_broker_comment(own_server: str) -> str:
+    return f" # {_own_broker_line(own_server)}" if own_server else ""
+
+
+def _own_broker_line(own_server: str) -> str:
+    return (
+        f"the broker {own_server} is on this host: set retention_kafka.directory, disk_io and fsync to its "
+        "log.dirs"
+    )
+
+
+def _own_server(answers: Answers) -> str:
+    """Return the first address of the cluster that is one of this host, "" where none is or for Pulsar."""
+    if answers.kind == "pulsar":
+        return ""
+    servers = (one.strip() for one in answers.servers.split(","))
+    return next((one for one in servers if is_own_address(one.rpartition(":")[0] or one)), "")
 
 
 def _retention(partitions: int) -> dict[str, int]:
@@ -255,11 +297,22 @@ def _broker(answers: Answers) -> Sequence[str]:
 
 
 def _brokers(path: Path, answers: Answers) -> tuple[int, bool]:
-    """Return how many brokers the cluster has, and whether that is a guess, for it did not answer."""
+    """Return how many brokers the cluster has, and whether that is a guess, for it does not list them.
+
+    Raises:
+        PlanError: no broker answers, or the client refuses its settings.
+    """
+    found = text.load(plan_text(path, answers, _DEFAULT_BROKERS), str(path))
+    broker = connect(found.plan, SystemClock())
     try:
-        found = text.load(plan_text(path, answers, _DEFAULT_BROKERS), str(path))
-        return max(1, connect(found.plan, SystemClock()).broker_count()), False
-    except BrokerError:
+        broker.check()
+    except SettingError as error:
+        raise PlanError(f"no plan was written: {error}") from error
+    except BrokerError as error:
+        raise NotNowError(f"no plan was written: {error}") from error
+    try:
+        return max(1, broker.broker_count()), False
+    except BrokerError:  # Pulsar lists its brokers for superusers alone
         return _DEFAULT_BROKERS, True
 
 

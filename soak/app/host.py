@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -56,6 +57,26 @@ PLAIN_WIDTH = 100  # columns where there is no terminal
 _FULL_DRIVE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 Note = Callable[[str], None]
+
+
+def is_own_address(name: str) -> bool:
+    """Return whether a host name or IP address is one of this host: a socket can be bound to it."""
+    if not name:
+        return False
+    try:
+        found = socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return False
+    return any(_can_bind(family, address[0]) for family, _, _, _, address in found)
+
+
+def _can_bind(family: socket.AddressFamily, address: str | int) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as own:
+            own.bind((address, 0))
+    except OSError:
+        return False
+    return True
 
 
 def drive_folders(plan: AnyPlan) -> list[str]:

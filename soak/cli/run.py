@@ -69,7 +69,7 @@ def init(
 ) -> None:
     """Write a first plan for a cluster, with comments, and check it; what no option says is asked for.
 
-    Exit as `soak check`; the plan is there to be mended when a fault is found.
+    Exit as `soak check`; where no broker answers nothing is written, after another fault the plan stays.
     """
     from soak.app import first_plan
 

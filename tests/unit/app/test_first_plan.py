@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from soak.app.first_plan import PASSWORD, Answers, ask, init, plan_text
-from soak.core.errors import PlanError, SoakError
+from soak.app.host import is_own_address
+from soak.core.errors import NotNowError, PlanError
 from soak.core.plan import text
 from soak.core.plan.plan import Plan
 from soak.lab.ports import Running
@@ -59,18 +60,17 @@ def test_retention_is_set_and_reached_within_the_run(brokers: int, segment: int)
 
 
 @pytest.mark.long
-def test_a_cluster_that_does_not_answer_gives_no_figure_of_bytes(
+def test_nothing_is_written_where_no_broker_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The plan is for three brokers, and the check fails after it."""
+    """It says at once who is asked, and the next call is not refused for a file of this one."""
     path = tmp_path / "my-soak.yaml"
-    with pytest.raises(SoakError):
+    with pytest.raises(NotNowError, match="no plan was written: no Kafka broker answered at 127"):
         init(path, replace(KAFKA, servers="127.0.0.1:1"))
 
-    printed = capsys.readouterr().out
-    assert path.exists()
-    assert "is written for 3 brokers, as none answered.\nIt is fitted to that number" in printed
-    assert "GiB" not in printed
+    printed = capsys.readouterr()
+    assert not path.exists()
+    assert (printed.err, printed.out) == ("asking 127.0.0.1:1 ...\n", "")
 
 
 @pytest.mark.broker
@@ -95,6 +95,25 @@ def test_the_bytes_that_the_brokers_hold_are_those_of_the_check(
 def test_brokers_are_asked_by_the_probes_that_can(answers: Answers, probes: set[str]) -> None:
     """With a login, too."""
     assert set(plan(answers).probes) == {"host", "pressure"} | probes
+
+
+def test_a_broker_on_this_host_is_named_where_its_folder_belongs() -> None:
+    """The plan can still be run as it is."""
+    written = plan_text(Path("my-soak.yaml"), KAFKA, 1, "127.0.0.1:9092")
+    (line,) = (one for one in written.splitlines() if "retention_kafka" in one)
+
+    assert line.partition(" # ")[2].startswith("the broker 127.0.0.1:9092 is on this host: set ")
+    assert text.load(written, "my-soak.yaml").plan.probes == plan(KAFKA, 1).probes
+    assert "is on this host" not in plan_text(Path("my-soak.yaml"), KAFKA, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_own"),
+    [("127.0.0.1", True), ("localhost", True), ("192.0.2.1", False), ("", False)],
+)
+def test_an_address_of_this_host_is_known(name: str, *, is_own: bool) -> None:
+    """192.0.2.0/24 is for documentation, and on no host."""
+    assert is_own_address(name) is is_own
 
 
 def test_a_password_is_a_reference_and_never_asked_for() -> None:
@@ -144,6 +163,25 @@ def test_nothing_is_written_before_the_password_is_there(
 
     with pytest.raises(PlanError, match=f"export {PASSWORD}=... first"):
         init(tmp_path / "my-soak.yaml", SASL)
+    assert not (tmp_path / "my-soak.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (replace(SASL, user=""), "--security SASL_SSL needs the name of a user: give --user"),
+        (replace(KAFKA, user="soak"), "--user soak is for a login, and --security is PLAINTEXT"),
+        (replace(KAFKA, mechanism="PLAIN"), "--mechanism PLAIN is for a login"),
+        (replace(KAFKA, security="SSL", user="soak"), "give --security SASL_SSL or SASL_PLAINTEXT"),
+    ],
+)
+def test_half_a_login_is_refused_before_anything_is_asked_or_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: Answers, message: str
+) -> None:
+    monkeypatch.setenv(PASSWORD, "x")
+
+    with pytest.raises(PlanError, match=message):
+        init(tmp_path / "my-soak.yaml", answers)
     assert not (tmp_path / "my-soak.yaml").exists()
 
 
