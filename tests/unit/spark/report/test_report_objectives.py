@@ -58,7 +58,9 @@ def test_a_missed_objective_is_a_finding_of_its_own(tmp_path: Path) -> None:
     assert received["state"] == "kept"
     assert missed["what"] == f"objective missed: {P99}: 2 of 4 minutes were bad, 0.4 allowed"
     assert (missed["found"], missed["state"]) == ("offline", "confirmed")
-    assert "missed since 14:15:20Z" in folder.report.read_text()
+    page = folder.report.read_text()
+    assert "missed since 14:15:20Z" in page
+    assert "exceeded by 1.6 minutes" in page
 
 
 def test_the_incident_that_lasted_longest_before_is_the_cause(tmp_path: Path) -> None:
