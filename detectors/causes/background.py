@@ -1,4 +1,4 @@
-"""What brokers do by themselves, and what runs short: deletions, compactions, copies, backlogs, CPU.
+"""What brokers do by themselves, and the way to them: deletions, compactions, copies, backlogs, packets.
 
 Facts that several hypotheses weigh; each is a function of `Facts`.
 """
@@ -6,18 +6,18 @@ Facts that several hypotheses weigh; each is a function of `Facts`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import poisson
 
-from detectors.causes import channel, cpu
+from detectors.causes import channel
 from detectors.causes.answers import ROUND_TRIPS
-from detectors.causes.channel import VALUES, Shift, risen, spacing_of
+from detectors.causes.channel import VALUES, risen, spacing_of
 from detectors.causes.facts import BACKLOGS, COPIES, LEADER_COUNTERS, Facts
-from soak.core.series import parse_series, source_of
+from soak.core.series import parse_series
 
 DELETIONS = ("retention_deletion", "segment_deletion", "ledger_deletion", "segment_unlinked")
 LEDGER_ROLLS = ("ledger_created", "ledger_roll")
@@ -177,60 +177,6 @@ def is_way_calm(facts: Facts) -> bool:
     felt = [*packets, *(one for one in ways if one.added(facts.change) >= LEAST_WAY_SHARE)]
     is_calm = not felt or channel.are_calm(felt)
     return bool(ways or packets) and is_calm and not facts.answers.unanswered
-
-
-# --- CPU that runs short
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """From where on work has to wait; `rise` is the least difference."""
-
-    metric: str
-    after: float
-    rise: float
-
-    def was_exceeded(self, one: Shift) -> bool:
-        """True for a channel that was as far before, and is hardly further now."""
-        return one.before >= self.after and one.ratio < _HARDLY_MORE
-
-    def is_exceeded(self, one: Shift) -> bool:
-        """True for a channel that came this far, whenever that was."""
-        return one.after >= self.after and one.rise >= self.rise
-
-
-_HARDLY_MORE = 1.5
-USED = Limit("host_cpu_ratio", 0.75, 0.15)
-STOLEN = Limit("host_cpu_steal_ratio", 0.05, 0.04)
-WAITING = Limit("process_cpu_waiting_ratio", 0.5, 0.25)
-_OF_BROKERS = (
-    USED,
-    STOLEN,
-    Limit(cpu.USED, USED.after, USED.rise),
-    Limit(cpu.STOLEN, STOLEN.after, STOLEN.rise),
-    Limit("node_pressure_cpu_waiting_seconds", 0.25, 0.15),
-    Limit("vectorized_reactor_utilization_ratio", 0.9, 0.1),
-)
-_OF_HOST = ("host_cpu_ratio", cpu.USED, "node_pressure_cpu_waiting_seconds")
-
-
-def short_of_cpu(facts: Facts) -> list[Shift]:
-    """Return what says that the CPU of a broker's host, or its busiest core, ran short at the onset."""
-    return [
-        one
-        for limit in _OF_BROKERS
-        for one in facts.shifts(limit.metric)
-        if one.has_risen
-        and limit.is_exceeded(one)
-        and facts.is_of_broker(one.series)
-        and not (limit.metric in _OF_HOST and source_of(one.series) in facts.busy_with_us)
-    ]
-
-
-def was_short_of_cpu(found: Iterable[Shift]) -> bool:
-    """True when the CPU of all these, which ran short at the onset, had been nearly as short before."""
-    by_metric = {limit.metric: limit for limit in _OF_BROKERS}
-    return all(one.metric in by_metric and by_metric[one.metric].was_exceeded(one) for one in found)
 
 
 # --- a backlog that begins to drain at the onset: its peak lies there, and it falls from then on

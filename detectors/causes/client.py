@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes.background import STOLEN, USED, WAITING
 from detectors.causes.channel import Shift, are_calm, spacing_of
+from detectors.causes.cpu import STOLEN, USED, WAITING
 from detectors.causes.facts import Facts
 from detectors.causes.hypothesis import (
     BARELY,

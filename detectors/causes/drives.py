@@ -478,7 +478,7 @@ def _flushes_above(facts: Facts) -> Iterator[Hypothesis]:
     if not guilty:
         device = _trifling(slower) if slower else _innocent(known)
         signs = [base, Sign(FAIR, device)]
-        short = background.short_of_cpu(facts)
+        short = facts.short_of_cpu
         if any(facts.are_on_one_host(places.place_of(one.series), at) for one in short):
             text = "The CPU of its host ran short; a flush waits for that too."
             signs = [replace(base, strength=BARELY), Sign(0.0, device), Sign(0.0, Evidence(text))]

@@ -52,8 +52,6 @@ BACKLOGS = (
     "pulsar_ml_NumberOfMessagesInBacklog",
 )
 _FLUSHES = ("fsync_latency_seconds", "bookie_journal_JOURNAL_SYNC_floor_seconds")
-_HOST_CPU = "host_cpu_ratio"
-_CPU = (_HOST_CPU, "vectorized_reactor_utilization_ratio", cpu.USED)
 _MOST_OURS = 0.5  # of what a host's CPU rose by
 MORE = 1.3  # a ratio from which on something counts as more work
 _HUNG_SECONDS = 1.0
@@ -319,24 +317,38 @@ class Facts:
 
     @cached_property
     def is_cpu_guilty(self) -> bool:
-        """True when CPU rose, and not by what our own daemons took."""
+        """True when CPU rose, or ran short, and not by what our own daemons took."""
         return any(
-            _is_guilty(one)
-            for one in self.shifts(*_CPU)
-            if not (
-                one.metric in (_HOST_CPU, cpu.USED) and source_of(one.series) in self.busy_with_us
-            )
+            cpu.runs_short(one) or (one.metric in cpu.SHARES and _is_guilty(one))
+            for one in self.shifts(*cpu.LIMITS)
+            if not self._is_our_cpu(one)
         )
+
+    @cached_property
+    def short_of_cpu(self) -> list[Shift]:
+        """Return what says that the CPU of a broker's host, or its busiest core, ran short at the onset."""
+        return [
+            one
+            for one in self.shifts(*cpu.LIMITS)
+            if one.has_risen
+            and cpu.runs_short(one)
+            and self.is_of_broker(one.series)
+            and not self._is_our_cpu(one)
+        ]
+
+    def _is_our_cpu(self, one: Shift) -> bool:
+        """True for CPU of a host that rose mostly with that of our own daemons."""
+        return one.metric in cpu.OF_HOST and source_of(one.series) in self.busy_with_us
 
     @cached_property
     def cpu_hosts(self) -> frozenset[str]:
         """Return where the CPU of a broker's host is measured, by channel; of untouched brokers too."""
-        return frozenset(filter(self.is_of_broker, self.known_channels(*_CPU)))
+        return frozenset(filter(self.is_of_broker, self.known_channels(*cpu.SHARES)))
 
     @property
     def is_cpu_innocent(self) -> bool:
         """True when the CPU of all brokers' hosts was measured, and none rose but by our own daemons."""
-        is_known = _is_known(self.shifts(*_CPU)) and not self.unwatched("CPU", self.cpu_hosts)
+        is_known = _is_known(self.shifts(*cpu.SHARES)) and not self.unwatched("CPU", self.cpu_hosts)
         return is_known and not self.is_cpu_guilty
 
     @cached_property
@@ -348,7 +360,7 @@ class Facts:
             cores[source] = cores.get(source, 0.0) + one.rise
         return {
             source
-            for one in self.shifts(_HOST_CPU)
+            for one in self.shifts(cpu.USED.metric)
             if (source := source_of(one.series)) in self.processors
             and cores.get(source, 0.0) > _MOST_OURS * one.rise * self.processors[source] > 0.0
         }

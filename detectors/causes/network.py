@@ -198,7 +198,7 @@ def _is_slow_there(trip: Shift, facts: Facts) -> bool:
         one.has_risen
         and one.ratio >= MORE
         and affected_brokers.may_be_of(one.series, trip.label("target"), facts.nearby)
-        for one in (*background.short_of_cpu(facts), *facts.flushes, *drives)
+        for one in (*facts.short_of_cpu, *facts.flushes, *drives)
     )
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import affected_brokers
-from detectors.causes import background
+from detectors.causes import cpu
 from detectors.causes.channel import Shift, risen, spacing_of
 from detectors.causes.facts import Facts
 from detectors.causes.hypothesis import (
@@ -60,12 +60,12 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
 
 def _cpu(facts: Facts) -> Hypothesis:
     idle = [one for one in facts.shifts(_IDLE) if one.has_fallen and one.after < _MOST_IDLE]
-    short = background.short_of_cpu(facts)
+    short = facts.short_of_cpu
     if not short:
         return _not_short(idle, facts)
     found = [*short, *idle]
     has_two = len({one.metric for one in found}) > 1
-    was_short = background.was_short_of_cpu(found)
+    was_short = cpu.was_short(found)
     strengths = [FAIR if was_short else CLEAR, FAIR if has_two else 0.0, *[0.0] * len(found)]
     signs = [Sign(s, one.evidence(facts.change)) for s, one in zip(strengths, found, strict=False)]
     working = (one for one in facts.shifts(_COLLECTIONS) if one.label("gc") in _CONCURRENT)
@@ -278,8 +278,8 @@ CONFIRM = {
     "broker_cpu": Confirmation(
         _BROKER,
         "vmstat 1",
-        f"an id of {100 * (1 - background.USED.after):.0f} or less, "
-        f"or an st of {100 * background.STOLEN.after:.0f} or more",
+        f"an id of {100 * (1 - cpu.USED.after):.0f} or less, "
+        f"or an st of {100 * cpu.STOLEN.after:.0f} or more",
     ),
     "gc_pause": Confirmation(
         _BROKER,

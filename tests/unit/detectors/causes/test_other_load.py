@@ -215,3 +215,12 @@ def test_round_trips_alone_are_named_by_their_part_of_the_step() -> None:
     assert causes_of(part, trip) == ["unknown"]
     assert causes_of(whole, trip) == ["network"]
     assert causes_of(part, trip, channel(CPU, 0.3, 0.3), channel(FSYNC, 2e-3, 2e-3)) == ["network"]
+
+
+def test_a_host_that_was_busy_is_not_innocent_when_the_rest_of_its_cpu_goes() -> None:
+    """From 83 % to all of it: answers wait for a processor, though no share grows by a third from there."""
+    change = replace(STEP, before=0.067, after=0.167)
+    late = channel(TRIP, 1.9e-3, 12e-3), CALM[0]
+
+    assert causes_of(change, *late, channel(CPU, 0.83, 0.83)) == ["network"]
+    assert "network" not in causes_of(change, *late, channel(CPU, 0.83, 0.998))
