@@ -459,9 +459,8 @@ def _flushes_above(facts: Facts) -> Iterator[Hypothesis]:
         return
     if flush.share(facts.change) < _LEAST_FLUSH_SHARE:
         return
-    lag = risen(facts.shifts("fsync_schedule_lag_seconds"))
-    if lag is not None and lag.rise >= _OF_FLUSH * flush.rise:
-        return  # the probe's thread was late, not the drive
+    if _is_only_late(flush, facts):
+        return  # the probe's thread, not the drive
     at = places.place_of(flush.series)
     known = [
         drive for drive in facts.drives if drive.is_known and facts.are_on_one_host(drive.at, at)
@@ -485,6 +484,23 @@ def _flushes_above(facts: Facts) -> Iterator[Hypothesis]:
         yield Hypothesis("slow_fsync", tuple(signs), at.name, share)
     elif is_deleting and all(_is_deletions(drive, flush) for drive in guilty):
         yield Hypothesis("slow_fsync", (base, Sign(0.0, _excused(guilty))), at.name, share)
+
+
+def _is_only_late(flush: Shift, facts: Facts) -> bool:
+    """True when a probe's flushes only began late, and not because each waited for the one before it.
+
+    Where most looks find a flush under way for longer than the time between two, it makes the next one late.
+    """
+    lag = risen(_of_probe("fsync_schedule_lag_seconds", flush, facts))
+    if lag is None or lag.rise < _OF_FLUSH * flush.rise:
+        return False
+    return not any(one.after > 0.0 for one in _of_probe("fsync_hanging_seconds", flush, facts))
+
+
+def _of_probe(metric: str, flush: Shift, facts: Facts) -> list[Shift]:
+    """Return what else the probe of a flush says of its folder; nothing where a page tells of the flush."""
+    found = facts.shifts(metric, directory=flush.label("directory"))
+    return [one for one in found if source_of(one.series) == source_of(flush.series)]
 
 
 def _is_trifle(drive: Drive, flush: Shift) -> bool:

@@ -260,6 +260,16 @@ def test_flushes_that_are_only_started_late_are_the_cpu_s() -> None:
     assert causes(around(*late, *innocent())) == ["unknown"]
 
 
+def test_flushes_that_each_wait_for_the_one_before_do_not_only_begin_late() -> None:
+    """One takes half a second where the next is due after 0.2 s; one in another folder makes none late."""
+    late = [channel(FSYNC, 0.005, 0.7), channel(FSYNC_LAG, 0.001, 0.5)]
+    hanging = channel('probe@b1|fsync_hanging_seconds{directory="/d"}', 0.0, 0.6)
+    elsewhere = replace(hanging, name=hanging.name.replace('"/d"', '"/e"'))
+
+    assert causes(around(*late, hanging, *innocent())) == ["slow_fsync"]
+    assert causes(around(*late, elsewhere, *innocent())) == ["unknown"]
+
+
 def test_a_drive_that_others_write_to() -> None:
     (found,) = attribute(STEP, around(*busy()))
 
