@@ -144,6 +144,7 @@ def _collecting(drive: Drive, facts: Facts) -> Hypothesis | None:
         signs = [
             Sign(CLEAR, slower.evidence(facts.change)),
             Sign(0.0, busier.evidence(facts.change)),
+            *_probed_signs(drive, facts),
         ]
     elif stalls := _stalls(drive, facts):
         slower, share = drive.shifts[drive_facts.WRITE_AWAIT], 1.0
@@ -242,6 +243,7 @@ def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
         Sign(0.0, _work_text(written)),
         Sign(-CLEAR if drive.is_worn else 0.0, _wear_text(drive)),
         *_slow_request_signs(drive),
+        *_probed_signs(drive, facts),
         *_peer_signs(write, drive, facts),
         *_load_signs(drive, facts),
     ]
@@ -334,6 +336,24 @@ def _falls_behind(facts: Facts) -> bool:
     held = facts.shifts("held_back_messages", "in_flight_messages")
     missing = facts.answers.unacknowledged
     return risen(held) is not None or (missing is not None and missing.seconds >= _LEAST_VALUES)
+
+
+def _probed_signs(drive: Drive, facts: Facts) -> list[Sign]:
+    """Return that flushes through the filesystem stayed: each waits for a write, as those of a broker do.
+
+    Where as many folders of a host are flushed as it has drives, one of them lies on this drive.
+    """
+    probed = [
+        one
+        for one in facts.shifts(_PROBED)
+        if facts.are_on_one_host(places.place_of(one.series), drive.at)
+    ]
+    folders = {one.label("directory") for one in probed if not one.is_sparse}
+    beside = [one for one in facts.drives if facts.are_on_one_host(one.at, drive.at)]
+    if not folders or len(folders) < len(beside) or not channel.are_calm(probed):
+        return []
+    text = "Flushes of our own through the filesystem, each of which waits for a write, stayed as fast."
+    return [Sign(-CLEAR, Evidence(text))]
 
 
 def _peer_signs(slower: Shift, drive: Drive, facts: Facts) -> list[Sign]:

@@ -593,6 +593,20 @@ def test_a_drive_is_slow_whether_or_not_our_own_flushes_were_probed() -> None:
     assert causes(around(*without)) == ["slow_drive"]
 
 
+def test_a_drive_below_flushes_that_stay_as_fast_made_no_message_wait() -> None:
+    """From 1.3 to 2.1 ms a write: as large a factor as that of latency, and none of its milliseconds.
+
+    On a host with another drive, the folder that is flushed may lie on that one.
+    """
+    seen = [
+        one for name, one in slow_throughout(flush=11e-3, turns=0.2).series.items() if name != FSYNC
+    ]
+    calm = channel(FSYNC, 0.004, 0.004)
+
+    assert causes(around(*seen, calm)) == ["unknown"]
+    assert causes(around(*seen, calm, *innocent_of("vdb"))) == ["slow_drive"]
+
+
 def test_a_drive_that_got_more_to_do_is_not_called_slow() -> None:
     seen = slow_throughout(flush=11e-3, turns=0.2).series
     busier = [one for name, one in seen.items() if name != WRITTEN]
