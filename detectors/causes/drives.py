@@ -154,6 +154,9 @@ def _collecting(drive: Drive, facts: Facts) -> Hypothesis | None:
     if share < _LEAST_SHARE:
         return None
     signs.append(Sign(0.0, _work_text(written)))
+    each = _same_time_each(drive, facts)
+    if each is not None:
+        signs.append(Sign(-CLEAR, each))
     if drive.is_worn:
         signs.append(Sign(FAIR, _wear_text(drive)))
         if facts.is_load_steady:
@@ -228,7 +231,8 @@ def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
         return None
     if flush is None:
         return unmeasured("slow_drive", f"flushes of {drive.name}")
-    if not drive.is_slow_throughout:
+    each = _same_time_each(drive, facts)
+    if not drive.is_slow_throughout and each is None:
         return ruled_out(
             "slow_drive",
             f"Flushes of {drive.name} did not slow down as its writes did: "
@@ -241,7 +245,8 @@ def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
         Sign(CLEAR, write.evidence(facts.change)),
         Sign(0.0, flush.evidence(facts.change)),
         Sign(0.0, _work_text(written)),
-        Sign(-CLEAR if drive.is_worn else 0.0, _wear_text(drive)),
+        *([] if each is None else [Sign(SLIGHT, each)]),
+        Sign(-CLEAR if drive.is_worn and each is None else 0.0, _wear_text(drive)),
         *_slow_request_signs(drive),
         *_probed_signs(drive, facts),
         *_peer_signs(write, drive, facts),
@@ -273,9 +278,11 @@ def _standstill_text(drive: Drive) -> Evidence:
 
 
 _STEADY = 0.05  # robust relative deviation of what stays at a limit
+_OF_NORMAL = 1.4826  # standard deviations of normal noise in a median distance
 _LIMITED = (drive_facts.WRITTEN, drive_facts.WRITES)
 _LEAST_VALUES = 15
 _FELL = 1.5
+_MORE_VARIED = 2.0  # bytes than requests, where each request takes its time whatever its size
 
 
 def _throttled(drive: Drive, facts: Facts) -> Hypothesis | None:
@@ -294,8 +301,46 @@ def _throttled(drive: Drive, facts: Facts) -> Hypothesis | None:
     if said is not None:
         signs.append(Sign(CLEAR, _throttle_text(drive)))
     if plateau is not None:
-        signs.append(Sign(CLEAR, plateau))
+        each = _same_time_each(drive, facts)
+        signs.append(Sign(CLEAR if each is None else FAIR, plateau))
+        signs += [] if each is None else [Sign(0.0, each)]
     return _of_drive("drive_throttled", signs, drive, share)
+
+
+def _same_time_each(drive: Drive, facts: Facts) -> Evidence | None:
+    """Return what says that a busy drive takes the same time for each request, large or small, or a flush.
+
+    Its requests stay at one number a second while their bytes vary. Garbage is collected for bytes; a limit
+    on requests need not concern flushes.
+    """
+    requests, written = (
+        drive.shifts.get(metric) for metric in (drive_facts.WRITES, drive_facts.WRITTEN)
+    )
+    slower, flush = drive.risen(drive_facts.WRITE_AWAIT), drive.flush
+    if requests is None or written is None or slower is None or flush is None:
+        return None
+    if not drive.is_always_busy or flush.rise < _MOSTLY * slower.rise:
+        return None
+    spreads = [_spread_after(one, facts) for one in (requests, written)]
+    of_requests, of_bytes = spreads
+    if of_requests is None or of_bytes is None:
+        return None
+    one_more = _OF_NORMAL / max(requests.after, 1.0)
+    if of_requests > max(_STEADY, one_more) or of_bytes < _MORE_VARIED * of_requests:
+        return None
+    text = (
+        f"{drive.name} took the same time for each request: it completed {requests.after:,.0f} writes "
+        f"a second (within {of_requests:.1%}) however many bytes they had (they varied by {of_bytes:.1%}), "
+        "and flushes were as late."
+    )
+    return Evidence(text, {"requests_spread_ratio": of_requests, "bytes_spread_ratio": of_bytes})
+
+
+def _spread_after(shift: Shift, facts: Facts) -> float | None:
+    """Return by how much a channel varied from the onset on; None where too little of it is known."""
+    series = facts.nearby.series.get(shift.series)
+    after = None if series is None else between(series, facts.near[1], facts.end_k)
+    return None if after is None or after.size < _LEAST_VALUES else _deviation(after)
 
 
 def _plateau(metric: str, drive: Drive, facts: Facts) -> Evidence | None:
@@ -329,7 +374,9 @@ def _plateau(metric: str, drive: Drive, facts: Facts) -> Evidence | None:
 
 def _deviation(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
     middle = float(np.median(values))
-    return 1.4826 * float(np.median(np.abs(values - middle))) / middle if middle > 0.0 else np.inf
+    return (
+        _OF_NORMAL * float(np.median(np.abs(values - middle))) / middle if middle > 0.0 else np.inf
+    )
 
 
 def _falls_behind(facts: Facts) -> bool:

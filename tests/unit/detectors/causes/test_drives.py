@@ -560,6 +560,50 @@ def test_on_a_drive_that_is_busy_all_the_time_flushes_wait_behind_writes(
     assert causes(around(*busy))[0] == cause
 
 
+def one_at_a_time(
+    size_spread: float = 0.2, flush: float = 40e-3, number: float = 54.0
+) -> list[Series]:
+    """Return a drive, written over once, that comes to take as long for each request: so many a second."""
+    k = np.arange(END, dtype=np.int64)
+    rng = np.random.default_rng(0)
+    writes = np.where(k < ONSET, 95.0, number) * rng.lognormal(
+        0.0, np.where(k < ONSET, 0.09, 1 / number)
+    )
+    written = np.where(k < ONSET, 9e5, 4.5e5) * rng.lognormal(
+        0.0, np.where(k < ONSET, 0.1, size_spread)
+    )
+    return [
+        channel(AWAIT, 1e-3, 61e-3),
+        channel(f"probe@b1|node_disk_write_time_seconds{VDA}", 0.1, 3.2),
+        channel(BUSY, 0.1, 1.0),
+        channel(f"probe@b1|disk_flush_await_seconds{VDA}", 0.5e-3, flush),
+        channel(f"probe@b1|disk_turnover_ratio{VDA}", 1.5, 1.5),
+        channel("produce.0@h|in_flight_messages", 3.0, 75.0),
+        channel(SENT, 100.0, 100.0),
+        Series(f"probe@b1|node_disk_writes_completed{VDA}", k, writes),
+        Series(WRITTEN, k, written),
+    ]
+
+
+def test_a_drive_that_takes_its_time_for_each_request_is_slow_before_it_is_throttled() -> None:
+    """As many a second as a limit would let through; garbage would be collected for bytes."""
+    found = attribute(STEP, around(*one_at_a_time()))
+
+    assert [one.cause for one in found] == ["slow_drive", "drive_throttled"]
+    assert "took the same time for each request" in " ".join(one.text for one in found[0].evidence)
+
+
+def test_a_drive_that_completes_few_requests_has_one_more_or_less_in_a_second() -> None:
+    """Eleven, and a flush that waits a little longer than half as long as they do."""
+    assert causes(around(*one_at_a_time(0.6, 35e-3, 11.0))) == ["slow_drive"]
+
+
+def test_a_limit_on_bytes_or_one_that_flushes_do_not_feel_is_no_slow_drive() -> None:
+    """Bytes as steady as requests; then flushes as fast as before beside writes that wait."""
+    for held in (one_at_a_time(size_spread=0.02), one_at_a_time(flush=0.6e-3)):
+        assert causes(around(*held))[0] == "drive_throttled"
+
+
 @pytest.mark.parametrize("slow", ["nvme0n1", "nvme1n1"])
 def test_a_volume_flushes_as_late_as_the_slowest_of_its_drives(slow: str) -> None:
     below = [
