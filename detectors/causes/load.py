@@ -375,8 +375,11 @@ def _rolls_of_others(facts: Facts) -> Hypothesis | None:
     others = [one for one in facts.events(*background.ROLLS) if not facts.is_ours(one)]
     first, end = facts.near[0], facts.end_k
     start = channel.start_of(facts.change, facts.nearby)
-    before = [one for one in others if start <= one.k < first]
-    after = _without_opened([one for one in others if first <= one.k < end])
+    known = [one for one in others if one.k < first]
+    later = _without_copied([one for one in others if first <= one.k < end], known)
+    once = _of_one_replica([*(one for one in known if one.k >= start), *later])
+    before = [one for one in once if one.k < first]
+    after = _without_opened([one for one in once if one.k >= first])
     # One more: none in a minute is no rate of zero.
     usual = (len(before) + 1) / max(1, first - start)
     rate = len(after) / max(1, end - first)
@@ -400,6 +403,44 @@ def _rolls_of_others(facts: Facts) -> Hypothesis | None:
     return Hypothesis("foreign_load", tuple(signs), f"topic {names[0]}")
 
 
+def _without_copied(rolls: Sequence[TimedEvent], before: Sequence[TimedEvent]) -> list[TimedEvent]:
+    """Return the rolls without those of messages that were there before: a broker that was away copies them.
+
+    Its segment begins at an offset that the log of another had passed already.
+    """
+    passed: dict[tuple[object, object], float] = {}
+    for one in before:
+        if (offset := _begin(one)) is not None:
+            partition = _partition(one)
+            passed[partition] = max(offset, passed.get(partition, offset))
+    return [
+        one
+        for one in rolls
+        if (offset := _begin(one)) is None or offset > passed.get(_partition(one), -1.0)
+    ]
+
+
+def _of_one_replica(rolls: Sequence[TimedEvent]) -> list[TimedEvent]:
+    """Return the rolls of each partition in one log, that with most: each replica rolls what is written."""
+    counts = Counter((_partition(one), _log(one)) for one in rolls)
+    fullest = {partition: log for (partition, log), _ in reversed(counts.most_common())}
+    return [one for one in rolls if fullest[_partition(one)] == _log(one)]
+
+
+def _log(roll: TimedEvent) -> tuple[str, object]:
+    return roll.source, roll.event.fields.get("log", roll.event.fields.get("directory"))
+
+
+def _partition(roll: TimedEvent) -> tuple[object, object]:
+    return roll.event.fields.get("topic"), roll.event.fields.get("partition")
+
+
+def _begin(roll: TimedEvent) -> float | None:
+    """Return the offset at which the new segment begins, None where that is not said."""
+    names = (name for name in ("offset", "base_offset") if name in roll.event.fields)
+    return next((roll.event.number(name) for name in names), None)
+
+
 def _without_opened(rolls: Sequence[TimedEvent]) -> list[TimedEvent]:
     """Return the rolls without those by which a new leader may have opened a partition.
 
@@ -409,8 +450,7 @@ def _without_opened(rolls: Sequence[TimedEvent]) -> list[TimedEvent]:
     opened: set[tuple[object, object]] = set()
     found = []
     for one in rolls:
-        fields = one.event.fields
-        partition = fields.get("topic"), fields.get("partition")
+        fields, partition = one.event.fields, _partition(one)
         is_first = partition not in opened
         opened.add(partition)
         if not is_first or ("term" not in fields and one.event.kind not in background.LEDGER_ROLLS):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from detectors.attribution import attribute
+from detectors.nearby import TimedEvent
 from soak.core.model import Explanation, Series
 from tests.support.detection.cause_panels import END, ONSET, STEP, around, channel, told
 
@@ -180,6 +181,37 @@ def test_segments_that_new_leaders_open_are_not_what_others_write() -> None:
     assert "foreign_load" not in [one.cause for one in attribute(STEP, moved)]
     assert attribute(STEP, moved)[0].cause == "leader_move"
     assert "foreign_load" not in [one.cause for one in attribute(STEP, unnamed)]
+
+
+def test_segments_that_a_broker_copies_are_not_what_others_write() -> None:
+    """It was away. What it writes begins at offsets that others had passed; of a flood none does."""
+    passed, copied, flood = list[TimedEvent](), list[TimedEvent](), list[TimedEvent]()
+    for at in range(40):
+        passed += told("segment_roll", at // 2, topic="orders", offset=100 * at)
+        copied += told("segment_roll", ONSET + 2 * at, topic="orders", offset=100 * at)
+        flood += told("segment_roll", ONSET + 2 * at, topic="orders", offset=4000 + 100 * at)
+    seen = [
+        replace(around(SENT, events=(*passed, *rolls)), topics=frozenset({"soak-x"}))
+        for rolls in (copied, flood)
+    ]
+
+    assert [attribute(STEP, one)[0].cause for one in seen] == ["unknown", "foreign_load"]
+
+
+def test_a_segment_that_rolls_on_each_of_three_brokers_is_written_once() -> None:
+    """Six in 20 s after four in a minute are no news; as many in one log for each of three partitions are."""
+    at = [50, 60, 70, 80, *range(ONSET, ONSET + 18, 3)]
+    copies, alone = list[TimedEvent](), list[TimedEvent]()
+    for broker in range(3):
+        copies += told("segment_roll", *at, topic="orders", partition=0, log=f"b{broker}")
+        alone += told("segment_roll", *at, topic="orders", partition=broker, log="b1")
+    step = replace(STEP, state="gone", resolved_k=ONSET + 20)
+    found = [
+        replace(around(SENT, events=tuple(rolls)), topics=frozenset({"soak-x"}))
+        for rolls in (copies, alone)
+    ]
+
+    assert [attribute(step, one)[0].cause for one in found] == ["unknown", "foreign_load"]
 
 
 def held(written: Series) -> list[Series]:
