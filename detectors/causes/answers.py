@@ -50,6 +50,8 @@ _FAILED_OVER_SECONDS = 30
 _RENAMED_SECONDS = 16
 """Clients ask every 15 s which broker leads what, and count under the name of the old leader until then."""
 _FAIL_SECONDS = 30  # after the onset: a question, or a send, takes its time to fail
+_BACK_SECONDS = 60  # before the onset, since when a broker that was away may be back
+_SOON_SECONDS = 10  # after it: one that starts copies before it answers everybody
 FAILURES = ("failed_messages", "missed_messages")
 
 
@@ -377,6 +379,24 @@ class Answers:
             if source_of(name) in sources:
                 is_recorded[series.k[(series.k >= k0) & (series.k < k1)] - k0] = True
         return np.flatnonzero(is_recorded).astype(np.int64) + k0
+
+    @cached_property
+    def returned(self) -> dict[str, int]:
+        """Return the brokers that were silent and answer again about the onset, with the second.
+
+        Those alone that had fallen silent before the onset: what stops at it and goes on soon copies nothing.
+        """
+        first, last = near(self._change)
+        found: dict[str, int] = {}
+        for one in self._asked:
+            silent_k = np.setdiff1d(one.recorded_k, one.answered_k)
+            before = np.append(-1, one.answered_k[:-1])
+            for since, k in zip(before.tolist(), one.answered_k.tolist(), strict=True):
+                is_near = first - _BACK_SECONDS <= k <= last + _SOON_SECONDS
+                missed = np.count_nonzero((silent_k > since) & (silent_k < k))
+                if since < first and is_near and missed >= _CUT_VALUES * one.spacing:
+                    found[one.what] = k
+        return found
 
     def _is_acknowledged(self, silent: Collection[Silence]) -> bool:
         """True when a producer got an acknowledgement in the midst of these silences."""

@@ -464,8 +464,10 @@ def _most_behind(facts: Facts) -> tuple[float, str]:
 
 
 def _back(facts: Facts) -> tuple[str, int] | None:
-    """Return who began to answer again within the minute before the onset, and when."""
+    """Return who began to answer again within the minute before the onset, or with it, and when."""
     first, last = facts.near
+    if facts.answers.returned:
+        return max(facts.answers.returned.items(), key=lambda one: one[1])
     for name, series in facts.named("up").items():
         came = series.k[1:][(series.values[1:] > 0.0) & (series.values[:-1] == 0.0)]
         near = came[(came >= first - _BACK_SECONDS) & (came <= last)]

@@ -549,3 +549,29 @@ def test_less_that_is_sent_because_the_queue_is_full_is_a_stop() -> None:
     moved = told("leader_change", ONSET + 3)
 
     assert causes(around(*missing(0.0, 12, sent=120.0), held, events=moved))[0] == "broker_down"
+
+
+def away(begin: int, end: int) -> Nearby:
+    """Return a broker that answers no question between two seconds, and whose copies are behind as long."""
+    k = np.arange(END, dtype=np.int64)
+    is_away = (k >= begin) & (k < end)
+    trip = 'probe@h|broker_round_trip_seconds{target="b1:9092"}'
+    behind = 'probe@h|cluster_under_replicated_partitions{follower="b1:9092"}'
+    return around(
+        Series(trip, k[~is_away], np.full(np.count_nonzero(~is_away), 1e-3)),
+        Series(behind, k, np.where(is_away, 62.0, 0.0)),
+    )
+
+
+def test_a_broker_that_comes_back_copies_what_it_missed() -> None:
+    """It answers short questions again 4 s after the onset."""
+    (found,) = attribute(STEP, away(30, ONSET + 4))
+
+    assert (found.cause, found.suspect) == ("under_replicated", "b1:9092")
+    assert "Broker b1:9092 answers again, 4 s after the onset" in found.evidence[1].text
+
+
+@pytest.mark.parametrize(("begin", "end"), [(ONSET, ONSET + 8), (5, 30)], ids=["gone", "long ago"])
+def test_a_broker_that_was_away_at_another_time_is_no_reason_to_copy(begin: int, end: int) -> None:
+    """One that falls silent at the onset and goes on soon; one that came back more than a minute before."""
+    assert "under_replicated" not in causes(away(begin, end))
