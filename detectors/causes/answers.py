@@ -37,6 +37,7 @@ STOPPED_SECONDS = 3  # an orderly end takes less
 _FEW = 0.75  # of the usual acknowledgements: with fewer, some partitions get none
 _LEAST_USUAL = 10.0
 _LATE_ANSWERS = ("retention_poll_age_seconds", "scrape_duration_seconds")
+_STALLS = "broker_stall_seconds"
 _SLOWER = 1.5
 _USUAL = 0.99
 _OFTEN = 0.1  # of the seconds, so that one outlier is none
@@ -490,13 +491,27 @@ class Answers:
 
     @cached_property
     def late(self) -> Late | None:
-        """Return the question that needs no drive whose answers came late most often, or None."""
+        """Return the question that needs no drive whose answers came late most often, or None.
+
+        First the short questions to brokers, unless all of several are late: that is what they share.
+        """
+        stalls = {name: self._late(one) for name, one in self._of(_STALLS).items()}
+        late = [one for one in stalls.values() if one is not None]
+        if late and (len(late) < len(stalls) or len(stalls) == 1):
+            return max(late, key=lambda one: one.ratio)
         found = [
             one
             for name, series in self._of(*_LATE_ANSWERS).items()
             if name not in self._untouched and (one := self._late(series))
         ]
         return max(found, key=lambda one: one.ratio, default=None)
+
+    @property
+    def late_broker(self) -> str:
+        """Return which of several brokers answered short questions late, by host and port, or ""."""
+        late = None if self.late is None else parse_series(self.late.series)
+        is_one_of_several = len(self._of(_STALLS)) > 1
+        return late.label("target") if late and late.metric == _STALLS and is_one_of_several else ""
 
     def _of(self, *metrics: str) -> dict[str, Series]:
         by_metric = self._by_metric

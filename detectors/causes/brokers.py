@@ -365,6 +365,9 @@ def _answered_late(facts: Facts) -> Iterator[Hypothesis]:
         yield ruled_out("broker_pause", other)
         return
     signs = [] if seen.late is None else [Sign(CLEAR, _late_text(seen.late, facts))]
+    if seen.late_broker:
+        text = "Others that were asked at the same instants answered as soon as before."
+        signs.append(Sign(FAIR, Evidence(text)))
     for one in [*pages, *([stopped] if stopped is not None else [])]:
         signs.append(Sign(0.0 if signs else CLEAR, _standstill_text(one, facts)))
     known = any(drive.is_known for drive in facts.drives)
@@ -372,7 +375,7 @@ def _answered_late(facts: Facts) -> Iterator[Hypothesis]:
         f"{'Device, flushes' if known else 'Flushes'}, CPU and network were measured, and none of them "
         "rose with the step."
     )
-    suspect = pages[0].what if pages else ""
+    suspect = pages[0].what if pages else seen.late_broker
     share = 1.0 if len(signs) > 1 else 0.0
     yield Hypothesis("broker_pause", (*signs, Sign(0.0, said)), suspect, share)
 

@@ -119,6 +119,7 @@ _ALL = 0.5  # of the time between two looks at a page: more is hardly reported o
 _LEAST_SHARE = 0.03  # of a second, stopped
 _MUCH = 1.0 / 13.0  # of the time: beyond it G1 asks for a larger heap (-XX:GCTimeRatio=12)
 _ROSE = 2.0
+_EFFECTS = frozenset({"broker_pause"})  # its broker answers nothing meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,8 @@ def _pausing(facts: Facts) -> Iterator[Hypothesis]:
             text = "They take no more of the time than usual pauses do on a busy host."
             signs.append(Sign(-FAIR, Evidence(text)))
         signs.append(Sign(0.0, _lengths(ks, longest, facts.onset_k)))
-        yield Hypothesis("gc_pause", tuple(signs), _log(longest, pauses), found.explained)
+        suspect = _log(longest, pauses)
+        yield Hypothesis("gc_pause", tuple(signs), suspect, found.explained, explains=_EFFECTS)
         return
     page = None if ks.size else _stopped(pauses, facts)
     if page is not None:

@@ -5,6 +5,8 @@ Source:   ApiVersions requests, which a broker answers from memory, over `connec
           shortest of a second: a longer network path raises it, a broker that is busy at times does not.
           `broker_lone_delay_seconds` is the longest delay of one connection's answer after the first answer
           of the same instant: a broker that stalls delays all connections, a lost packet only one.
+          `broker_stall_seconds` is the longest wait for the first answer of an instant: a broker that stands
+          still for a part of the second raises it.
 Overhead: 40 requests of 30 bytes a second and server; 0.5 % of a core here, about as much at the broker.
 Caveats:  Only Kafka's protocol, and of its logins PLAIN and SCRAM. With TLS the time of encryption counts. A
           request without an answer has no value in its second; after `timeout` its connection is opened

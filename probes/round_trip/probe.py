@@ -34,7 +34,11 @@ _REFUSED_SECONDS = (
     60.0  # until a login that was refused is tried again: a broker may lock the user out
 )
 
-_METRICS = ("broker_round_trip_seconds", "broker_lone_delay_seconds")
+_METRICS = (
+    "broker_round_trip_seconds",
+    "broker_lone_delay_seconds",
+    "broker_stall_seconds",
+)
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -84,20 +88,27 @@ class RoundTrips:
     first_seconds: dict[int, float] = field(default_factory=dict)  # the first of each instant
     shortest_seconds: float | None = None  # since the last reading, as the next
     lone_delay_seconds: float = 0.0
+    stall_seconds: float = 0.0
 
     def add(self, instant: int, seconds: float) -> None:
-        first = self.first_seconds.setdefault(instant, seconds)
+        if instant not in self.first_seconds:
+            self.first_seconds[instant] = seconds
+            self.stall_seconds = max(self.stall_seconds, seconds)
+        first = self.first_seconds[instant]
         self.lone_delay_seconds = max(self.lone_delay_seconds, seconds - first)
         if self.shortest_seconds is None or seconds < self.shortest_seconds:
             self.shortest_seconds = seconds
         if len(self.first_seconds) > _KEPT_INSTANTS:
             del self.first_seconds[next(iter(self.first_seconds))]
 
-    def take(self) -> tuple[float, float] | None:
-        """Return the shortest round trip and the longest lone delay since the last reading, if any."""
-        shortest, lone = self.shortest_seconds, self.lone_delay_seconds
-        self.shortest_seconds, self.lone_delay_seconds = None, 0.0
-        return None if shortest is None else (shortest, lone)
+    def take(self) -> tuple[float, float, float] | None:
+        """Return the shortest round trip, longest lone delay and longest stall since the last one, if any.
+
+        A stall is the wait for the first answer of an instant.
+        """
+        shortest, lone, stall = self.shortest_seconds, self.lone_delay_seconds, self.stall_seconds
+        self.shortest_seconds, self.lone_delay_seconds, self.stall_seconds = None, 0.0, 0.0
+        return None if shortest is None else (shortest, lone, stall)
 
 
 class RoundTrip:
@@ -114,7 +125,7 @@ class RoundTrip:
         self._failure = ""
 
     def read(self) -> Reading:
-        """Return both metrics of each server that has answered.
+        """Return the metrics of each server that has answered.
 
         Raises:
             NotAvailableError: there is no server, or the probe cannot use its listener.
@@ -130,9 +141,9 @@ class RoundTrip:
             trouble = self._failure  # until any server answers
         samples = [
             (Column(metric, (("target", server),), "seconds"), value)
-            for server, both in taken.items()
-            if both is not None
-            for metric, value in zip(_METRICS, both, strict=True)
+            for server, values in taken.items()
+            if values is not None
+            for metric, value in zip(_METRICS, values, strict=True)
         ]
         if trouble and not samples:
             raise ProbeError(trouble)

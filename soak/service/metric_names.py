@@ -142,6 +142,7 @@ disk_discard_await_seconds gauge - Mean time of a discard in the last second.
 disk_flush_await_seconds gauge - Mean time of a flush in the last second.
 broker_round_trip_seconds gauge - Shortest answer of a broker in the last second.
 broker_lone_delay_seconds gauge - By how much the last of several answers of one instant was late.
+broker_stall_seconds gauge - Longest wait for the first of several answers of one instant.
 broker_log_events sum - Lines of brokers' logs that tell an event.
 clock_offset_bound_seconds gauge - By how much the host's clock may be wrong.
 cluster_under_replicated_partitions gauge - Partitions whose copy on a broker is not in sync.

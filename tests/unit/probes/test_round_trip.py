@@ -67,8 +67,18 @@ def test_a_late_answer_is_compared_with_the_first_of_its_instant() -> None:
     for instant, seconds in ((1, 0.25), (1, 0.25), (2, 0.5), (2, 2.5), (2, 0.5)):
         answers.add(instant, seconds)
 
-    assert answers.take() == (0.25, 2.0)
+    assert answers.take() == (0.25, 2.0, 0.5)
     assert answers.take() is None
+
+
+def test_a_broker_that_stands_still_for_a_part_of_a_second_is_seen_in_its_longest_wait() -> None:
+    """Most instants are answered at once, so the shortest shows nothing; no connection is late alone."""
+    answers = RoundTrips()
+    for instant in range(10):
+        for _ in range(4):
+            answers.add(instant, 0.3 if instant == 4 else 0.001)
+
+    assert answers.take() == (0.001, 0.0, 0.3)
 
 
 def test_an_answer_may_come_many_instants_later() -> None:
@@ -79,7 +89,7 @@ def test_an_answer_may_come_many_instants_later() -> None:
         answers.add(instant, 0.1)
     answers.add(4990, 1.1)
 
-    assert answers.take() == (0.1, 1.0)
+    assert answers.take() == (0.1, 1.0, 0.1)
     assert len(answers.first_seconds) < 2000
 
 
@@ -101,6 +111,7 @@ def test_a_broker_is_asked_for_its_versions_only(broker: Broker) -> None:
     assert {column.metric for column, _ in reading.samples} == {
         "broker_round_trip_seconds",
         "broker_lone_delay_seconds",
+        "broker_stall_seconds",
     }
     assert {dict(column.labels)["target"] for column, _ in reading.samples} == {target}
 
@@ -342,6 +353,7 @@ def test_after_a_login_a_broker_is_asked_as_without_one(tmp_path: Path) -> None:
     assert {column.metric for column, _ in reading.samples} == {
         "broker_round_trip_seconds",
         "broker_lone_delay_seconds",
+        "broker_stall_seconds",
     }
 
 

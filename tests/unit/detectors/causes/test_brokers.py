@@ -270,6 +270,30 @@ def test_a_broker_that_stands_still_answers_simple_questions_late() -> None:
     assert found.evidence[-1].text.startswith("Flushes, CPU and network were measured")
 
 
+def stall(broker: str, during: float) -> Series:
+    return channel(f'probe@b1|broker_stall_seconds{{target="{broker}"}}', 0.008, during)
+
+
+def test_a_broker_that_stands_still_for_a_part_of_each_second_is_the_one_that_answers_late() -> (
+    None
+):
+    """Most of its answers are as soon as ever, and so are all of another's."""
+    (found,) = attribute(STEP, around(stall("b1:9092", 0.3), stall("b2:9092", 0.008), *calm()))
+
+    assert (found.cause, found.suspect) == ("broker_pause", "b1:9092")
+    assert found.score > 0.85
+
+
+def test_all_brokers_that_answer_late_at_once_do_not_stand_still() -> None:
+    """It is what they share: the host that asks, or its way. Of one that alone is asked it may be either."""
+    both = around(stall("b1:9092", 0.3), stall("b2:9092", 0.3), *calm())
+    only = around(stall("b1:9092", 0.3), *calm())
+
+    assert causes(both) == ["unknown"]
+    assert attribute(STEP, only)[0].cause == "broker_pause"
+    assert attribute(STEP, only)[0].score < 0.65
+
+
 @pytest.mark.parametrize("name", [FSYNC, CPU, RETRANSMITTED])
 def test_nobody_is_said_to_stand_still_unless_all_else_is_known_and_calm(name: str) -> None:
     late = channel(POLL, 0.1, 0.3)
