@@ -145,7 +145,12 @@ def _changed(change: Change, changes: Iterable[Change]) -> list[Evidence]:
             f"{wording.amount_of(other.series, other.before)} to "
             f"{wording.amount_of(other.series, other.after)}, "
             f"{when(other.onset_k - change.onset_k)}.",
-            {"onset_k": other.onset_k, "before": other.before, "after": other.after},
+            {
+                "series": other.series,
+                "onset_k": other.onset_k,
+                "before": other.before,
+                "after": other.after,
+            },
         )
         for other in at_onset[:_MOST]
     ]

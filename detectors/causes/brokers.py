@@ -151,9 +151,9 @@ def _up(facts: Facts) -> Hypothesis:
         bool(facts.brokers) and facts.brokers <= seen.answering
     )
     left = "" if is_each_known else "answers of each broker (probe round_trip)"
-    text = "Pages and short questions were answered, and acknowledgements came."
+    text = "Brokers answered soakd's probes throughout, and acknowledgements came."
     if seen.unanswered or seen.silent_pages:
-        text = f"No page or short question got no answer for {_LONG_SECONDS} s, and acknowledgements came."
+        text = f"No broker was silent to soakd's probes for {_LONG_SECONDS} s, and acknowledgements came."
     return absent("broker_down", text, left)
 
 
@@ -192,11 +192,11 @@ def _answered_meanwhile(facts: Facts) -> Iterator[Sign]:
     own = [seen.answering_of(seen.addresses.get(leader, ())) for leader in led]
     if own and all(own):
         names = ", ".join(sorted(frozenset[str]().union(*own)))
-        text = f"The leaders of what was not acknowledged answered short questions throughout ({names})."
+        text = f"The leaders of what was not acknowledged answered soakd's round trips throughout ({names})."
         yield Sign(-DECISIVE, Evidence(text))
     elif not own:
         names = ", ".join(sorted(seen.answering))
-        text = f"All brokers that are asked short questions answered throughout ({names})."
+        text = f"All brokers of the probe round_trip answered throughout ({names})."
         yield Sign(-FAIR, Evidence(text))
 
 
@@ -436,7 +436,9 @@ _BACK_SECONDS = 60
 def _catching_up(facts: Facts) -> Hypothesis:
     """Return what says that a broker copies what it missed from its peers."""
     if not facts.named(*COPIES):
-        return unmeasured("under_replicated", "partitions with copies that are behind")
+        return unmeasured(
+            "under_replicated", "partitions with copies that are behind (probe prometheus)"
+        )
     behind, suspect = _most_behind(facts)
     if behind < 1.0:
         return ruled_out("under_replicated", "No copy was behind.")
@@ -549,7 +551,10 @@ def _storm(facts: Facts) -> Hypothesis:
     grown = _partitions_grown(facts)
     if not other and grown is None:
         if not background.are_leaders_known(facts):
-            return unmeasured("metadata_storm", "elections of leaders, partitions of the cluster")
+            return unmeasured(
+                "metadata_storm",
+                "elections of leaders (probe broker_log), partitions of the cluster (probe prometheus)",
+            )
         return ruled_out(
             "metadata_storm", "No leader of another topic or new partition was elected."
         )
@@ -565,9 +570,9 @@ def _storm(facts: Facts) -> Hypothesis:
         topics = Counter(topic for topic, _ in elected)
         suspect = f"topic {topics.most_common(1)[0][0]}" if topics else ""
         text = (
-            f"Leaders of {len(elected)} partitions of other topics, or of new ones, were elected from "
-            f"{when(soon[0].k - facts.onset_k)} on, most of {suspect}; in the {seconds} s "
-            f"before it were {len(before)}."
+            f"{len(elected)} partitions of other topics, or new ones, got a leader within seconds, the first "
+            f"{when(soon[0].k - facts.onset_k)}, most of them of {suspect}. In the {seconds} s before, "
+            f"{len(before)} did."
         )
         signs.append(Sign(DECISIVE, Evidence(text, {"partitions": len(elected)})))
     if grown is not None:
@@ -600,35 +605,36 @@ def _partition(one: TimedEvent) -> tuple[str, str]:
 
 # --- how to confirm them
 
-_BROKER, _TOOLS = "on the broker's host", "from a host with the cluster's tools"
+_BROKER, _TOOLS = "on {the broker's host}", "from a host with the cluster's tools"
 CONFIRM = {
     "broker_down": Confirmation(
         "from another host",
-        "nc -zv -w 3 HOST PORT",
+        "nc -zv -w 3 {host} {port}",
         "a refused connection, or no answer within 3 s",
     ),
     "broker_pause": Confirmation(
-        _BROKER, "ps -o stat= -p PID", "a T, which is a stopped process, while it gives no answer"
+        _BROKER, "ps -o stat= -p {pid}", "a T, which is a stopped process, while it gives no answer"
     ),
     "under_replicated": Confirmation(
         _TOOLS,
-        "kafka-topics.sh --bootstrap-server HOST:PORT --describe --under-replicated-partitions",
+        "kafka-topics.sh --bootstrap-server {server} --describe --under-replicated-partitions",
         "1 partition or more, and fewer from call to call",
     ),
     "leader_move": Confirmation(
         _TOOLS,
-        "kafka-topics.sh --bootstrap-server HOST:PORT --describe --topic TOPIC",
+        "kafka-topics.sh --bootstrap-server {server} --describe --topic {run_topic}",
         "1 partition or more whose Leader is not the first of its Replicas",
     ),
     "access_denied": Confirmation(
         _TOOLS,
-        "kafka-acls.sh --bootstrap-server HOST:PORT --list --principal User:NAME",
+        "kafka-acls.sh --bootstrap-server {server} --list --principal User:{user}",
         "no right to READ or WRITE the topic",
     ),
     "metadata_storm": Confirmation(
         _TOOLS,
-        "kafka-topics.sh --bootstrap-server HOST:PORT --describe | grep -c Leader:",
+        "kafka-topics.sh --bootstrap-server {server} --describe | grep -c Leader:",
         f"{_STORM} partitions or more above an earlier count",
+        f"{_STORM} partitions or more above the {{{_PARTITIONS[0]}}} before the onset",
     ),
 }
 CONFIRM_ON_PULSAR = {
@@ -639,17 +645,17 @@ CONFIRM_ON_PULSAR = {
     ),
     "leader_move": Confirmation(
         _TOOLS,
-        "pulsar-admin topics partitioned-lookup TOPIC",
+        "pulsar-admin topics partitioned-lookup {run_topic}",
         "1 partition or more at another broker than before",
     ),
     "access_denied": Confirmation(
         _TOOLS,
-        "pulsar-admin namespaces permissions TENANT/NAMESPACE",
+        "pulsar-admin namespaces permissions {namespace}",
         "neither produce nor consume for the user",
     ),
     "metadata_storm": Confirmation(
         _TOOLS,
-        "pulsar-admin topics list TENANT/NAMESPACE | wc -l",
+        "pulsar-admin topics list {namespace} | wc -l",
         f"{_STORM} topics or more above an earlier count",
     ),
 }

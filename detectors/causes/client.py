@@ -402,13 +402,15 @@ def _stepped(step: TimedEvent, change: Change) -> Evidence:
 
 CONFIRM = {
     "client": Confirmation(
-        "on the load host",
-        "vmstat 1",
+        "on {the load host}",
+        "vmstat 1 5",
         f"an st of {100 * STOLEN.after:.0f} or more, or an r above the number of processors",
     ),
     "clock": Confirmation(
         "on both hosts",
         "journalctl -u chrony -u chronyd --since -1h | grep stepped",
         f"a step of {_LEAST_RATIO:g} to {_MOST_RATIO:g} times that of latency, at the onset",
+        f"a step of {{step_seconds*{_LEAST_RATIO:g}}} to {{step_seconds*{_MOST_RATIO:g}}} seconds, "
+        "at the onset",
     ),
 }

@@ -230,7 +230,9 @@ def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
     if write is None or written is None:
         return None
     if flush is None:
-        return unmeasured("slow_drive", f"flushes of {drive.name}")
+        return unmeasured(
+            "slow_drive", f"flushes of {drive.name} (probe disk_io, kernel 5.5 or newer)"
+        )
     each = _same_time_each(drive, facts)
     if not drive.is_slow_throughout and each is None:
         return ruled_out(
@@ -476,16 +478,21 @@ def _work_text(written: Shift) -> Evidence:
     course = "fell" if written.after < written.before / _FELL else "did not grow"
     return Evidence(
         f"The work on the drive {course}: {before} were written to it before the step, {after} after it.",
-        {"before": written.before, "after": written.after},
+        {"series": written.series, "before": written.before, "after": written.after},
     )
 
 
 def _wear_text(drive: Drive) -> Evidence:
     if drive.turnovers is None:
         return Evidence("How many times its capacity the drive has been written is not known.")
+    counts = (
+        "which makes a collection of garbage likelier"
+        if drive.is_worn
+        else "which does not count: it may have been full before"
+    )
     return Evidence(
-        f"By the onset the drive had been written {drive.turnovers:.2g} times its capacity, "
-        "as far as it was measured.",
+        f"By the onset the drive had been written {drive.turnovers:.2g} times its capacity, as far as is "
+        f"known, {counts}.",
         {"turnover_ratio": drive.turnovers},
     )
 
@@ -641,7 +648,7 @@ def _full(facts: Facts) -> Iterator[Hypothesis]:
     elif free:
         yield ruled_out("disk_full", "There was free space on the drives that were watched.")
     else:
-        yield unmeasured("disk_full", "free space of the brokers' drives")
+        yield unmeasured("disk_full", "free space of the brokers' drives (probe fsync)")
 
 
 def _may_end(full: Sequence[str], facts: Facts) -> bool:
@@ -710,31 +717,38 @@ def _least(series: Series, facts: Facts) -> float:
 
 # --- how to confirm them
 
-_BROKER = "on the broker's host"
+_BROKER = "on {the broker's host}"
+_AWAIT = (
+    f"w_await above {{{drive_facts.WRITE_AWAIT}*{1000 * _SLOWER:g}}} ms "
+    f"(it was {{{drive_facts.WRITE_AWAIT}*1000}} ms)"
+)
+_PLATEAU = f"wkB/s or w/s at one value within {_STEADY:.0%} every second"
 CONFIRM = {
     "drive_gc": Confirmation(
         _BROKER,
-        "iostat -x 1",
+        "iostat -dxy 1 5 {device}",
         f"w_await at least {_SLOWER:g} times as before, wkB/s unchanged or lower",
+        f"{_AWAIT}, wkB/s no higher than {{{drive_facts.WRITTEN}*0.001}} as before",
     ),
     "drive_throttled": Confirmation(
         _BROKER,
-        "iostat -x 1",
-        f"wkB/s or w/s at one value within {_STEADY:.0%} every second, aqu-sz higher than before",
+        "iostat -dxy 1 10 {device}",
+        f"{_PLATEAU}, w_await higher than before",
+        f"{_PLATEAU}, {_AWAIT}",
     ),
     "slow_drive": Confirmation(
         _BROKER,
-        "smartctl -a /dev/DEVICE",
+        "smartctl -a /dev/{device}",
         "media errors above 0, or a spare below its threshold",
     ),
     "slow_fsync": Confirmation(
         _BROKER,
-        "cat /sys/fs/cgroup$(systemctl show -P ControlGroup UNIT)/io.max",
+        "cat /sys/fs/cgroup$(systemctl show -P ControlGroup {unit})/io.max",
         "1 line or more, each of them a limit on IO",
     ),
     "disk_full": Confirmation(
         _BROKER,
-        "df -h DATA_DIR",
+        "df -h {data_dir}",
         f"Avail below {wording.amount(_LEAST_BYTES, 'bytes')}, or below {_LEAST_RATIO:.0%} on a Redpanda",
     ),
 }

@@ -61,7 +61,9 @@ def _deleting(facts: Facts) -> Hypothesis:
     kind = next((kind for kind in _DELETIONS if facts.event_ks(kind).size), None)
     ks = facts.counted_ks(*_DELETED) if kind is None else facts.event_ks(kind)
     if not ks.size and not background.are_deletions_known(facts):
-        return unmeasured("retention_cliff", "deletions of old segments")
+        return unmeasured(
+            "retention_cliff", "deletions of old segments (probe broker_log, or retention_kafka)"
+        )
     found = repeated(
         ks,
         _DELETION_WORDS,
@@ -96,7 +98,7 @@ def _about_first(facts: Facts) -> str:
 def _rolling(facts: Facts) -> Hypothesis:
     ks = facts.event_ks(*background.ROLLS)
     if ks.size == 0:
-        return unmeasured("segment_roll", "rolls of segments")
+        return unmeasured("segment_roll", "rolls of segments (probe broker_log)")
     # What others write rolls their segments: of a step it is their load that costs.
     ks = facts.event_ks(*background.ROLLS, is_ours=facts.change.kind != "spikes")
     if _comes_with_deletions(ks, facts):
@@ -209,7 +211,7 @@ def _compacting(facts: Facts) -> Iterator[Hypothesis]:
 
 # --- how to confirm them
 
-_BROKER = "on the broker's host"
+_BROKER = "on {the broker's host}"
 CONFIRM = {
     "retention_cliff": Confirmation(
         _BROKER,
@@ -222,14 +224,14 @@ CONFIRM = {
         "one in each second of a spike",
     ),
     "compaction": Confirmation(
-        "on the bookie's host",
-        "grep -i compaction LOG | tail",
+        "on {the bookie's host}",
+        "grep -i compaction {log} | tail",
         "one that began at the onset",
     ),
 }
 _BOOKIE = Confirmation(
-    "on the bookie's host",
-    "iostat -x 1",
+    "on {the bookie's host}",
+    "iostat -dxy 1 60 {device}",
     "a d/s above 0, or more writes, in the seconds of the peaks alone",
 )
 CONFIRM_ON_PULSAR = {"retention_cliff": _BOOKIE, "segment_roll": _BOOKIE}

@@ -6,9 +6,12 @@ strengths are enough: such odds are not known better than within a factor of thr
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, log
 
+from soak.core import wording
 from soak.core.model import Evidence
 
 SLIGHT = 0.5  # fits, and is common without the cause as well
@@ -32,12 +35,33 @@ class Sign:
 class Confirmation:
     """A command that confirms a cause: where to run it, and the sign in its output, with a threshold.
 
-    Mails and the runbook show the same. Words in capitals stand for names that the reader knows.
+    `{device}` stands for a name and `{step_seconds*1000}` for a number, times a factor. A mail fills in those
+    that its incident tells, the runbook shows them in capitals; a name of several words stays as it is.
+    `measured` is the sign in numbers, for a mail that knows all of them.
     """
 
     where: str
     command: str
     sign: str
+    measured: str = ""
+
+    def filled(self, known: Mapping[str, str | float]) -> Confirmation:
+        """Return the texts without placeholders; `known` has names and numbers, in base units."""
+        names = {found[1] for found in _PLACEHOLDER.finditer(self.measured)}
+        sign = self.measured if self.measured and names <= known.keys() else self.sign
+        return Confirmation(*(_filled(text, known) for text in (self.where, self.command, sign)))
+
+
+_PLACEHOLDER = re.compile(r"\{([^{}*]+)(?:\*([\d.]+))?\}")
+
+
+def _filled(text: str, known: Mapping[str, str | float]) -> str:
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        one = known.get(name, name if " " in name else name.upper())
+        return one if isinstance(one, str) else wording.amount(one * float(found[2] or 1), "")
+
+    return _PLACEHOLDER.sub(value, text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def _catch_up(facts: Facts) -> Hypothesis:
     drain = background.draining(facts)
     if drain is None:
         if not facts.named(*BACKLOGS):
-            return unmeasured("catch_up_read", "backlogs of the consumers")
+            return unmeasured("catch_up_read", "backlogs of all consumer groups (probe prometheus)")
         return ruled_out("catch_up_read", "No backlog began to drain at the onset.")
     received = risen(facts.shifts("received_messages", "consume_rate"), _READ_MORE)
     read = risen(d.shifts[drive_facts.READ] for d in facts.drives if drive_facts.READ in d.shifts)
@@ -247,7 +247,11 @@ def _by_flows(flows: Sequence[_Flow], facts: Facts) -> Hypothesis:
         text = f"The {whole.whose} did not take in or give out more: {stayed}."
         return absent("foreign_load", text, whole.missing)
     if not (grown and own):
-        what = "what we send" if grown else "more values of what the brokers take in"
+        what = (
+            "messages sent by soakd"
+            if grown
+            else "bytes that the brokers take in, in more of the seconds since the onset"
+        )
         return unmeasured("foreign_load", what)
     if facts.has_grown(own):
         more = Evidence("We sent or received more ourselves.")
@@ -346,20 +350,23 @@ def _without_pages(facts: Facts) -> Hypothesis:
     one = facts.other_writes
     if one is None:
         return unmeasured(
-            "foreign_load", "bytes and requests that the brokers take in and give out"
+            "foreign_load", "bytes that the brokers take in and give out (probe prometheus)"
         )
     if facts.has_grown(facts.sent):
         more = Evidence("We sent more ourselves.")
         return Hypothesis("foreign_load", (Sign(-CLEAR, more),))
     if one.is_sparse or not facts.sent:
-        return unmeasured("foreign_load", "more values of what we and others write")
+        return unmeasured(
+            "foreign_load",
+            "messages sent by soakd and written to other topics, in more of the seconds since the onset",
+        )
     did = "did not write more" if _more_written(facts) is None else "wrote more at another time"
     text = (
         f"Other clients {did}: messages to those of their topics that we may see went from "
         f"{one.before:,.0f} to {one.after:,.0f} a second."
     )
     against = Sign(-FAIR, Evidence(text, {"before": one.before, "after": one.after}))
-    missing = ("what the brokers give out to other clients",)
+    missing = ("what the brokers give out to other clients (probe prometheus)",)
     return Hypothesis("foreign_load", (against,), missing=missing)
 
 
@@ -555,7 +562,10 @@ def _unknown_work(facts: Facts, *, is_reading: bool) -> list[str]:
     reasons = (
         (not (facts.sent or facts.taken_in), "what we send"),
         (not is_written_known, "what each broker takes in, or what other clients write"),
-        (facts.is_intake_awaited, "more values of what the brokers take in"),
+        (
+            facts.is_intake_awaited,
+            "bytes that the brokers take in, in more of the seconds since the onset",
+        ),
         (is_reading and not facts.given_out, "what the brokers give out"),
     )
     return [text for holds, text in reasons if holds]
@@ -606,7 +616,7 @@ def _listed(parts: list[str]) -> str:
 # --- how to confirm them
 
 _TOOLS = "from a host with the cluster's tools"
-_ALL_GROUPS = "kafka-consumer-groups.sh --bootstrap-server HOST:PORT --describe --all-groups"
+_ALL_GROUPS = "kafka-consumer-groups.sh --bootstrap-server {server} --describe --all-groups"
 _DRAINED = f"that falls from call to call, by {background.FALLEN:.0%} or more in all"
 CONFIRM = {
     "catch_up_read": Confirmation(_TOOLS, _ALL_GROUPS, f"a LAG {_DRAINED}"),
@@ -615,30 +625,32 @@ CONFIRM = {
         _ALL_GROUPS,
         f"another topic whose LOG-END-OFFSET or CURRENT-OFFSET grows by {_LEAST_OF_OURS:.0%} "
         "of the plan's rate or more",
+        f"another topic whose LOG-END-OFFSET or CURRENT-OFFSET grows by {{rate*{_LEAST_OF_OURS:g}}} "
+        "a second or more",
     ),
     "noisy_neighbour": Confirmation(
-        "on the broker's host, as root",
+        "on {the broker's host}, as root",
         "iotop -oPa",
         f"another process with {_MORE_WORK - 1:.0%} of the broker's bytes or more",
     ),
     "quota_throttle": Confirmation(
         _TOOLS,
-        "kafka-configs.sh --bootstrap-server HOST:PORT --describe --entity-type clients",
+        "kafka-configs.sh --bootstrap-server {server} --describe --entity-type clients",
         "a producer_byte_rate or consumer_byte_rate below the plan's bytes a second for each broker",
     ),
 }
 CONFIRM_ON_PULSAR = {
     "catch_up_read": Confirmation(
-        _TOOLS, "pulsar-admin topics partitioned-stats TOPIC", f"a msgBacklog {_DRAINED}"
+        _TOOLS, "pulsar-admin topics partitioned-stats {topic}", f"a msgBacklog {_DRAINED}"
     ),
     "foreign_load": Confirmation(
         _TOOLS,
-        "pulsar-admin topics partitioned-stats TOPIC",
+        "pulsar-admin topics partitioned-stats {topic}",
         f"a msgRateIn of another topic of {_LEAST_OF_OURS:.0%} of the plan's rate or more",
     ),
     "quota_throttle": Confirmation(
         _TOOLS,
-        "pulsar-admin namespaces get-publish-rate TENANT/NAMESPACE",
+        "pulsar-admin namespaces get-publish-rate {namespace}",
         "a limit below the plan's rate",
     ),
 }

@@ -301,8 +301,8 @@ def _since(
     quantity = wording.title(change.series)
     if locking is None:
         return Evidence(
-            f"{since}: too many or too few to compare the {quantity} with and without, so that only the time "
-            f"of the onset speaks for it.",
+            f"{since}. There are too few seconds of both kinds to compare their {quantity}: only the "
+            "time of the onset speaks for it.",
             {"seconds_with": held, "seconds": end - change.onset_k},
         )
     lag = f" {locking.lag_seconds} s after" if locking.lag_seconds else " with"

@@ -42,7 +42,7 @@ from soak.core import wording
 from soak.core.model import Evidence
 from soak.core.series import host_of, source_of
 
-NEXT = {"network": "see losses on both hosts and between them: ss -ti, ip -s link"}
+NEXT = {"network": "see losses on both hosts and between them: ss -tin, ip -s link"}
 
 _PAGES = "scrape_duration_seconds"
 _AT_BROKER = (
@@ -141,7 +141,7 @@ def _cut_off(cut: list[Silence], facts: Facts) -> Hypothesis:
 def _not_asked(facts: Facts) -> Hypothesis:
     """Return what is known where only clients are watched, and what to measure."""
     together = facts.answers.stopped_together
-    missing = "round trips to the brokers (probe round_trip), packets sent again"
+    missing = "round trips to the brokers (probe round_trip), packets sent again (probe prometheus)"
     if together is None:
         return unmeasured("network", missing)
     text = (
@@ -208,10 +208,10 @@ def _part_text(trip: Shift, facts: Facts) -> Evidence:
 
 def _resent(again: background.Resent, facts: Facts) -> Hypothesis:
     text = (
-        f"In {again.seconds} of {again.of} seconds one of several connections to "
-        f"{again.suspect or 'one broker or another'} was answered {wording.amount(again.delay, 'seconds')} "
-        "later than the others, as when a lost packet is sent again; before, in "
-        f"{again.seconds_before} of {again.of_before}."
+        f"One of several connections to {again.suspect or 'one broker or another'} was answered "
+        f"{wording.amount(again.delay, 'seconds')} later than the others, as when a lost packet is sent "
+        f"again: in {again.seconds} of the {again.of} seconds looked at since the onset, and in "
+        f"{again.seconds_before} of {again.of_before} before it."
     )
     numbers = {
         "late_seconds": again.seconds,
@@ -255,7 +255,7 @@ def _hypothesis(found: list[Shift | None], facts: Facts, *more: Sign) -> Hypothe
 CONFIRM = {
     "network": Confirmation(
         "on both hosts",
-        "ss -ti dst HOST",
-        f"a retrans that grows by {_LEAST_PACKETS:g} a second or more",
+        "ss -tin '( dport = :{port} or sport = :{port} )'",
+        f"an N in retrans:0/N that grows by {_LEAST_PACKETS:g} a second or more",
     )
 }

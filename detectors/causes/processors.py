@@ -85,7 +85,9 @@ def _not_short(idle: list[Shift], facts: Facts) -> Hypothesis:
         return absent("broker_cpu", text, facts.unwatched("CPU", facts.cpu_hosts))
     signs = tuple(Sign(FAIR, one.evidence(facts.change)) for one in idle[:1])
     suspect = _host(idle[0]) if idle else ""
-    return Hypothesis("broker_cpu", signs, suspect, missing=("CPU of the brokers' hosts",))
+    return Hypothesis(
+        "broker_cpu", signs, suspect, missing=("CPU of the brokers' hosts (probe host)",)
+    )
 
 
 def _host(one: Shift) -> str:
@@ -159,7 +161,9 @@ def _pausing(facts: Facts) -> Iterator[Hypothesis]:
         text = "No JVM that is watched began to pause longer, or more often, at the onset."
         yield absent("gc_pause", text, _unwatched(pauses, facts))
     else:
-        yield unmeasured("gc_pause", "pauses of the brokers' JVMs (their GC logs)")
+        yield unmeasured(
+            "gc_pause", "pauses of the brokers' JVMs (their GC logs: probe broker_log)"
+        )
 
 
 def _unwatched(pauses: list[_Pause], facts: Facts) -> str:
@@ -275,17 +279,18 @@ def _has_log(rise: Shift, pauses: list[_Pause]) -> bool:
 
 # --- how to confirm them
 
-_BROKER = "on the broker's host"
+_BROKER = "on {the broker's host}"
 CONFIRM = {
     "broker_cpu": Confirmation(
         _BROKER,
-        "vmstat 1",
+        "vmstat 1 5",
         f"an id of {100 * (1 - cpu.USED.after):.0f} or less, "
         f"or an st of {100 * cpu.STOLEN.after:.0f} or more",
     ),
     "gc_pause": Confirmation(
         _BROKER,
-        "grep -E 'Pause (Full|Young)' GC_LOG | tail",
+        "grep -E 'Pause (Full|Young)' {gc_log} | tail",
         f"a pause of {_OF_STEP:.0%} of the step or more, or any Pause Full",
+        f"a pause of {{step_seconds*{1000 * _OF_STEP:g}}}ms or more, or any Pause Full",
     ),
 }

@@ -543,11 +543,12 @@ def pulsar_page() -> str:
     """Return a row for each cause that another command confirms on Pulsar than on Kafka."""
     usual, own = map(attribution.confirmations, ("kafka", "pulsar"))
     rows = [
-        (f"[{cause}](causes.md#{cause})", code(one.command), f"{one.sign} ({one.where})")
+        (f"[{cause}](causes.md#{cause})", filled.where, code(filled.command), filled.sign)
         for cause, one in own.items()
         if one != usual.get(cause)
+        for filled in [one.filled({})]
     ]
-    return table(("cause", "run", "shows"), rows)
+    return table(("cause", "where", "run", "shows"), rows)
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {

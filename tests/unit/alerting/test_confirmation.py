@@ -1,0 +1,116 @@
+"""Commands that confirm a cause, with the names and numbers of the incident, and capitals for the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from detectors import attribution
+from soak.alerting.confirmation import is_loopback, known_of
+from soak.alerting.places import NOWHERE, Places
+from soak.core.model import Evidence, Explanation
+from tests.support.alerting.findings import finding
+
+PLACES = Places(mount_points={("b1", "nvme0n1"): "/var/lib/kafka"})
+PLAN: dict[str, str | float] = {"server": "b1:9092", "run_topic": "soak-1", "rate": 1000.0}
+
+
+def lines(
+    cause: str, suspect: str, *evidence: Evidence, kind: str = "kafka", places: Places = PLACES
+) -> tuple[str, str, str]:
+    """Return where to run the command of a cause, the command, and its sign."""
+    found = finding(causes=(Explanation(cause, 0.9, evidence, suspect=suspect),))
+    one = attribution.confirmations(kind)[cause].filled(known_of(found, places, PLAN))
+    return one.where, one.command, one.sign
+
+
+def level(series: str, before: float) -> Evidence:
+    return Evidence("It rose.", {"series": series, "before": before, "after": 1.0})
+
+
+AWAIT = level('probe@b1|disk_write_await_seconds{device="nvme0n1"}', 0.000458)
+WRITTEN = level('probe@b1|node_disk_written_bytes{device="nvme0n1"}', 8_233_000.0)
+
+
+def test_a_drive_is_named_with_its_host_and_the_values_before() -> None:
+    """As iostat shows them: milliseconds, and kilobytes a second."""
+    assert lines("drive_gc", "nvme0n1 on b1", AWAIT, WRITTEN) == (
+        "on b1",
+        "iostat -dxy 1 5 nvme0n1",
+        "w_await above 0.687 ms (it was 0.458 ms), wkB/s no higher than 8,233 as before",
+    )
+
+
+def test_without_the_values_before_the_sign_is_that_of_the_runbook() -> None:
+    other = level('probe@b1|disk_write_await_seconds{device="sdb"}', 1.0)
+
+    assert lines("drive_gc", "nvme0n1 on b1", other) == (
+        "on b1",
+        "iostat -dxy 1 5 nvme0n1",
+        "w_await at least 1.5 times as before, wkB/s unchanged or lower",
+    )
+
+
+@pytest.mark.parametrize(
+    ("cause", "suspect", "where", "command"),
+    [
+        ("broker_down", "10.0.0.4:9092", "from another host", "nc -zv -w 3 10.0.0.4 9092"),
+        ("broker_down", "b1:9092, b2:9092", "from another host", "nc -zv -w 3 b1 9092"),
+        ("broker_down", "", "from another host", "nc -zv -w 3 HOST PORT"),
+        ("broker_pause", "b1:9092", "on b1", "ps -o stat= -p PID"),
+        ("broker_cpu", "127.0.0.1:9092", "on h", "vmstat 1 5"),
+        ("broker_cpu", "", "on the broker's host", "vmstat 1 5"),
+        ("client", "load1", "on load1", "vmstat 1 5"),
+        (
+            "network",
+            "b1:9092",
+            "on both hosts",
+            "ss -tin '( dport = :9092 or sport = :9092 )'",
+        ),
+        ("disk_full", "/data on b1:9100", "on b1", "df -h /data"),
+        ("disk_full", "nvme0n1 on b1", "on b1", "df -h /var/lib/kafka"),
+        ("noisy_neighbour", "nvme0n1 on b1", "on b1, as root", "iotop -oPa"),
+        (
+            "gc_pause",
+            "JVM of /logs/gc.log on b1",
+            "on b1",
+            "grep -E 'Pause (Full|Young)' /logs/gc.log | tail",
+        ),
+        (
+            "leader_move",
+            "",
+            "from a host with the cluster's tools",
+            "kafka-topics.sh --bootstrap-server b1:9092 --describe --topic soak-1",
+        ),
+    ],
+)
+def test_a_command_has_the_names_of_the_suspect(
+    cause: str, suspect: str, where: str, command: str
+) -> None:
+    assert lines(cause, suspect)[:2] == (where, command)
+
+
+def test_shares_of_the_step_and_of_the_rate_are_numbers() -> None:
+    """The step is 56.9 ms, the rate 1000 messages a second."""
+    assert lines("gc_pause", "")[2] == "a pause of 14.2ms or more, or any Pause Full"
+    assert lines("foreign_load", "topic orders")[2].endswith("grows by 100 a second or more")
+
+
+def test_names_from_a_cluster_are_quoted_for_the_shell() -> None:
+    _, command, _ = lines("foreign_load", "topic a;reboot", kind="pulsar")
+
+    assert command == "pulsar-admin topics partitioned-stats 'a;reboot'"
+
+
+@pytest.mark.parametrize("kind", ["kafka", "pulsar"])
+def test_no_placeholder_stays_in_a_command_whatever_is_known(kind: str) -> None:
+    for cause in attribution.confirmations(kind):
+        for places, suspect in ((NOWHERE, ""), (PLACES, "nvme0n1 on b1")):
+            texts = lines(cause, suspect, kind=kind, places=places)
+
+            assert not any({"{", "}"} & set(text) for text in texts), texts
+
+
+def test_addresses_that_only_their_own_host_reaches_are_known() -> None:
+    suspects = ("127.0.0.1:9092", "localhost:9092", "b1:9092", "nvme0n1 on b1", "")
+
+    assert [is_loopback(one) for one in suspects] == [True, True, False, False, False]
