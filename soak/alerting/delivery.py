@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +23,13 @@ from soak.alerting.chart import (
     read_window,
     window_bounds,
 )
+from soak.alerting.confirmation import known_of
 from soak.alerting.digest import compose_digest, compose_end, wants_digests
 from soak.alerting.heartbeat import Notice, read_notices
 from soak.alerting.load_state import RATE_SECONDS, LoadState, read_load
 from soak.alerting.message import MessageContext, compose
 from soak.alerting.places import NOWHERE, Places, read_places
-from soak.core import json_text
+from soak.core import json_text, wording
 from soak.core.errors import FindingsError, JournalError
 from soak.core.model import Change, Finding
 from soak.core.plan.plan import STREAM_DETECTOR, Plan
@@ -71,7 +73,28 @@ def report_command(folder: RunFolder, host: str, plan: str) -> str:
     """Return how to make the report of a run; that of a service belongs to the unit's user, not to root."""
     if is_service_run(folder):
         return f"on {host}: systemctl start soak-report@{plan}, then see {folder.report}"
-    return f"on {host}: soak report {folder.path.resolve()}"
+    path = folder.path.resolve()
+    page = folder.report.relative_to(folder.path)
+    return f"on {host}: {_own_command()} report {path}, then see {page} in it"
+
+
+def _own_command() -> str:
+    """Return the command `soak` of the installation that this process is from: it may not be on the PATH."""
+    beside = Path(sys.executable).with_name("soak")
+    return str(beside) if beside.exists() else f"{sys.executable} -m soak.cli.main"
+
+
+def cluster_text(plan: Plan) -> str:
+    """Return kind and first address of the cluster: `kafka 10.0.0.4:9092 and 2 more`; "" without one."""
+    first, *others = addresses_of(plan) or [""]
+    more = f" and {len(others)} more" if others else ""
+    return f"{plan.broker_kind} {first}{more}" if first else ""
+
+
+def addresses_of(plan: Plan) -> list[str]:
+    """Return the addresses by which clients find the cluster."""
+    found = next(iter(plan.broker_config.addresses.values()), "")
+    return [one for one in found.split(",") if one]
 
 
 def _overview_chart(found: Mapping[str, Any] | None) -> bytes | None:
@@ -206,9 +229,12 @@ class Delivery:
         if content.finding is None:
             return None
         context = self._run_context()
+        finding = content.finding
+        places = self._places(finding.key, finding.onset_k)
+        load = self._load(finding, row)
         return compose_finding(
             MessageContext(
-                finding=content.finding,
+                finding=finding,
                 kind=row.kind,
                 occurrence=row.occurrence,
                 previous_cause=content.previous_cause,
@@ -217,18 +243,29 @@ class Delivery:
                 start_wall_ns=self._run.start_wall_ns,
                 changes=context.changes,
                 other_findings=[one for one in context.open_findings if one.key != row.subject],
-                advice=_advice(content.finding.cause),
-                confirmation=self._confirmation(content.finding.cause),
+                advice=_advice(finding.cause),
+                confirmation=self._confirmation(finding, places, load),
+                cluster=cluster_text(self._plan),
+                is_lab=self._plan.lab is not None,
                 runbook_page=self._plan.alerts.runbook_url,
-                size=self._size(content.finding, row),
-                places=self._places(content.finding.key, content.finding.onset_k),
-                load=self._load(content.finding, row),
+                size=self._size(finding, row),
+                places=places,
+                load=load,
                 audit=context.audit,
             )
         )
 
-    def _confirmation(self, cause: str) -> Confirmation | None:
-        return attribution.confirmations(self._plan.broker_kind).get(cause)
+    def _confirmation(
+        self, finding: Finding, places: Places, load: LoadState | None
+    ) -> Confirmation | None:
+        """Return the command for the cause with the names and numbers of this incident."""
+        found = attribution.confirmations(self._plan.broker_kind).get(finding.cause)
+        known: dict[str, str | float] = {"run_topic": self._plan.topic.names[0]}
+        if addresses := addresses_of(self._plan):
+            known["server"] = addresses[0]
+        if load is not None:
+            known["rate"] = load.sent
+        return None if found is None else found.filled(known_of(finding, places, known))
 
     def _size(self, finding: Finding, row: Notification) -> IncidentSize | None:
         """Return the size of the incident at the time of a message; of a long one the report has it."""
@@ -276,7 +313,10 @@ class Delivery:
             unsent = sum(one.kind != "digest" for one in store.open_notifications())
             since_ns = store.last_digest_ns(row.sink) or self._run.start_wall_ns
         missing = [one for one in read_notices(self._findings) if one.is_open]
-        return compose_digest(self._run, findings, missing, unsent, since_ns, row.created_wall_ns)
+        message = compose_digest(
+            self._run, findings, missing, unsent, since_ns, row.created_wall_ns
+        )
+        return self._tagged(message)
 
     def _end(self, row: Notification) -> Message | None:
         """Return what the report says, which may be on another host; None when that is not known."""
@@ -291,7 +331,16 @@ class Delivery:
             return None
         chart = _overview_chart(summary.get("overview"))
         places = self._places("end", None)
-        return compose_end(self._run, summary, self._report(), chart, row.created_wall_ns, places)
+        return self._tagged(
+            compose_end(self._run, summary, self._report(), chart, row.created_wall_ns, places)
+        )
+
+    def _tagged(self, message: Message) -> Message:
+        """Return a message about the whole run with the tag of its cluster in the subject."""
+        usual, own = (
+            wording.subject_tag(is_lab=one) for one in (False, self._plan.lab is not None)
+        )
+        return replace(message, subject=message.subject.replace(usual, own, 1))
 
     def _report(self) -> str:
         """Return where the report is: an address if the plan has one, else how to make it."""
@@ -302,6 +351,7 @@ class Delivery:
 
     def _with_chart(self, row: Notification, context: MessageContext) -> Message:
         """Return the message with its chart, or without one when there is nothing to draw."""
+        context = replace(context, composed_wall_ns=self._clock.wall_ns())
         if context.finding.kind == "objective":  # no single series shows a budget
             return compose(context, None, row.created_wall_ns)
         finding = drawn(context.finding)

@@ -20,7 +20,7 @@ _KEY_COLUMNS = 10
 _CELL_COLUMNS = 11
 CHART_PIXELS = 640
 """The width of the chart on a wide screen; the image has more pixels, for a dense screen."""
-MAX_POINT_LINES = 3
+MAX_POINT_LINES = 4
 
 Tone = Literal["bad", "good", "warning", "neutral"]
 _COLORS: dict[Tone, str] = {
@@ -63,13 +63,12 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """A list below a heading; `key` makes the heading a fact. At most `max_lines` of text for a point."""
+    """A list below a heading; `key` makes the heading a fact."""
 
     heading: str
     points: Sequence[str]
     key: str = ""
     left_out: int = 0
-    max_lines: int = MAX_POINT_LINES
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,8 @@ def _text_lines(block: Block, max_lines: int) -> list[str]:
             ]
         case Numbers(columns, rows, note):
             width = max([_KEY_COLUMNS - 2, *(len(name) for name, *_ in rows)])
-            table = [_row(one, width) for one in (["", *columns], *rows)] if rows else []
+            cell = max([_CELL_COLUMNS, *(len(one) + 2 for one in columns)])
+            table = [_row(one, width, cell) for one in (["", *columns], *rows)] if rows else []
             return table + textwrap.wrap(note, COLUMNS)
         case Points():
             return _point_lines(block, max_lines)
@@ -162,9 +162,9 @@ def _fact(key: str, text: str) -> list[str]:
     )
 
 
-def _row(cells: Sequence[str], width: int) -> str:
+def _row(cells: Sequence[str], width: int, cell: int) -> str:
     name, *others = cells
-    return f"{name:<{width}}" + "".join(f"{one:>{_CELL_COLUMNS}}" for one in others)
+    return f"{name:<{width}}" + "".join(f"{one:>{cell}}" for one in others)
 
 
 def _point_lines(block: Points, max_lines: int) -> list[str]:
@@ -177,7 +177,7 @@ def _point_lines(block: Points, max_lines: int) -> list[str]:
             COLUMNS,
             initial_indent="  - ",
             subsequent_indent="    ",
-            max_lines=min(max_lines, block.max_lines),
+            max_lines=max_lines,
             placeholder=" ...",
         )
     return lines + _more(block.left_out)

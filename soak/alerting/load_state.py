@@ -15,6 +15,7 @@ from soak.store.journal.reader import sources
 
 RATE_SECONDS = 10
 """A rate is the mean of so many seconds."""
+_BEHIND = 0.05  # of what is sent: more than acknowledgements lag by chance
 MAX_FAILED_SECONDS = 900
 """Of a longer incident the failures of its last seconds are counted: reading more would delay messages."""
 
@@ -35,17 +36,22 @@ class LoadState:
     recorded: int
 
     def text(self) -> str:
-        """Return `1,000/s sent, 940/s acknowledged; 23 messages failed since the onset`."""
+        """Return `1,000/s sent, 990/s acknowledged; 23 messages failed since the onset`."""
         since = (
             "since the onset"
             if self.is_since_onset
             else f"in the last {wording.span(self.failed_seconds)}"
         )
-        sent, acknowledged = (wording.amount(one, "") for one in (self.sent, self.acknowledged))
+        sent, acknowledged, behind = (
+            wording.amount(one, "")
+            for one in (self.sent, self.acknowledged, self.sent - self.acknowledged)
+        )
+        is_behind = self.sent - self.acknowledged >= _BEHIND * self.sent > 0.0
+        more = f", so {behind}/s {'wait or fail' if self.failed_messages else 'pile up'}"
         failed = wording.counted(self.failed_messages, "message")
         of = f"; {self.recorded} of {self.producers} producers are recorded"
         return (
-            f"{sent}/s sent, {acknowledged}/s acknowledged; {failed} failed {since}"
+            f"{sent}/s sent, {acknowledged}/s acknowledged{more * is_behind}; {failed} failed {since}"
             f"{of * (self.recorded < self.producers)}"
         )
 

@@ -1,4 +1,4 @@
-"""The message about a finding: what, how bad, since when and why; its text has at most 40 lines."""
+"""The message about a finding: what, how bad, since when and why; its text has 46 lines, or few more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 from detectors.causes.hypothesis import Confirmation
 from soak.alerting.chart import Window
+from soak.alerting.confirmation import is_loopback
 from soak.alerting.document import (
+    COLUMNS,
     Chart,
     Document,
     Facts,
@@ -28,16 +30,19 @@ from soak.core import wording
 from soak.core.model import Change, Finding, Kind
 from soak.core.plan.objectives import parse_objective
 from soak.core.ports import Message
-from soak.core.series import parse_series
+from soak.core.series import host_of, parse_series
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import WORST_SECONDS, IncidentSize
 from soak.store.findings.rows import NotificationKind
 
-MAX_LINES = 40
+MAX_LINES = 46
+"""Of a text; only one in which every name is long, and every cause is possible, has some more."""
 MAX_EVIDENCE = 4
 MAX_AGAINST = 2
 MAX_CAUSES = 2
 MAX_SERIES = 4
+LAB = "soakd started this cluster: faults may be those of a drill or trial"
+"""What the second line says of a run on such a cluster."""
 _SCORES_APART = 0.05  # of two causes, where the second is hardly less probable
 _UNKNOWN = "unknown"
 _MAX_SUBJECT_LENGTH = 140  # three lines of a phone; the message has the rest
@@ -49,8 +54,17 @@ KEY_WORDS = {"opened": "confirmed", "resolved": "gone"}
 LEVEL_SECONDS = 10
 """The level after a finding is the median of the seconds around its end, this many on each side: it ends when
 more than half of the last 30 s are back to normal, so that their median may be neither level."""
-_ROOM = ((3, MAX_EVIDENCE), (2, MAX_EVIDENCE), (1, MAX_EVIDENCE), (1, 2), (1, 1), (1, 0))
-"""The lines of a point, and the points and other series that are named: the first that fit."""
+_ROOM = ((4, 4, 4), (4, 4, 2), (4, 3, 1), (4, 2, 1), (4, 1, 1), (2, 1, 0))
+"""The lines of a point, the points, and the other series that are named: the first that fit. Points are left
+out before one loses its end, where its numbers are."""
+_LATE_SECONDS = 30
+"""A message that is composed so much later than it is dated has evidence of that time, and says so."""
+_WIDE_SECONDS = 60
+"""An onset that is known no better is a span and no second."""
+_LIKELY = ((0.9, "almost certain"), (0.75, "very likely"), (0.0, "a suspicion"))
+_CERTAIN = 0.99  # no score is 1
+_OWN_PROCESSES = ("process_", "host_daemon_", "callback_delay", "consumer_pause")
+"""Metrics of soakd's own daemons: mostly effects, so brokers and drives are named before them."""
 _SPARK_COLUMNS = 50
 _MAX_NAME_LENGTH = 40
 _MAX_TITLE_LENGTH = 66  # title and change take two lines at most
@@ -78,7 +92,10 @@ class MessageContext:
     occurrence: int = 1
     previous_cause: str = ""
     advice: str = ""  # the next step for this cause
-    confirmation: Confirmation | None = None  # of this cause
+    confirmation: Confirmation | None = None  # of this cause, without placeholders
+    cluster: str = ""  # kind and first address
+    is_lab: bool = False  # on a cluster that soakd started itself
+    composed_wall_ns: int | None = None  # None: at the time that the message is dated
     runbook_page: str = ""  # has a heading for each cause; empty: none
     other_findings: Sequence[Finding] = ()  # open ones about the cluster
     size: IncidentSize | None = None  # how large the incident was, or is so far
@@ -123,7 +140,11 @@ class MessageContext:
 
 def compose(context: MessageContext, chart_png: bytes | None, now_wall_ns: int) -> Message:
     """Return the message; its key is made from the finding, the kind and the occurrence."""
-    context = replace(context, has_chart=chart_png is not None)
+    context = replace(
+        context,
+        has_chart=chart_png is not None,
+        composed_wall_ns=_composed_later(context, now_wall_ns),
+    )
     return Message(
         key=_key(context, context.kind, context.occurrence),
         subject=wording.printable(_subject(context)),
@@ -137,6 +158,12 @@ def compose(context: MessageContext, chart_png: bytes | None, now_wall_ns: int) 
         begin_wall_ns=context.start_wall_ns + context.finding.onset_k * SECOND_NS,
         end_wall_ns=_end_wall_ns(context, now_wall_ns),
     )
+
+
+def _composed_later(context: MessageContext, now_wall_ns: int) -> int | None:
+    composed_ns = context.composed_wall_ns if context.kind == "opened" else None
+    is_late = composed_ns is not None and composed_ns - now_wall_ns >= _LATE_SECONDS * SECOND_NS
+    return composed_ns if is_late else None
 
 
 def _key(context: MessageContext, kind: NotificationKind, occurrence: int) -> str:
@@ -183,8 +210,8 @@ def _subject(context: MessageContext) -> str:
     second = _as_probable(finding)
     if second:
         cause, where = f"{cause} or {second}", ""
-    name = "" if finding.cause == _UNKNOWN else f"{cause}{where}: "
-    what = _what_briefly(finding).replace(" latency", "", 1)
+    name = "cause unknown: " if finding.cause == _UNKNOWN else f"{cause}{where}: "
+    what = context.places.with_leader_ids(_what_briefly(context)).replace(" latency", "", 1)
     if context.is_withdrawn:
         what = f"false alarm withdrawn: {what}"
     elif context.is_resolved:
@@ -195,10 +222,11 @@ def _subject(context: MessageContext) -> str:
     elif context.is_reopened:
         what = f"again: {name}{what}"
     else:
-        what = f"{name}{what}"
-    room = _MAX_SUBJECT_LENGTH - len(f"[soakd]  - {context.plan}")
+        what = f"{'resolved by now: ' * (finding.state == 'gone')}{name}{what}"
+    tag = wording.subject_tag(is_lab=context.is_lab)
+    room = _MAX_SUBJECT_LENGTH - len(f"{tag}  - {context.plan}")
     what = textwrap.shorten(what, max(room, _MIN_WHAT_LENGTH), placeholder=" ...")
-    return f"[soakd] {what} - {context.plan}"
+    return f"{tag} {what} - {context.plan}"
 
 
 def _as_probable(finding: Finding) -> str:
@@ -213,14 +241,16 @@ def _recovery(context: MessageContext) -> str:
     finding = context.finding
     known = "" if finding.cause == _UNKNOWN else f" ({wording.cause_text(finding.cause)})"
     if finding.kind in wording.WHOLE_SENTENCES:
-        return f": {_what_briefly(finding)}{known}"
+        return f": {_what_briefly(context)}{known}"
     resolved_k = finding.resolved_k
     after = "" if resolved_k is None else f" after {wording.span(resolved_k - finding.onset_k)}"
-    name = _title(finding).replace(" latency", "", 1)
+    name = _title(context).replace(" latency", "", 1)
     return f"{after}: {name} was {_amount(finding, finding.after)}{_current_level(context, ', now ')}{known}"
 
 
-def _document(context: MessageContext, max_points: int = MAX_EVIDENCE) -> Document:
+def _document(
+    context: MessageContext, max_points: int = MAX_EVIDENCE, max_series: int = MAX_SERIES
+) -> Document:
     badge, tone = _badge(context)
     return Document(
         badge,
@@ -232,9 +262,10 @@ def _document(context: MessageContext, max_points: int = MAX_EVIDENCE) -> Docume
             _size(context),
             Chart(_sparkline(context), context.has_chart, context.chart_title.replace("\n", ", ")),
             _cause(context, max_points),
+            _ruled_out(context, max_points),
             _other_causes(context, min(MAX_CAUSES, max_points)),
-            _changed_series(context, min(MAX_SERIES, max_points)),
-            Facts(_links(context), copied=("confirm", "report", "runbook")),
+            _changed_series(context, max_series),
+            Facts(_links(context), copied=("run", "report", "runbook")),
         ],
     )
 
@@ -256,10 +287,10 @@ def _badge(context: MessageContext) -> tuple[str, Tone]:
 
 
 def _text(context: MessageContext) -> str:
-    """Return the whole text; where it would be too long, points get fewer lines, then lists fewer points."""
+    """Return the whole text; where it is too long, lists have fewer points, and these are cut last."""
     text = ""
-    for max_lines, max_points in _ROOM:
-        text = as_text(_document(context, max_points), max_lines)
+    for max_lines, max_points, max_series in _ROOM:
+        text = as_text(_document(context, max_points, max_series), max_lines)
         if text.count("\n") <= MAX_LINES:
             break
     return text
@@ -280,6 +311,9 @@ def _opening(context: MessageContext) -> list[str]:
         context.finding.state == "gone" and not context.is_resolved
     ):  # the sink was unavailable, or it was short
         lines.append("This is resolved by now, see the next message.")
+    if context.composed_wall_ns is not None:
+        at = wording.moment_with_day(context.composed_wall_ns, context.start_wall_ns)
+        lines.append(f"Composed at {at}, later than its date: this is what was known then.")
     return lines
 
 
@@ -288,10 +322,14 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
     low, high = finding.interval
     onset_ns = context.start_wall_ns + finding.onset_k * SECOND_NS
     began = f"{wording.day(onset_ns)} {wording.moment(onset_ns)}"
-    width = f"(between {context.moment_with_day(low)} and {context.moment_with_day(high)})"
+    width = f"between {context.moment_with_day(low)} and {context.moment_with_day(high)}"
+    since = f"{began} ({width})"
+    if high - low > _WIDE_SECONDS:
+        since = f"some time {width}, most likely {began}"
     facts = [
-        ("what", context.places.with_leaders(_what(finding))),
-        ("since", f"{began} {width}"),
+        ("what", context.places.with_leaders(_what(context))),
+        *([("lab", LAB)] if context.is_lab else []),
+        ("since", since),
     ]
     if finding.worst_k is not None and finding.worst_k - finding.onset_k > _WORSE_LATER_SECONDS:
         facts.append(("worst", f"since {context.moment_with_day(finding.worst_k)}"))
@@ -307,7 +345,9 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
     if finding.suspect:
         is_own = finding.run.lower() in finding.suspect.lower()
         named = context.places.named(finding.suspect)
-        facts.append(("suspect", f"{named}{', made for this run' * is_own}"))
+        facts.append(("suspect", f"{named}{', made for this run' * is_own}{_loopback(context)}"))
+    if context.cluster:
+        facts.append(("cluster", context.cluster))
     if context.load is not None:
         of = "" if context.audit is None else " in the whole run"
         facts += [("load", context.load.text()), ("lost", f"{lost_text(context.audit)}{of}")]
@@ -330,8 +370,13 @@ def _size(context: MessageContext) -> Numbers:
     ]
     if not context.is_resolved:
         rows = [row[:-1] for row in rows]
-    columns = ("before", f"worst {WORST_SECONDS} s", "now")[: 3 if context.is_resolved else 2]
-    return Numbers(columns, rows, size.messages_text())
+    rows = [row for at, row in enumerate(rows) if at == 0 or row[1:] != rows[at - 1][1:]]
+    worst = "worst second" if context.finding.kind == "outage" else f"worst {WORST_SECONDS} s"
+    columns = ("minute before", worst, "minute after")[: 3 if context.is_resolved else 2]
+    note = size.messages_text()
+    if note and not context.is_resolved:
+        note = f"{note}; those that still wait are not counted"
+    return Numbers(columns, rows, note)
 
 
 def _other_findings(context: MessageContext) -> str:
@@ -356,19 +401,28 @@ def _sparkline(context: MessageContext) -> list[str]:
     spark = wording.sparkline(row, _SPARK_COLUMNS)
     left, right = context.moment(first), context.moment(last)
     low, high = (_amount(context.finding, edge(measured)) for edge in (min, max))
-    return [f"  {spark}", f"  {left}{right:>{max(0, len(spark) - len(left))}}  {low} to {high}"]
+    length = wording.amount(len(row) / len(spark), "")
+    scale = f", {low} to {high}, log scale, {length} s a column"
+    lines = [wording.shortened(_title(context), COLUMNS - len(scale)) + scale, f"  {spark}"]
+    if first <= context.finding.onset_k <= last:
+        column = (context.finding.onset_k - first) * len(spark) // len(row)
+        lines.append(f"  {' ' * column}^ onset")
+    return [*lines, f"  {left}{right:>{max(0, len(spark) - len(left))}}"]
 
 
 def _cause(context: MessageContext, max_points: int) -> Points:
     if not context.finding.causes:
         return Points(context.cause, (), key="cause")
     best = context.finding.causes[0]
-    notes = [f"score {best.score:.2f}"] if best.score > 0 else []
+    notes = [f"score {_score(best.score)}, {_likely(best.score)}"] if best.score > 0 else []
     notes += [f"was {context.previous_cause}"] if context.previous_cause else []
     known = f"{best.cause} ({', '.join(notes)})" if notes else best.cause
     is_unexplained = best.score <= 0 and best.evidence
-    against = [f"against: {evidence.text}" for evidence in best.against[:MAX_AGAINST]]
-    points = [*(evidence.text for evidence in best.evidence[:max_points]), *against]
+    points = [evidence.text for evidence in best.evidence[:max_points]]
+    if best.score > 0:  # of an unknown cause it is what is ruled out
+        points += [
+            f"against: {evidence.text}" for evidence in best.against[: min(MAX_AGAINST, max_points)]
+        ]
     return Points(
         f"{known}; other changes:" if is_unexplained else known,
         [*map(context.places.named, points)],
@@ -377,27 +431,60 @@ def _cause(context: MessageContext, max_points: int) -> Points:
     )
 
 
+def _score(score: float) -> str:
+    return f"{score:.2f}" if score <= _CERTAIN else f">{_CERTAIN:.2f}"
+
+
+def _likely(score: float) -> str:
+    return next(words for least, words in _LIKELY if score >= least)
+
+
+def _ruled_out(context: MessageContext, max_points: int) -> Points:
+    """Return what an unknown cause is not."""
+    causes = context.finding.causes
+    excluded = causes[0].against if causes and causes[0].score <= 0 else ()
+    if not excluded:
+        return Points("", ())
+    named = [context.places.named(one.text) for one in excluded[:max_points]]
+    return Points("ruled out", named, left_out=len(excluded) - max_points)
+
+
 def _other_causes(context: MessageContext, max_causes: int) -> Points:
+    """Return the other causes: of the first their evidence, of the others at least their names."""
     others = [item for item in context.finding.causes[1:] if item.score > 0]
     points = [
-        f"{item.cause} {item.score:.2f}" + (f": {item.evidence[0].text}" if item.evidence else "")
+        f"{item.cause} {_score(item.score)}"
+        + (f": {item.evidence[0].text}" if item.evidence else "")
         for item in others[:max_causes]
     ]
-    left_out = len(others) - max_causes
-    named = [*map(context.places.named, points)]
-    return Points("other possible causes", named, left_out=left_out, max_lines=3)
+    if others[max_causes:]:
+        points.append(
+            ", ".join(f"{item.cause} {_score(item.score)}" for item in others[max_causes:])
+        )
+    return Points("other possible causes", [*map(context.places.named, points)])
 
 
 def _changed_series(context: MessageContext, max_series: int) -> Pairs:
+    """Return other series that changed, without those of the evidence; those of soakd itself come last."""
     finding = context.finding
     own = parse_series(finding.series)
+    evidence = finding.causes[0].evidence[:MAX_EVIDENCE] if finding.causes else ()
+    named = {str(one.numbers.get("series", "")) for one in evidence}
     series = [
         name
         for name in finding.changes
         if (parse_series(name).source, parse_series(name).metric) != (own.source, own.metric)
+        and name not in named
     ]
+    series.sort(key=_of_own_daemons)
     rows = [_changed_series_row(context, name) for name in series[:max_series]]
     return Pairs("also changed", rows, len(series) - len(rows))
+
+
+def _of_own_daemons(series: str) -> tuple[bool, bool]:
+    """Return what sorts brokers and drives first, then latencies, then the work of soakd's own daemons."""
+    name = parse_series(series)
+    return name.metric.startswith(_OWN_PROCESSES), not name.source.startswith("probe")
 
 
 def _changed_series_row(context: MessageContext, series: str) -> tuple[str, str]:
@@ -418,8 +505,8 @@ def _changed_series_row(context: MessageContext, series: str) -> tuple[str, str]
 def _links(context: MessageContext) -> list[tuple[str, str]]:
     is_advised = context.advice and not context.is_resolved
     return [
-        *([("next step", context.advice)] if is_advised else []),
         *(_confirmation(context.confirmation) if is_advised else []),
+        *([("next step", context.advice)] if is_advised else []),
         *([("runbook", context.runbook_url)] if is_advised and context.runbook_url else []),
         ("report", context.report),
         ("finding", context.finding.key),
@@ -427,23 +514,63 @@ def _links(context: MessageContext) -> list[tuple[str, str]]:
 
 
 def _confirmation(one: Confirmation | None) -> list[tuple[str, str]]:
-    return [] if one is None else [("confirm", one.command), ("shows", f"{one.sign} ({one.where})")]
+    """Return where to run the command, the command alone in its line, to be copied, and what it shows."""
+    if one is None:
+        return []
+    return [("confirm", one.where), ("run", one.command), ("shows", one.sign)]
 
 
-def _title(finding: Finding) -> str:
-    return wording.shortened(wording.title(finding.series), _MAX_TITLE_LENGTH)
+def _loopback(context: MessageContext) -> str:
+    """Return the note that an address of a broker is a local one, "" where it is not."""
+    if not is_loopback(context.finding.suspect):
+        return ""
+    host = host_of(parse_series(context.finding.series).source)
+    return f" (an address of {host or 'the load host'} itself: a broker, a relay or a tunnel)"
 
 
-def _what(finding: Finding) -> str:
+def _title(context: MessageContext) -> str:
+    series = context.finding.series
+    title = wording.shortened(wording.title(series), _MAX_TITLE_LENGTH)
+    return _with_all_leaders(title, context)
+
+
+def _what(context: MessageContext) -> str:
     """Return what changed; the title of a series may be too long for a message."""
-    return wording.what_text(finding, _MAX_TITLE_LENGTH)
+    return _with_all_leaders(wording.what_text(context.finding, _MAX_TITLE_LENGTH), context)
 
 
-def _what_briefly(finding: Finding) -> str:
+def _what_briefly(context: MessageContext) -> str:
     """Return what a subject has room for: of an outage its length, without its messages."""
+    finding = context.finding
     if finding.kind == "outage":
         return wording.level_text(finding.series, finding.kind, finding.before, finding.after)
-    return _what(finding)
+    return _what(context)
+
+
+def _with_all_leaders(title: str, context: MessageContext) -> str:
+    """Return a title that names every leader whose latency rose about as much as that of its own."""
+    own = parse_series(context.finding.series)
+    leader = own.label("leader")
+    if not leader or context.finding.kind != "step":
+        return title
+    least = math.sqrt(max(1.0, context.finding.ratio))  # half of the step, on logarithms
+    alike = {
+        name.label("leader")
+        for one in context.changes
+        if (name := parse_series(one.series)).metric == own.metric
+        and name.source == own.source
+        and name.label("quantile") == own.label("quantile")
+        and name.label("leader") not in {"", leader}
+        and one.series in context.finding.changes
+        and one.before > 0.0
+        and one.after / one.before >= least
+    }
+    names = sorted({leader, *alike})
+    if not alike:
+        return title
+    known = set(context.places.broker_ids.values())
+    every = "all leaders" if known and known <= set(names) else f"leaders {', '.join(names)}"
+    return title.replace(f"(leader {leader})", f"({every})", 1)
 
 
 def _amount(finding: Finding, value: float) -> str:

@@ -40,13 +40,11 @@ class Places:
         return re.sub(pattern, self._broker, text, flags=re.IGNORECASE)
 
     def named(self, text: str) -> str:
-        """Return a text with the id before each broker, and the mount point after each drive."""
+        """Return a text with the id before each broker, and the mount point after each `drive on host`."""
         for (host, device), point in self.mount_points.items():
             name, of = re.escape(device), re.escape(host)
             marked = f"{device} ({point})".replace("\\", r"\\")
             text = re.sub(rf"(?<![\w.-]){name}(?= on {of}(?![\w.-]))", marked, text)
-            within = f"({device}, {point})".replace("\\", r"\\")
-            text = re.sub(rf"\({name}\)(?= of [\w.]+@{of}(?![\w.-]))", within, text)
         return self.with_broker_ids(text)
 
     def with_leaders(self, text: str) -> str:
@@ -58,6 +56,11 @@ class Places:
             return found[0] if address is None else f"broker {found[1]} at {address}"
 
         return _LEADER.sub(led, text)
+
+    def with_leader_ids(self, text: str) -> str:
+        """Return a title whose `leader 2` is `broker 2`, where that is known to be a broker's id."""
+        ids = set(self.broker_ids.values())
+        return _LEADER.sub(lambda one: f"broker {one[1]}" if one[1] in ids else one[0], text)
 
     def _broker(self, found: re.Match[str]) -> str:
         word, address = found["word"] or "broker", found["address"]

@@ -191,11 +191,16 @@ def share_up(ratio: float, decimals: int) -> str:
 
 
 def factor(before: float, after: float) -> str:
-    """Return `x15`, or `/15` for a fall; "" without a ratio."""
+    """Return `x15`, or `15 times less` for a fall; "" without a ratio."""
     if not (math.isfinite(before) and math.isfinite(after)) or min(before, after) <= 0:
         return ""
     shown = _digits(max(before, after) / min(before, after), 2)
-    return f"x{shown}" if after >= before else f"/{shown}"
+    return f"x{shown}" if after >= before else f"{shown} times less"
+
+
+def subject_tag(*, is_lab: bool) -> str:
+    """Return how the subject of a mail about a run begins; of a lab that is a rehearsal."""
+    return "[soakd lab]" if is_lab else "[soakd]"
 
 
 def step(before: float, after: float, unit: str) -> str:

@@ -71,14 +71,17 @@ class IncidentSize:
         return [*found, *filter(None, [self.messages_text()])]
 
     def messages_text(self) -> str:
-        """Return how many were slow: `1,200 of 9,000 messages took longer than 10 ms in 3 min`, or ""."""
+        """Return how many were slow, of those that came from the onset to the end or so far, or ""."""
         if self.slow_messages is None:
             return ""
         slow = wording.counted(self.slow_messages, "message")
         if self.messages is not None and self.messages >= self.slow_messages:
             slow = f"{self.slow_messages:,} of {wording.counted(self.messages, 'message')}"
         limit, lasted = wording.amount(self.limit, "seconds"), wording.span(self.seconds)
-        return f"{slow} took longer than {limit} in {lasted}"
+        return (
+            f"{slow} in the {lasted} from the onset on took longer than {limit}, the least that the plan "
+            "takes for slower"
+        )
 
     def to_json(self) -> dict[str, object]:
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -42,8 +43,9 @@ def test_a_finding_is_sent_once_with_its_chart(tmp_path: Path) -> None:
     assert 'alt="p99 end-to-end latency, consume.0@host, 2026-09-21 14:13:23Z to' in message.html
     assert "\nnext step see how files are deleted" in message.text
     assert (
-        "\nconfirm   grep 'Deleting segment' server.log | tail\nshows     the first" in message.text
-    )
+        "\nconfirm   on the broker's host\nrun       grep 'Deleting segment' server.log | tail\n"
+        "shows     the first"
+    ) in message.text
     assert world.states() == [("opened", "sent")]
 
 
@@ -314,7 +316,10 @@ def test_the_report_of_a_service_run_is_made_by_its_unit(tmp_path: Path) -> None
     by_hand = report_command(folder, "h1", "p")
     PlanHome(tmp_path / "p").set_current(folder)
 
-    assert by_hand == f"on h1: soak report {folder.path}"
+    command = (
+        rf"\S*(/soak| -m soak.cli.main) report {folder.path}, then see report/index.html in it"
+    )
+    assert re.fullmatch(f"on h1: {command}", by_hand)
     assert report_command(folder, "h1", "p") == (
         f"on h1: systemctl start soak-report@p, then see {folder.report}"
     )

@@ -163,4 +163,7 @@ def test_a_resolved_finding_waits_for_its_final_cause(tmp_path: Path) -> None:
 
     assert sent_keys(world) == ["-130.confirmed", "-130.gone"]
     assert world.sink.messages[1].subject.endswith("(compaction) - synthetic")
-    assert "cause     compaction (score 0.80, was retention_cliff)\n" in world.sink.messages[1].text
+    assert (
+        "cause     compaction (score 0.80, very likely, was retention_cliff)\n"
+        in world.sink.messages[1].text
+    )

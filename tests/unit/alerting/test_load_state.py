@@ -52,7 +52,7 @@ def test_rates_are_those_of_all_producers_and_failures_count_from_the_onset(tmp_
     write_producer(tmp_path, 1, range(100), 400.5, 23, 7)
 
     assert load_of(tmp_path, 50, 100) == (
-        "1,000/s sent, 613/s acknowledged; 350 messages failed since the onset"
+        "1,000/s sent, 613/s acknowledged, so 388/s wait or fail; 350 messages failed since the onset"
     )
 
 
@@ -62,7 +62,7 @@ def test_a_producer_without_a_record_of_these_seconds_is_said_to_be_missing(tmp_
     write_producer(tmp_path, 1, range(80), 400, 400, 1)
 
     assert load_of(tmp_path, 79, 100) == (
-        "400/s sent, 0/s acknowledged; 1 message failed since the onset; "
+        "400/s sent, 0/s acknowledged, so 400/s wait or fail; 1 message failed since the onset; "
         "1 of 2 producers are recorded"
     )
 
@@ -104,4 +104,13 @@ def test_nothing_is_said_to_be_lost_or_not_before_it_is_known(
 def test_a_slow_load_keeps_its_fractions() -> None:
     slow = LoadState(0.5, 0.45, 0, 20, is_since_onset=True, producers=1, recorded=1)
 
-    assert slow.text() == "0.5/s sent, 0.45/s acknowledged; 0 messages failed since the onset"
+    assert slow.text() == (
+        "0.5/s sent, 0.45/s acknowledged, so 0.05/s pile up; 0 messages failed since the onset"
+    )
+
+
+def test_a_load_that_is_acknowledged_but_for_a_few_does_not_pile_up() -> None:
+    """In ten seconds as many may come a moment later."""
+    steady = LoadState(1000, 951, 0, 20, is_since_onset=True, producers=1, recorded=1)
+
+    assert steady.text() == "1,000/s sent, 951/s acknowledged; 0 messages failed since the onset"

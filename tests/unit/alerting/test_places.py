@@ -43,11 +43,7 @@ PLACES = places_of(
         ("110.0.0.4:9092, 10.0.0.4:90921 and x-10.0.0.4:90", None),
         ("nvme0n1 on b1", "nvme0n1 (/var/lib/kafka) on b1"),
         ("nvme0n1 on b12, nvme0n1p1 on b1", None),
-        (
-            "disk write await (nvme0n1) of probe@b1 went from 264 us to 352 ms.",
-            "disk write await (nvme0n1, /var/lib/kafka) of probe@b1 went from 264 us to 352 ms.",
-        ),
-        ("disk write await (nvme0n1) of probe@b2", None),
+        ("disk write await (nvme0n1) of probe@b1 went from 264 us to 352 ms.", None),
     ],
 )
 def test_what_is_named_gets_its_place_where_that_is_known(text: str, expected: str | None) -> None:
@@ -61,6 +57,15 @@ def test_a_leader_in_a_title_becomes_its_broker() -> None:
     assert [PLACES.with_leaders(one) for one in titles] == [
         "p99 publish latency (broker 2 at b2.example:9092)",
         "p99 publish latency (leader 9)",
+    ]
+
+
+def test_a_subject_has_the_id_of_the_broker_alone() -> None:
+    titles = ["p99 publish (leader 2)", "p99 publish (leader 9)"]
+
+    assert [PLACES.with_leader_ids(one) for one in titles] == [
+        "p99 publish (broker 2)",
+        "p99 publish (leader 9)",
     ]
 
 
@@ -154,7 +159,9 @@ def test_a_mail_has_the_mount_point_of_the_drive_beside_its_host() -> None:
 
     assert "[soakd] drive GC on nvme0n1 on b1: " in message.subject
     assert "suspect   nvme0n1 (/var/lib/kafka) on b1\n" in message.text
-    assert "  - disk write await (nvme0n1, /var/lib/kafka) of probe@b1 went from" in message.text
+    assert (
+        "  - disk write await (nvme0n1) of probe@b1 went from 264 us to 352 ms.\n" in message.text
+    )
 
 
 def test_a_mail_says_which_broker_leads_what_changed() -> None:

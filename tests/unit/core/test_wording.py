@@ -89,10 +89,10 @@ def test_an_amount_has_the_unit_that_fits(value: float, unit: str, text: str) ->
     ("before", "after", "text"),
     [
         (0.0041, 0.061, "x15"),
-        (0.061, 0.0041, "/15"),
+        (0.061, 0.0041, "15 times less"),
         (0.0, 1.0, ""),
         (1.0, 230.0, "x230"),
-        (2.0, 1.0, "/2"),
+        (2.0, 1.0, "2 times less"),
         (1.0, 99.7, "x100"),
         (1.0, 10_170.0, "x10,170"),
         (0.0, 0.0, ""),
@@ -168,7 +168,7 @@ def test_what_is_too_long_loses_its_middle() -> None:
     ("before", "after", "text"),
     [
         (0.0041, 0.061, "4.1 ms -> 61 ms (x15)"),
-        (0.061, 0.0305, "61 ms -> 30.5 ms (/2)"),
+        (0.061, 0.0305, "61 ms -> 30.5 ms (2 times less)"),
         (0.0, 0.061, "0 s -> 61 ms"),
         (math.nan, 0.061, "- -> 61 ms"),
     ],

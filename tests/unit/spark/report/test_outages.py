@@ -106,7 +106,7 @@ def test_an_improvement_is_a_note_and_no_finding(run: Path) -> None:
 
     assert report.write(found, [], None, [fell]) == 0
     assert summary(found.folder)["findings"] == []
-    assert "40 ms -&gt; 4 ms (/10)" in found.folder.report.read_text()
+    assert "40 ms -&gt; 4 ms (10 times less)" in found.folder.report.read_text()
 
 
 def _folder(run: Path) -> RunFolder:
