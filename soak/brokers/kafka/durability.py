@@ -8,7 +8,7 @@ leader, before it answers, while `flush.ms` is a background job (UnifiedLog, Log
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from soak.brokers.kafka.config import ACKS_SETTINGS, KafkaProtocolConfig
 from soak.brokers.kafka.topics import (
@@ -38,7 +38,7 @@ class DurabilitySettings:
     flush_messages: SettingValue
     flush_ms: SettingValue
     unclean_election: SettingValue
-    brokers: int = 0
+    brokers: int = field(default=0, kw_only=True)
 
 
 def read_durability(
