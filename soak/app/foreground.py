@@ -488,7 +488,7 @@ def show_outcome(console: Console, folder: RunFolder) -> None:
     console.print()
     console.print(f"verdict: {verdict}", style=_VERDICT_STYLES.get(verdict), highlight=False)
     _print_line(console, str(summary["headline"]))
-    for busy, used in summary["soak"].get("busy_hosts", {}).items():
+    for busy, used in summary.get("soak", {}).get("busy_hosts", {}).items():
         _print_line(console, wording.busy_host_text(busy, used))
     for one in summary.get("objectives", ()):
         left = wording.budget_left_text(one["budget_left"], one["unit"])
