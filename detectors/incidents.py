@@ -262,9 +262,14 @@ class _Group:
         self._changed.add(change.series)
         if change.direction == "up":
             if all(one.direction == "down" for one in self._of_series[change.series][:-1]):
-                dips = _dips(change, self.levels.get(change.series, ()), self.effect)
+                # what a series fell from is no level to be back at if it is nearer to the height of the rise
+                dips = [
+                    one.before
+                    for one in _dips(change, self.levels.get(change.series, ()), self.effect)
+                    if one.before**2 <= change.before * change.after
+                ]
                 if dips:
-                    self.before_dips[change.series] = max(one.before for one in dips)
+                    self.before_dips[change.series] = max(dips)
             is_first = self.begin_k is None
             begin_k, first_k = _opens_k(change), change.interval[0]
             self.first_k = first_k if is_first else min(self.first_k, first_k)

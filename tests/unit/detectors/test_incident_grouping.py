@@ -114,6 +114,7 @@ def test_what_rises_beyond_a_dip_or_long_after_it_is_one() -> None:
         ((fall(100, 10.0, 4.0), rise(200, 4.0, 400.0), fall(300, 400.0, 11.0)), 300),
         ((fall(100, 10.0, 4.0), rise(200, 4.0, 400.0), fall(300, 400.0, 40.0)), None),
         ((fall(100, 10.0, 4.0), rise(800, 4.0, 400.0), fall(900, 400.0, 11.0)), None),
+        ((fall(100, 300.0, 4.0), rise(200, 4.0, 400.0), fall(300, 400.0, 290.0)), None),
         ((over(rise(20, 4.0, 10.0), 100), rise(200, 4.0, 400.0), fall(300, 400.0, 11.0)), None),
         (
             (
@@ -125,7 +126,7 @@ def test_what_rises_beyond_a_dip_or_long_after_it_is_one() -> None:
             None,
         ),
     ],
-    ids=["back", "higher", "long_after", "was_a_rise_over", "was_a_rise_that_fell"],
+    ids=["back", "higher", "long_after", "from_as_high", "was_a_rise_over", "was_a_rise_that_fell"],
 )
 def test_what_rose_out_of_a_dip_is_back_where_it_was_before_the_dip(
     changes: tuple[Change, ...], resolved_k: int | None
