@@ -263,7 +263,14 @@ class Objectives:
             for one in self._sources.values()
             if newest_k - one.k <= PATIENCE_SECONDS and not one.is_over
         ]
-        return self._close((min(awaited) + 1) // MINUTE) if awaited else self.conclude()
+        if not awaited:
+            return self.conclude()
+        dropped = [
+            one.k
+            for one in self._sources.values()
+            if newest_k - one.k > PATIENCE_SECONDS and not one.is_over
+        ]
+        return self._close((min(awaited) + 1) // MINUTE, dropped)
 
     def conclude(self) -> list[Change]:
         """Close all minutes; return the breaches that each made or had grow."""
@@ -308,8 +315,12 @@ class Objectives:
             for number, counts in state["minutes"].items()
         }
 
-    def _close(self, end: int) -> list[Change]:
-        """Close the minutes below a number, and return the breaches after each of them."""
+    def _close(self, end: int, dropped: Sequence[int] = ()) -> list[Change]:
+        """Close the minutes below a number, and return the breaches after each of them.
+
+        `dropped` are the last intervals of sources that are not waited for any more: a minute that one of
+        them did not see to its end could be closed only when patience with it was over.
+        """
         changes: list[Change] = []
         for number in sorted(one for one in self._counter.minutes if one < end):
             counts = self._counter.minutes.pop(number)
@@ -321,7 +332,9 @@ class Objectives:
                 if account.raised_k is None and account.bad > budget:
                     account.onset_k = number * MINUTE
                     account.raised_k = account.onset_k + MINUTE
-            changes += self._breaches((number + 1) * MINUTE)
+            end_k = (number + 1) * MINUTE
+            late = [k + PATIENCE_SECONDS + 1 for k in dropped if k + 1 < end_k]
+            changes += self._breaches(max([end_k, *late]))
         self._closed = max(self._closed, end)
         return changes
 
