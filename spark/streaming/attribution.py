@@ -9,6 +9,7 @@ anew: it judges its last moment again, to the same effect.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -20,6 +21,7 @@ from detectors.attribution import NO_CAUSE, UNKNOWN, attribute, attribute_breach
 from detectors.client_seconds import ChangeId, identity
 from detectors.incidents import REJOIN_SECONDS, TOGETHER_SECONDS, Incident, group, is_regression
 from detectors.nearby import Nearby, TimedEvent
+from soak.core.errors import SoakError
 from soak.core.model import Change, Explanation, Finding
 from soak.core.plan.phases import Phases
 from soak.core.plan.plan import STREAM_DETECTOR, Plan
@@ -32,13 +34,14 @@ from soak.store.journal.history import MAX_WINDOW_SECONDS, History, Window
 from soak.store.run_folder import RunFolder, read_phases, read_run
 from spark.streaming.discoveries import Discoveries
 
+_LOG = logging.getLogger(__name__)
 BEFORE_SECONDS = 600  # looked at around an onset
 AFTER_SECONDS = 300
 SOON_SECONDS = 15  # of the new level before a cause is reported: a reader waits for it
 AGAIN_SECONDS = 3  # between two looks for a cause that is not known by then
 SETTLE_SECONDS = 22  # before that none is known, beyond what the slowest channel lags
 BREACH_SECONDS = 60  # of patience for the cause of an incident in which a budget was spent
-PATIENCE_SECONDS = 10  # for a source that has fallen silent
+PATIENCE_SECONDS = 10  # for a source that is behind the others
 _ALL_K = 2**62
 _PRODUCER = "produce."
 
@@ -105,23 +108,31 @@ class Attribution:
     def judge(self) -> bool:
         """Judge as of the next moment that all records are there for; return False when there is none."""
         if self._moment_k is None:
-            self._judge_at(self._discoveries.moment_k())
+            self._judge_at(self._not_ahead(self._discoveries.moment_k()))
+        self._moment_k = self._not_ahead(self._last_k)
         k = self._next_k()
         if k is None or k > max(self._complete_k, self._last_k):
             return False
         self._judge_at(k)
         return True
 
-    def conclude(self) -> None:
-        """Judge what is still open by what is known: no more records will come to this process."""
+    def conclude(self, *, is_hurried: bool = False) -> None:
+        """Judge what is still open by what is known: no more records will come to this process.
+
+        In a hurry the moments that are due are left out, and only the last word is said.
+        """
         self._complete_k = max(self._complete_k, self._newest_k)
-        while self.judge():
+        while not is_hurried and self.judge():
             pass
         self._judge_at(max(self._complete_k, self._last_k), is_over=True)
 
     @property
     def _last_k(self) -> int:
         return -1 if self._moment_k is None else self._moment_k
+
+    def _not_ahead(self, k: int) -> int:
+        """Return a moment, or the newest interval where the clock was set back since."""
+        return self._newest_k if 0 <= self._newest_k < k - AFTER_SECONDS else k
 
     def _next_k(self) -> int | None:
         """Return the next moment; what was found late is judged as of the last one."""
@@ -131,6 +142,10 @@ class Attribution:
     def _judge_at(self, k: int, *, is_over: bool = False) -> None:
         """Bring the findings up to date with a moment; what is found after it is not looked at."""
         found = self._discoveries.up_to(_ALL_K if is_over else k)
+        if found:
+            self._discoveries.settle(
+                k, ()
+            )  # of a process that is killed meanwhile the next judges it again
         with self.findings.open() as store:
             store.record_changes(self.run, list(found.values()))
             known = store.changes(self.run)
@@ -173,17 +188,36 @@ class Attribution:
                 judged.append(same[incident.key])
                 continue
             before = stored.get(incident.key)
-            finding = finding_of(self.run, incident, before)
-            if finding.kind == "objective":
-                finding = self._breach(incident, finding, before, judged, moment)
-            else:
-                finding = self._judged(incident, finding, before, moment)
+            finding = self._with_causes(incident, before, judged, moment)
             judged.append(finding)
             if finding.is_settled:
                 self._settled[incident.key] = incident, finding
             due += next_look(finding, moment.k)
         self._due_k = min(due, default=None)
         return judged
+
+    def _with_causes(
+        self,
+        incident: Incident,
+        before: Finding | None,
+        others: Sequence[Finding],
+        moment: _Moment,
+    ) -> Finding:
+        """Return the finding of an incident; where looking for its causes fails, with those known before."""
+        finding = finding_of(self.run, incident, before)
+        try:
+            if finding.kind == "objective":
+                return self._breach(incident, finding, before, others, moment)
+            return self._judged(incident, finding, before, moment)
+        except (SoakError, OSError):  # worth another try
+            raise
+        except Exception:  # noqa: BLE001  # no other incident waits for this one
+            _LOG.exception("cause_not_found finding=%s", incident.key)
+            known = before.causes if before is not None else ()
+            is_settled = moment.k >= incident.headline.onset_k + AFTER_SECONDS
+            causes = tuple(known) or (NO_CAUSE if finding.state != "warning" else ())
+            about = is_regression(incident, causes)
+            return replace(finding, causes=causes, is_about_cluster=about, is_settled=is_settled)
 
     def _same(
         self, incidents: Sequence[Incident], stored: Mapping[str, Finding]
@@ -262,25 +296,32 @@ class Attribution:
         return k >= worst.interval[1] + SETTLE_SECONDS + round(late_seconds)
 
     def _extent(self, reached: Mapping[str, int]) -> tuple[int, int]:
-        """Return the newest interval, and that up to which all sources have come, or are silent.
+        """Return the newest interval, and that up to which all sources have come that are waited for.
 
         No source of another host counts for more than those of this one: the run goes by this host's clock,
-        and another's may be ahead; unless all of this host are silent. A source is not silent while its
-        journal has records that the query has not taken.
+        and another's may be ahead; unless all of this host are silent. A source that is further behind is
+        not waited for: it is silent, late, or was cut off and sends what it has kept. But while the query is
+        behind the journals of this host, or the run is over, all records that were written are waited for.
         """
-        newest = max(
-            (k for source, k in reached.items() if host_of(source) == self._host), default=-1
-        )
+        own = {source for source in reached if host_of(source) == self._host}
+        newest = max((reached[source] for source in own), default=-1)
         now_ns = self.clock.mono_ns()
         if newest > self._own[0]:
             self._own = newest, now_ns
         if newest < 0 or now_ns - self._own[1] > PATIENCE_SECONDS * SECOND_NS:
-            newest = max(reached.values())
-        by_source = {source: min(k, newest) for source, k in reached.items()}
-        complete = max(min(by_source.values()), newest - PATIENCE_SECONDS)
-        recorded = self.history.latest()
-        unread = (k for one, k in by_source.items() if reached[one] < recorded.get(one, -1))
-        return newest, min([complete, *unread])
+            own, newest = set(reached), max(reached.values())
+        unread = {
+            one: k - reached[one] for one, k in self.history.latest().items() if one in reached
+        }
+        is_behind = self._is_run_over() or any(
+            unread.get(source, 0) > PATIENCE_SECONDS for source in own
+        )
+        awaited = [
+            min(k, newest)
+            for source, k in reached.items()
+            if k >= newest - PATIENCE_SECONDS or (is_behind and unread.get(source, 0) > 0)
+        ]
+        return newest, min(awaited)
 
     def _nearby(self, worst: Change, moment: _Moment) -> Nearby:
         k0, k1 = seconds_around(worst, moment.k + 1)

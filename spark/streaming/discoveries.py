@@ -18,6 +18,7 @@ from soak.core.errors import FindingsError
 from soak.core.model import Change
 
 BUSY_SECONDS = 5.0
+_VERSION = 1  # of the rows: another one's are not read
 _TABLES = """
     CREATE TABLE IF NOT EXISTS found (at INTEGER PRIMARY KEY, k INTEGER NOT NULL, body TEXT NOT NULL);
     CREATE INDEX IF NOT EXISTS found_by_k ON found (k);
@@ -77,10 +78,14 @@ class Discoveries:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS)
             try:
-                connection.executescript(_TABLES)
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+                if version not in (0, _VERSION):
+                    raise ValueError(f"it has version {version}, this soakd writes {_VERSION}")
+                if version == 0:
+                    connection.executescript(f"{_TABLES} PRAGMA user_version = {_VERSION};")
                 with connection:
                     yield connection
             finally:
                 connection.close()
-        except (sqlite3.Error, OSError, ValueError) as error:
+        except (sqlite3.Error, OSError, ValueError, LookupError, TypeError) as error:
             raise FindingsError(f"cannot use {self.path}: {error}") from error

@@ -73,10 +73,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1
 DRAIN_NS = 10 * SECOND_NS
-"""How long what is written already may take after a request to stop: the rest of the supervisor's
-grace is for the last word on the findings, which would be lost with a kill."""
-CATCH_UP_NS = 20 * SECOND_NS
-"""How long attribution may catch up after a request to stop: the next start goes on with the rest."""
+"""How long what is written already, and its causes, may take after a request to stop: the rest of the
+supervisor's grace is for the last word on the findings, which would be lost with a kill."""
 
 
 def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | None = None) -> int:
@@ -152,17 +150,18 @@ class _Stream:
                 progress.set_aside = refused.total
                 progress.show(query.lastProgress, failures=thread.failures_total, is_running=True)
             self.manager.stopping()
-            self._drain(query)
+            end_ns = self.clock.mono_ns() + DRAIN_NS
+            self._drain(query, end_ns)
         finally:
             query.stop()
-        is_behind = self._is_behind(thread)
+        is_behind = not self._has_caught_up(thread, end_ns)
         if not thread.finish():
             raise RunFolderError(
                 "the causes of what was found are still looked for; start it again"
             )
         has_seen = committed(self.folder.checkpoint) is not None
         if has_seen and (self._has_end() or not is_behind):
-            attribution.conclude()
+            attribution.conclude(is_hurried=is_behind)
         attribution.findings.close()
         progress.show(query.lastProgress, failures=thread.failures_total, is_running=False)
 
@@ -225,16 +224,14 @@ class _Stream:
     def _has_end(self) -> bool:
         return read_phases(self.folder.phases).end_k is not None
 
-    def _is_behind(self, thread: AttributionThread) -> bool:
-        """Wait for moments that are due, and return whether some are left."""
-        end_ns = self.clock.mono_ns() + CATCH_UP_NS
+    def _has_caught_up(self, thread: AttributionThread, end_ns: int) -> bool:
+        """Wait for moments that are due; the next start goes on with what is left then."""
         while thread.is_behind and self.clock.mono_ns() < end_ns:
             self.clock.sleep_until(self.clock.mono_ns() + SECOND_NS // 10)
-        return thread.is_behind
+        return not thread.is_behind
 
-    def _drain(self, query: StreamingQuery) -> None:
+    def _drain(self, query: StreamingQuery, end_ns: int) -> None:
         """Give what is on disk already a last chance; the rest waits for the next start."""
-        end_ns = self.clock.mono_ns() + DRAIN_NS
         wanted = newest(self.folder.journal, committed(self.folder.checkpoint) or {}, None)
         while self.clock.mono_ns() < end_ns:
             done = committed(self.folder.checkpoint) or {}

@@ -23,6 +23,7 @@ from soak.store.run_folder import RunFolder, read_plan
 from spark.sources.journals import rows
 from spark.sources.offsets import ColumnsIndex, newest, spans
 from spark.streaming.attribution import Attribution
+from spark.streaming.discoveries import Discoveries
 from spark.streaming.panel_state import ordered
 from spark.streaming.stored_panel import LivePanel
 from tests.support.fakes import FakeClock
@@ -227,3 +228,58 @@ def test_no_course_of_a_backlog_changes_a_word(
     course: Course,
 ) -> None:
     assert judged(recorded, tmp_path_factory.mktemp("course") / "r", course) == live
+
+
+# --- what one source or one incident must not hold up
+
+
+def test_a_source_that_lags_or_returns_holds_up_nothing(recorded: Recorded, tmp_path: Path) -> None:
+    """A host that was cut off sends what it has kept, while the others go on."""
+    folder, saved = begun(recorded.folder, tmp_path / "r"), list[Finding]()
+    for source in (*SOURCES, "probe@far"):
+        (folder.journal / source).mkdir(parents=True)
+    append(recorded, folder, dict.fromkeys(SOURCES, 401))
+    late = recorded.lines[PROBE][: bisect_right(recorded.ks[PROBE], 150) + 1]
+    (folder.journal / "probe@far" / "000000.jsonl").write_bytes(b"".join(late))
+    changes = [one for source in SOURCES for one in recorded.found_in(source, -1, 400)]
+
+    judge = started(folder, saved)
+    judge.record(changes, {**{s: reached(recorded, s, 400) for s in SOURCES}, "probe@far": 100})
+    while judge.judge():
+        pass
+
+    assert "retention_cliff" in {finding.cause for finding in saved}
+
+
+def test_an_incident_whose_cause_cannot_be_looked_for_holds_up_no_other(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("spark.streaming.attribution.attribute", fails)
+
+    saved, queued = judged(recorded, tmp_path / "r", Course(((60, 60, 60),)))
+
+    assert {finding.cause for finding in saved if finding.is_settled} == {"unknown"}
+    assert {kind for _, kind, _ in queued} >= {"opened", "resolved"}
+
+
+def test_after_a_clock_was_set_back_causes_are_looked_for_as_before(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    """The last moment lies in the future then, from which all that is found would be long ago."""
+    folder, saved = begun(recorded.folder, tmp_path / "r"), list[Finding]()
+    for source in SOURCES:
+        (folder.journal / source).mkdir(parents=True)
+    append(recorded, folder, dict.fromkeys(SOURCES, 221))
+    Discoveries(folder.attribution).settle(3_800, ())
+    changes = [one for source in SOURCES for one in recorded.found_in(source, -1, 220)]
+
+    judge = started(folder, saved)
+    judge.record(changes, {s: reached(recorded, s, 220) for s in SOURCES})
+    while judge.judge():
+        pass
+
+    assert saved
+    assert not any(finding.is_settled for finding in saved)
