@@ -358,10 +358,8 @@ class Answers:
         """Return who is asked short questions, each with all that ask it; each host has its own localhost."""
         groups: dict[tuple[str, str], list[Series]] = {}
         for name, series in self._round_trips.items():
-            source, what = parse_series(name).source, parse_series(name).label("target") or name
-            is_local = affected_brokers.host_part(what) == "localhost"
             if series.k.size:
-                groups.setdefault((what, host_of(source) if is_local else ""), []).append(series)
+                groups.setdefault(_broker_asked(name), []).append(series)
         return [
             _Asked(
                 what,
@@ -493,13 +491,15 @@ class Answers:
     def late(self) -> Late | None:
         """Return the question that needs no drive whose answers came late most often, or None.
 
-        First the short questions to brokers, unless all of several are late: that is what they share.
+        First the short questions to brokers that answer late to each host that asks them.
         """
-        stalls = {name: self._late(one) for name, one in self._of(_STALLS).items()}
-        late = [one for one in stalls.values() if one is not None]
-        if late and (len(late) < len(stalls) or len(stalls) == 1):
-            return max(late, key=lambda one: one.ratio)
-        found = [
+        stalls = [
+            one
+            for of_broker in self._late_brokers.values()
+            for one in of_broker
+            if one.series not in self._untouched
+        ]
+        found = stalls or [
             one
             for name, series in self._of(*_LATE_ANSWERS).items()
             if name not in self._untouched and (one := self._late(series))
@@ -508,10 +508,49 @@ class Answers:
 
     @property
     def late_broker(self) -> str:
-        """Return which of several brokers answered short questions late, by host and port, or ""."""
-        late = None if self.late is None else parse_series(self.late.series)
-        is_one_of_several = len(self._of(_STALLS)) > 1
-        return late.label("target") if late and late.metric == _STALLS and is_one_of_several else ""
+        """Return the one broker that answers short questions late, by host and port; "" where none is alone.
+
+        Another must be known to answer the same host as soon as before.
+        """
+        if self.late is None or len(self._late_brokers) != 1:
+            return ""
+        asking = {source_of(one.series) for found in self._late_brokers.values() for one in found}
+        is_other_calm = any(
+            late is None and source_of(name) in asking
+            for of_broker in self._stalls.values()
+            for name, late in of_broker.items()
+        )
+        asked = parse_series(self.late.series)
+        return asked.label("target") if asked.metric == _STALLS and is_other_calm else ""
+
+    @cached_property
+    def _late_brokers(self) -> dict[tuple[str, str], list[Late]]:
+        """Return the late answers of each broker that is late to every host that asks it."""
+        found = {}
+        for broker, of_broker in self._stalls.items():
+            late = [one for one in of_broker.values() if one is not None]
+            if len(late) == len(of_broker):
+                found[broker] = late
+        return found
+
+    @cached_property
+    def _stalls(self) -> dict[tuple[str, str], dict[str, Late | None]]:
+        """Return by broker the late answers to short questions, by channel; None for one that is not late.
+
+        Without channels of which too little is known, and without the hosts that all of several brokers
+        answer late: that is what they share, such as the host itself or its way.
+        """
+        by_source: dict[str, dict[str, Late | None]] = {}
+        for name, series in self._of(_STALLS).items():
+            if self._is_known(series):
+                by_source.setdefault(source_of(name), {})[name] = self._late(series)
+        found: dict[tuple[str, str], dict[str, Late | None]] = {}
+        for answers in by_source.values():
+            if len(answers) > 1 and all(answers.values()):
+                continue
+            for name, late in answers.items():
+                found.setdefault(_broker_asked(name), {})[name] = late
+        return found
 
     def _of(self, *metrics: str) -> dict[str, Series]:
         by_metric = self._by_metric
@@ -528,11 +567,23 @@ class Answers:
     def _round_trips(self) -> dict[str, Series]:
         return self._of(*ROUND_TRIPS)
 
-    def _late(self, series: Series) -> Late | None:
-        first, last = near(self._change)
+    def _is_known(self, series: Series) -> bool:
+        """True where there are answers enough on both sides of the onset to say whether they are late."""
+        before, _, after = self._compared(series)
+        return min(before.size, after.size) >= _LEAST_VALUES
+
+    def _compared(
+        self, series: Series
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+        """Return the values before the onset, and the seconds and values from then on."""
+        first = near(self._change)[0]
         before = between(series, self._nearby.soak_start(self._change.onset_k), first)
         low, high = np.searchsorted(series.k, [first, end_of(self._change, self._nearby)])
-        k, after = series.k[low:high], series.values[low:high]
+        return before, series.k[low:high], series.values[low:high]
+
+    def _late(self, series: Series) -> Late | None:
+        last = near(self._change)[1]
+        before, k, after = self._compared(series)
         if min(before.size, after.size) < _LEAST_VALUES:
             return None
         usual = float(np.quantile(before, _USUAL))
@@ -574,6 +625,13 @@ def missing_text(one: Silence) -> str:
     if one.missing_ratio == 1.0:
         return f"{one.what[:1].upper()}{one.what[1:]} stopped"
     return f"{min(0.99, one.missing_ratio):.0%} of the usual acknowledgements were missing"
+
+
+def _broker_asked(series: str) -> tuple[str, str]:
+    """Return which broker a short question is put to: its address and, of a local one, the host that asks."""
+    what = parse_series(series).label("target") or series
+    is_local = affected_brokers.host_part(what) == "localhost"
+    return what, host_of(source_of(series)) if is_local else ""
 
 
 def _began_together(silent: Collection[Silence]) -> bool:

@@ -294,6 +294,76 @@ def test_all_brokers_that_answer_late_at_once_do_not_stand_still() -> None:
     assert attribute(STEP, only)[0].score < 0.65
 
 
+def asked_by(host: str, *during: float | None) -> list[Series]:
+    """Return the stalls of b1, b2 and so on as one host sees them; None: it was told too few to compare."""
+    found = []
+    for at, one in enumerate(during, start=1):
+        every = channel(
+            f'probe@{host}|broker_stall_seconds{{target="b{at}:9092"}}', 8e-3, one or 8e-3
+        )
+        is_kept = every.k < (ONSET if one is None else END)
+        found.append(replace(every, k=every.k[is_kept], values=every.values[is_kept]))
+    return found
+
+
+def test_a_load_host_that_is_slow_itself_makes_no_broker_stand_still() -> None:
+    """It gets late answers from all three brokers; another host gets them as soon as ever."""
+    slow, calm_host = asked_by("l1", 0.3, 0.31, 0.32), asked_by("l2", 8e-3, 8e-3, 8e-3)
+
+    assert causes(around(*slow, *calm_host, *calm())) == ["unknown"]
+    assert causes(around(*slow, *calm())) == ["unknown"]
+
+
+def test_a_broker_that_is_late_to_one_host_alone_does_not_stand_still() -> None:
+    """Another host asks it meanwhile: it is the way of the first."""
+    late, soon = asked_by("l1", 0.3, 8e-3, 8e-3), asked_by("l2", 8e-3, 8e-3, 8e-3)
+
+    assert causes(around(*late, *soon, *calm())) == ["unknown"]
+
+
+def test_a_broker_that_is_late_to_each_host_that_can_tell_is_the_one_that_stands_still() -> None:
+    """A host that gets late answers from all says nothing against it, nor for another."""
+    hosts = [asked_by("l1", 0.3, 0.31, 0.32), asked_by("l2", 8e-3, 0.3, 8e-3)]
+    (found,) = attribute(STEP, around(*hosts[0], *hosts[1], *calm()))
+
+    assert (found.cause, found.suspect) == ("broker_pause", "b2:9092")
+    assert found.score > 0.85
+
+
+@pytest.mark.parametrize(
+    "during",
+    [(0.3, 0.31, 8e-3), (0.3, None, None)],
+    ids=["two of three", "the others are down"],
+)
+def test_no_broker_is_named_where_it_is_not_the_only_one_that_is_late(
+    during: tuple[float | None, ...],
+) -> None:
+    """One that is down, or of which little is known, did not answer as soon as before."""
+    (found,) = attribute(STEP, around(*asked_by("l1", *during), *calm()))
+
+    assert (found.cause, found.suspect) == ("broker_pause", "")
+    assert found.score < 0.65
+    assert "as soon as before" not in " ".join(one.text for one in found.evidence)
+
+
+def test_a_late_broker_whose_own_latency_stayed_is_not_the_one_that_stands_still() -> None:
+    """Latency of what broker 2 leads steps; 1 answers late, and what it leads is acknowledged as ever."""
+    both = [*calm(), *(replace(one, name=one.name.replace("@b1", "@b2")) for one in calm())]
+    for at, after in ((1, 4e-3), (2, 0.06)):
+        quantile = f'publish_latency_seconds{{leader="{at}",quantile="0.99"}}'
+        address = f'leader_info{{address="b{at}:9092",leader="{at}"}}'
+        both += [
+            channel(f"produce.0@h|{quantile}", 4e-3, after),
+            channel(f"produce.0@h|{address}", 1.0, 1.0),
+        ]
+    untouched, touched = (
+        causes(around(*both, *asked_by("l1", *during))) for during in ((0.3, 8e-3), (8e-3, 0.3))
+    )
+
+    assert untouched == ["unknown"]
+    assert touched == ["broker_pause"]
+
+
 @pytest.mark.parametrize("name", [FSYNC, CPU, RETRANSMITTED])
 def test_nobody_is_said_to_stand_still_unless_all_else_is_known_and_calm(name: str) -> None:
     late = channel(POLL, 0.1, 0.3)
