@@ -17,7 +17,14 @@ from soak.app import guarantees
 from soak.app.check import run_check, without_client_logs
 from soak.app.host import is_own_address
 from soak.core.clock import SystemClock
-from soak.core.errors import BrokerError, NotNowError, PlanError, SettingError, SoakError
+from soak.core.errors import (
+    BrokerError,
+    LoginMissingError,
+    NotNowError,
+    PlanError,
+    SettingError,
+    SoakError,
+)
 from soak.core.plan import text
 from soak.core.plan.plan import Plan
 from soak.core.wording import amount, counted
@@ -36,6 +43,11 @@ _LIMIT_SECONDS = 5 * 60  # until the first segment of a partition may be deleted
 _SEGMENTS = 4  # that each partition keeps; a fifth is filled before the first is deleted
 _DEFAULT_BROKERS = 3
 _SASL = "SASL_"
+_UNLISTED = "as the cluster does not list its own"
+_UNKNOWN = (
+    "a guess: the cluster asks for a login or certificate that no option gives. Add it below `broker`, "
+    "correct `partitions` and `replication`, and call `soak check`"
+)
 
 _PLAN = Template("""\
 # A first soak of a cluster. `soak check --show` prints this plan with every key that is left out here.
@@ -105,7 +117,8 @@ def init(path: Path, answers: Answers) -> None:
     """Write a plan to `path`, fitted to the brokers that answer, and check it.
 
     Raises:
-        PlanError: the file exists, an answer cannot be used, or no broker answers; nothing is written.
+        PlanError: the file exists, an answer cannot be used, no broker answers, or one refuses a login that
+            the answers can hold; nothing is written.
         SoakError: the file cannot be written, or the check finds a fault; the file stays.
     """
     if path.exists():
@@ -122,7 +135,7 @@ def init(path: Path, answers: Answers) -> None:
         raise PlanError(f"the password is read from the environment: export {PASSWORD}=... first")
     print(f"asking {answers.servers} ...", file=sys.stderr, flush=True)
     with without_client_logs():
-        brokers, is_guess = _brokers(path, answers)
+        brokers, guessed = _brokers(path, answers)
     own_server = _own_server(answers)
     written = plan_text(path, answers, brokers, own_server)
     try:
@@ -131,12 +144,11 @@ def init(path: Path, answers: Answers) -> None:
     except OSError as error:
         raise SoakError(f"cannot write {path}: {error.strerror}") from error
     size = counted(brokers, "broker")
-    print(
-        f"{path} is written for {size}{', as the cluster does not list its own' if is_guess else ''}."
-    )
-    with without_client_logs():
-        lines = _size_lines(text.load(written, str(path)).plan)
-    print("\n".join(lines))
+    print(f"{path} is written for {size}{f', {guessed}' if guessed else ''}.")
+    if guessed != _UNKNOWN:
+        with without_client_logs():
+            lines = _size_lines(text.load(written, str(path)).plan)
+        print("\n".join(lines))
     if own_server:
         line = _own_broker_line(own_server)
         print(f"{line[:1].upper()}{line[1:]}.")
@@ -296,11 +308,11 @@ def _broker(answers: Answers) -> Sequence[str]:
     return lines
 
 
-def _brokers(path: Path, answers: Answers) -> tuple[int, bool]:
-    """Return how many brokers the cluster has, and whether that is a guess, for it does not list them.
+def _brokers(path: Path, answers: Answers) -> tuple[int, str]:
+    """Return how many brokers the cluster has, and why that is a guess, "" where it is none.
 
     Raises:
-        PlanError: no broker answers, or the client refuses its settings.
+        PlanError: no broker answers, the client refuses its settings, or another answer would log in.
     """
     found = text.load(plan_text(path, answers, _DEFAULT_BROKERS), str(path))
     broker = connect(found.plan, SystemClock())
@@ -308,12 +320,16 @@ def _brokers(path: Path, answers: Answers) -> tuple[int, bool]:
         broker.check()
     except SettingError as error:
         raise PlanError(f"no plan was written: {error}") from error
+    except LoginMissingError as error:
+        if set(error.logins).isdisjoint(MECHANISMS):
+            return _DEFAULT_BROKERS, _UNKNOWN
+        raise NotNowError(f"no plan was written: {error}") from error
     except BrokerError as error:
         raise NotNowError(f"no plan was written: {error}") from error
     try:
-        return max(1, broker.broker_count()), False
+        return max(1, broker.broker_count()), ""
     except BrokerError:  # Pulsar lists its brokers for superusers alone
-        return _DEFAULT_BROKERS, True
+        return _DEFAULT_BROKERS, _UNLISTED
 
 
 def _name(path: Path) -> str:

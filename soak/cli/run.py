@@ -69,7 +69,8 @@ def init(
 ) -> None:
     """Write a first plan for a cluster, with comments, and check it; what no option says is asked for.
 
-    Exit as `soak check`; where no broker answers nothing is written, after another fault the plan stays.
+    Exit as `soak check`. Nothing is written where no broker answers, or one refuses a login that these
+    options give; after another fault the plan stays.
     """
     from soak.app import first_plan
 

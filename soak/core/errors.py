@@ -52,6 +52,17 @@ class BrokerError(SoakError):
     address = ""
 
 
+class LoginMissingError(BrokerError):
+    """A broker answered and wants a login, token or certificate that the settings do not have.
+
+    `logins`: the mechanisms of which it takes one, where it names them.
+    """
+
+    def __init__(self, message: str, logins: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.logins = tuple(logins)
+
+
 class JournalError(SoakError):
     """A journal cannot be written or is of a version that this program does not know."""
 

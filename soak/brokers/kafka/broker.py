@@ -38,7 +38,7 @@ from soak.clients.kafka_log import ClientLog, ErrorCallback, ErrorCause, error_t
 from soak.clients.kafka_throttle import ThrottleTimes, statistics_interval_ms
 from soak.core.cluster.durability import Durability
 from soak.core.cluster.forecast import Limits, Stored
-from soak.core.errors import BrokerError, NotAvailableError
+from soak.core.errors import BrokerError, LoginMissingError, NotAvailableError
 from soak.core.plan.config import Settings
 from soak.core.plan.load import Load
 from soak.core.plan.plan import Topic
@@ -159,7 +159,8 @@ class KafkaBroker:
 
         Raises:
             BrokerError: the settings are wrong, or no broker answers; where the listener is of another kind
-                than the plan says, or its certificate is refused, that is said too.
+                than the plan says, or its certificate is refused, that is said too. A login or certificate
+                that it asks for and the plan lacks is a `LoginMissingError`.
         """
         self.check_settings()
         cause, where = ErrorCause(), self._config.bootstrap_servers
@@ -169,7 +170,10 @@ class KafkaBroker:
             cause.metadata(admin, where, self._timeout_seconds)
         except BrokerError as error:
             found = listener.mismatch(where, self._config.common)
-            raise BrokerError(f"{error}; {found}" if found else str(error)) from error
+            text = f"{error}; {found.text}" if found.text else str(error)
+            if found.lacks_login:
+                raise LoginMissingError(text, found.logins) from error
+            raise BrokerError(text) from error
 
     def existing(self, names: Sequence[str]) -> list[str]:
         there = self._metadata().topics  # a request by name may create the topic

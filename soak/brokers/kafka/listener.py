@@ -34,20 +34,33 @@ class _Listener:
     wants_certificate: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """In what settings differ from a listener, as text; empty where nothing is found.
+
+    `lacks_login`: it wants a login or a certificate that they do not have; `logins`: those that it names.
+    """
+
+    text: str = ""
+    lacks_login: bool = False
+    logins: tuple[str, ...] = ()
+
+
 def mismatch(
     bootstrap_servers: str, common: Mapping[str, str], timeout_seconds: float = _TIMEOUT_SECONDS
-) -> str:
+) -> Mismatch:
     """Return in what the settings of a plan differ from the first listener that can be reached.
 
-    Empty where nothing is found. Sends no password; takes some seconds at most.
+    Sends no password; takes some seconds at most.
     """
     for host, port in list(_addresses(bootstrap_servers))[:_MAX_ADDRESSES]:
         try:
             found = _look_at(host, port, timeout_seconds)
         except (OSError, ValueError):
             continue  # cannot be reached, as the client says itself
-        return _difference(host, port, found, common, timeout_seconds)
-    return ""
+        text = _difference(host, port, found, common, timeout_seconds)
+        return Mismatch(text, _lacks_login(found, common), found.logins or ())
+    return Mismatch()
 
 
 def _addresses(bootstrap_servers: str) -> Iterator[tuple[str, int]]:
@@ -119,7 +132,7 @@ def _difference(
     host: str, port: int, found: _Listener, common: Mapping[str, str], timeout_seconds: float
 ) -> str:
     where = f"{host}:{port}"
-    protocol = common.get("security.protocol", "PLAINTEXT").upper().replace("-", "_")
+    protocol = _protocol(common)
     uses_tls, uses_login = protocol.endswith("SSL"), protocol.startswith("SASL")
     wanted = ("SASL_" if found.logins else "") + ("SSL" if found.speaks_tls else "PLAINTEXT")
     if found.logins is None and not found.speaks_tls:
@@ -127,7 +140,7 @@ def _difference(
     if found.speaks_tls != uses_tls:
         speaks = "speaks TLS" if found.speaks_tls else "does not speak TLS"
         return f"the listener at {where} {speaks}: set security.protocol to {wanted}"
-    if found.wants_certificate and not common.get("ssl.certificate.location"):
+    if found.wants_certificate and not _has_certificate(common):
         return (
             f"the listener at {where} asks for a certificate of the client: "
             "set ssl.certificate.location and ssl.key.location"
@@ -135,11 +148,30 @@ def _difference(
     if found.logins is not None and bool(found.logins) != uses_login:
         asks = f"asks for a login ({', '.join(found.logins)})" if found.logins else "has no logins"
         return f"the listener at {where} {asks}: set security.protocol to {wanted}"
-    mechanism = common.get("sasl.mechanism", common.get("sasl.mechanisms", "GSSAPI"))
+    mechanism = _mechanism(common)
     if found.logins and mechanism not in found.logins:
         there = ", ".join(found.logins)
         return f"the listener at {where} has no {mechanism}, but {there}: set sasl.mechanism"
     return _certificate_fault(host, port, common, timeout_seconds) if uses_tls else ""
+
+
+def _lacks_login(found: _Listener, common: Mapping[str, str]) -> bool:
+    if found.wants_certificate and not _has_certificate(common):
+        return True
+    has_login = _protocol(common).startswith("SASL") and _mechanism(common) in (found.logins or ())
+    return bool(found.logins) and not has_login
+
+
+def _protocol(common: Mapping[str, str]) -> str:
+    return common.get("security.protocol", "PLAINTEXT").upper().replace("-", "_")
+
+
+def _mechanism(common: Mapping[str, str]) -> str:
+    return common.get("sasl.mechanism", common.get("sasl.mechanisms", "GSSAPI"))
+
+
+def _has_certificate(common: Mapping[str, str]) -> bool:
+    return bool(common.get("ssl.certificate.location"))
 
 
 def _certificate_fault(

@@ -6,6 +6,7 @@ Each partition has a producer and an exclusive, durable subscription of its own.
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ from soak.clients import client_settings
 from soak.clients.pulsar_admin import NOT_FOUND, Admin, RefusedError, topic_path
 from soak.core.cluster.durability import Durability
 from soak.core.cluster.forecast import Limits, Stored
-from soak.core.errors import BrokerError, SettingError
+from soak.core.errors import BrokerError, LoginMissingError, SettingError
 from soak.core.plan.config import Settings
 from soak.core.plan.load import Load
 from soak.core.plan.plan import Topic
@@ -62,6 +63,7 @@ _PRODUCER = {"max_pending_messages": 20_000}  # of a partition, for a stall of s
 _CONSUMER = {"receiver_queue_size": 10_000}
 _MAX_CONCURRENT = 16  # producers created at the same time: each waits for an answer
 _RETRY_NS = SECOND_NS // 5
+_LOGIN_WANTED = (401, 403)  # RFC 9110: unauthorized, forbidden
 
 
 def connect(config: Config, clock: Clock) -> PulsarBroker:
@@ -128,13 +130,18 @@ class PulsarBroker:
 
         Raises:
             BrokerError: the settings are wrong, or one of the two does not answer.
+            LoginMissingError: one answers, and wants a token or certificate that the plan does not have.
         """
         self.check_settings()
         try:
             self._config.admin().get("/admin/v2/clusters")
         except BrokerError as error:
             error.address = "admin_url"
-            raise
+            if not self._lacks_login(error):
+                raise
+            missing = LoginMissingError(str(error))
+            missing.address = error.address
+            raise missing from error
         client = self._client()
         try:  # under the name of a partition, for which a request creates no topic
             client.get_topic_partitions(f"persistent://{self._config.namespace}/soak-partition-0")
@@ -142,9 +149,23 @@ class PulsarBroker:
             LOG.debug("reached url=%s", self._config.service_url)
         except pulsar.PulsarException as error:
             where = self._config.service_url
-            raise BrokerError(f"no Pulsar broker answered at {where}: {error}") from error
+            kind = LoginMissingError if self._lacks_login(error) else BrokerError
+            raise kind(f"no Pulsar broker answered at {where}: {error}") from error
         finally:
             close_client(client)
+
+    def _lacks_login(self, error: BaseException) -> bool:
+        """True where a server wants a token or a certificate, or shows one, that the plan does not have."""
+        reason: BaseException | None = error
+        while reason is not None and "token" not in self._config.client:
+            if isinstance(reason, pulsar.AuthenticationError | pulsar.AuthorizationError):
+                return True
+            if isinstance(reason, RefusedError):
+                return reason.status in _LOGIN_WANTED
+            if isinstance(reason, ssl.SSLError):
+                return "CERTIFICATE" in str(reason.reason)
+            reason = reason.__cause__
+        return False
 
     def existing(self, names: Sequence[str]) -> list[str]:
         admin = self._config.admin()

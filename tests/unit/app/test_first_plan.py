@@ -14,6 +14,7 @@ from soak.core.errors import NotNowError, PlanError
 from soak.core.plan import text
 from soak.core.plan.plan import Plan
 from soak.lab.ports import Running
+from tests.support.pages import pages
 
 KAFKA = Answers("kafka", "b1:9092,b2:9092")
 PULSAR = Answers("pulsar", "pulsar://b1:6650", admin_url="http://b1:8080")
@@ -71,6 +72,34 @@ def test_nothing_is_written_where_no_broker_answers(
     printed = capsys.readouterr()
     assert not path.exists()
     assert (printed.err, printed.out) == ("asking 127.0.0.1:1 ...\n", "")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_plan_is_written_where_a_cluster_asks_for_a_login_that_no_answer_gives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    """The check that follows names the fault with its line."""
+    path = tmp_path / "my-soak.yaml"
+    with (
+        pages({"/admin/v2/clusters": status}) as url,
+        pytest.raises(PlanError, match=f"HTTP {status}"),
+    ):
+        init(path, replace(PULSAR, admin_url=url))
+
+    written = text.load(path.read_text(), str(path)).plan
+    assert (written.topic.partitions, written.topic.replication) == (12, 3)
+    printed = capsys.readouterr().out
+    assert "is written for 3 brokers, a guess: the cluster asks for a login or" in printed
+    assert "soak run" not in printed
+
+
+def test_no_plan_is_written_where_something_else_answers(tmp_path: Path) -> None:
+    """A page that is not there is no lack of a login."""
+    path = tmp_path / "my-soak.yaml"
+    with pages({}) as url, pytest.raises(NotNowError, match=r"no plan was written: .*HTTP 404"):
+        init(path, replace(PULSAR, admin_url=url))
+
+    assert not path.exists()
 
 
 @pytest.mark.broker

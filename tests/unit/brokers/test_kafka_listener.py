@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soak.brokers.kafka.listener import mismatch
+from soak.brokers.kafka.listener import Mismatch, mismatch
 from tests.support.examples import examples
 
 
@@ -36,7 +36,7 @@ def answering(answer: bytes) -> Iterator[str]:
 def test_a_port_that_is_no_broker_s_is_named() -> None:
     """Such as a web server's."""
     with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
-        assert mismatch(address, {}) == (
+        assert mismatch(address, {}).text == (
             f"what listens at {address} does not answer as a Kafka broker does"
         )
 
@@ -46,14 +46,16 @@ def test_ports_that_refuse_connections_are_left_to_the_client() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
-    assert mismatch(f"127.0.0.1:{port},nonsense,:9,h:99999,SSL://127.0.0.1:{port}", {}) == ""
+    assert (
+        mismatch(f"127.0.0.1:{port},nonsense,:9,h:99999,SSL://127.0.0.1:{port}", {}) == Mismatch()
+    )
 
 
 def test_a_broker_that_is_too_busy_to_answer_is_not_said_to_be_none() -> None:
     """The kernel takes its connections while it is stopped."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert mismatch(f"127.0.0.1:{port}", {}, timeout_seconds=0.1) == ""
+        assert mismatch(f"127.0.0.1:{port}", {}, timeout_seconds=0.1) == Mismatch()
 
 
 @pytest.mark.long
@@ -62,7 +64,7 @@ def test_a_broker_that_is_too_busy_to_answer_is_not_said_to_be_none() -> None:
 def test_any_answer_is_read_or_said_to_be_none(answer: bytes) -> None:
     """A torn one, one with a size that it does not have, one of another protocol."""
     with answering(len(answer).to_bytes(4, "big") + answer) as address:
-        assert isinstance(mismatch(address, {}), str)
+        assert isinstance(mismatch(address, {}), Mismatch)
 
 
 @pytest.mark.parametrize(
@@ -83,4 +85,25 @@ def test_the_answer_about_logins_says_which_protocol_is_spoken(
     with answering(len(answer).to_bytes(4, "big") + answer) as address:
         found = mismatch(address, {"security.protocol": protocol})
 
-    assert found == (f"the listener at {address} {said}" if said else "")
+    assert found.text == (f"the listener at {address} {said}" if said else "")
+
+
+@pytest.mark.parametrize(
+    ("name", "common", "is_lacking"),
+    [
+        ("OAUTHBEARER", {}, True),
+        ("OAUTHBEARER", {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, True),
+        ("GSSAPI", {"security.protocol": "SSL"}, True),
+        ("PLAIN", {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, False),
+    ],
+)
+def test_a_login_that_the_settings_lack_is_told_from_one_that_was_refused(
+    name: str, common: dict[str, str], *, is_lacking: bool
+) -> None:
+    """With the logins that the listener takes."""
+    names = b"\0\0\0\1" + len(name).to_bytes(2, "big") + name.encode()
+    answer = b"\0\0\0\1" + (33).to_bytes(2, "big") + names
+    with answering(len(answer).to_bytes(4, "big") + answer) as address:
+        found = mismatch(address, common)
+
+    assert (found.lacks_login, found.logins) == (is_lacking, (name,))
