@@ -11,7 +11,7 @@ Assumes: brokers report what they take in and give out for all clients, each bro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scipy.special import bdtrc
@@ -383,7 +383,7 @@ def _rolls_of_others(facts: Facts) -> Hypothesis | None:
     first, end = facts.near[0], facts.end_k
     start = channel.start_of(facts.change, facts.nearby)
     known = [one for one in others if one.k < first]
-    later = _without_copied([one for one in others if first <= one.k < end], known)
+    later = _without_copied([one for one in others if first <= one.k < end], known, facts)
     once = _of_one_replica([*(one for one in known if one.k >= start), *later])
     before = [one for one in once if one.k < first]
     after = _without_opened([one for one in once if one.k >= first])
@@ -410,21 +410,28 @@ def _rolls_of_others(facts: Facts) -> Hypothesis | None:
     return Hypothesis("foreign_load", tuple(signs), f"topic {names[0]}")
 
 
-def _without_copied(rolls: Sequence[TimedEvent], before: Sequence[TimedEvent]) -> list[TimedEvent]:
-    """Return the rolls without those of messages that were there before: a broker that was away copies them.
-
-    Its segment begins at an offset that the log of another had passed already.
-    """
-    passed: dict[tuple[object, object], float] = {}
+def _without_copied(
+    rolls: Sequence[TimedEvent], before: Sequence[TimedEvent], facts: Facts
+) -> list[TimedEvent]:
+    """Return the rolls without those of a broker that was away and copies what was there before."""
+    passed: dict[tuple[object, object], dict[tuple[str, object], float]] = {}
     for one in before:
         if (offset := _begin(one)) is not None:
-            partition = _partition(one)
-            passed[partition] = max(offset, passed.get(partition, offset))
-    return [
-        one
-        for one in rolls
-        if (offset := _begin(one)) is None or offset > passed.get(_partition(one), -1.0)
-    ]
+            logs = passed.setdefault(_partition(one), {})
+            logs[_log(one)] = max(offset, logs.get(_log(one), offset))
+    return [one for one in rolls if not _is_copied(one, passed.get(_partition(one), {}), facts)]
+
+
+def _is_copied(roll: TimedEvent, passed: Mapping[tuple[str, object], float], facts: Facts) -> bool:
+    """True where a segment begins at an offset that the log of another broker had passed already.
+
+    `passed`: the offset that each log of the partition had reached. Where its own had passed it too, the
+    topic was made anew, unless a broker came back, which may have lost its log.
+    """
+    offset = _begin(roll)
+    if offset is None or offset > max(passed.values(), default=-1.0):
+        return False
+    return offset > passed.get(_log(roll), -1.0) or bool(facts.answers.returned)
 
 
 def _of_one_replica(rolls: Sequence[TimedEvent]) -> list[TimedEvent]:

@@ -187,15 +187,36 @@ def test_segments_that_a_broker_copies_are_not_what_others_write() -> None:
     """It was away. What it writes begins at offsets that others had passed; of a flood none does."""
     passed, copied, flood = list[TimedEvent](), list[TimedEvent](), list[TimedEvent]()
     for at in range(40):
-        passed += told("segment_roll", at // 2, topic="orders", offset=100 * at)
-        copied += told("segment_roll", ONSET + 2 * at, topic="orders", offset=100 * at)
-        flood += told("segment_roll", ONSET + 2 * at, topic="orders", offset=4000 + 100 * at)
+        passed += told("segment_roll", at // 2, topic="orders", log="b1", offset=100 * at)
+        copied += told("segment_roll", ONSET + 2 * at, topic="orders", log="b2", offset=100 * at)
+        flood += told(
+            "segment_roll", ONSET + 2 * at, topic="orders", log="b2", offset=4000 + 100 * at
+        )
     seen = [
         replace(around(SENT, events=(*passed, *rolls)), topics=frozenset({"soak-x"}))
         for rolls in (copied, flood)
     ]
 
     assert [attribute(STEP, one)[0].cause for one in seen] == ["unknown", "foreign_load"]
+
+
+def test_a_topic_that_is_made_anew_is_written_though_its_log_was_longer_before() -> None:
+    """Its offsets begin at 0 again, in the logs that had passed them; no broker was away."""
+    trips = channel('probe@h|broker_round_trip_seconds{target="b1:9092"}', 5e-4, 5e-4)
+    away = trips.k[(trips.k < ONSET - 30) | (trips.k >= ONSET)]
+    returned = Series(trips.name, away, np.full(away.size, 5e-4))
+    recorded = channel('probe@h|probe_lag_seconds{probe="round_trip"}', 0.01, 0.01)
+    rolls = list[TimedEvent]()
+    for at in range(40):
+        for k in (at // 2, ONSET + 2 * at):
+            rolls += told("segment_roll", k, topic="orders", log="b1", offset=100 * at)
+    anew, copied_whole = (
+        replace(around(SENT, recorded, one, events=tuple(rolls)), topics=frozenset({"soak-x"}))
+        for one in (trips, returned)
+    )
+
+    assert attribute(STEP, anew)[0].cause == "foreign_load"
+    assert "foreign_load" not in [one.cause for one in attribute(STEP, copied_whole)]
 
 
 def test_a_segment_that_rolls_on_each_of_three_brokers_is_written_once() -> None:
