@@ -384,9 +384,8 @@ def _rolls_of_others(facts: Facts) -> Hypothesis | None:
     start = channel.start_of(facts.change, facts.nearby)
     known = [one for one in others if one.k < first]
     later = _without_copied([one for one in others if first <= one.k < end], known, facts)
-    once = _of_one_replica([*(one for one in known if one.k >= start), *later])
-    before = [one for one in once if one.k < first]
-    after = _without_opened([one for one in once if one.k >= first])
+    before = _of_one_replica([one for one in known if one.k >= start])
+    after = _without_opened(_of_one_replica(later))
     # One more: none in a minute is no rate of zero.
     usual = (len(before) + 1) / max(1, first - start)
     rate = len(after) / max(1, end - first)

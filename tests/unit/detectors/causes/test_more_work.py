@@ -235,6 +235,18 @@ def test_a_segment_that_rolls_on_each_of_three_brokers_is_written_once() -> None
     assert [attribute(step, one)[0].cause for one in found] == ["unknown", "foreign_load"]
 
 
+def test_a_partition_whose_log_is_another_from_the_onset_on_is_written_as_before() -> None:
+    """Its replica moved to b2, or the log of b1 ended: six in 20 s after four in a minute are no news."""
+    before = told("segment_roll", 50, 60, 70, 80, topic="orders", partition=0, log="b1")
+    after = told(
+        "segment_roll", *range(ONSET, ONSET + 18, 3), topic="orders", partition=0, log="b2"
+    )
+    step = replace(STEP, state="gone", resolved_k=ONSET + 20)
+    moved = replace(around(SENT, events=(*before, *after)), topics=frozenset({"soak-x"}))
+
+    assert attribute(step, moved)[0].cause == "unknown"
+
+
 def held(written: Series) -> list[Series]:
     """Return a drive that answers later while the client's queue grows."""
     return [
