@@ -12,7 +12,7 @@ Assumes: drives that are watched are the brokers'. A peer with the same work tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -390,19 +390,47 @@ def _falls_behind(facts: Facts) -> bool:
 def _probed_signs(drive: Drive, facts: Facts) -> list[Sign]:
     """Return that flushes through the filesystem stayed: each waits for a write, as those of a broker do.
 
-    Where as many folders of a host are flushed as it has drives, one of them lies on this drive.
+    Of a folder below a mount point of this drive it speaks clearly. Where it is not known which folders are,
+    it does so slightly if as many of them are flushed as the host has drives.
     """
     probed = [
         one
         for one in facts.shifts(_PROBED)
         if facts.are_on_one_host(places.place_of(one.series), drive.at)
     ]
-    folders = {one.label("directory") for one in probed if not one.is_sparse}
-    beside = [one for one in facts.drives if facts.are_on_one_host(one.at, drive.at)]
-    if not folders or len(folders) < len(beside) or not channel.are_calm(probed):
-        return []
     text = "Flushes of our own through the filesystem, each of which waits for a write, stayed as fast."
-    return [Sign(-CLEAR, Evidence(text))]
+    mounted = _devices_by_mount_point(drive, facts)
+    devices = {one.series: _below(one.label("directory"), mounted) for one in probed}
+    if any(drive.place[1] in found for found in mounted.values()):
+        own = [one for one in probed if drive.place[1] in devices[one.series]]
+        return [Sign(-CLEAR, Evidence(text))] if channel.are_calm(own) else []
+    unknown = [one for one in probed if not devices[one.series]]
+    folders = {one.label("directory") for one in unknown if not one.is_sparse}
+    beside = [one for one in facts.drives if facts.are_on_one_host(one.at, drive.at)]
+    if len(folders) < len(beside) or not channel.are_calm(unknown):
+        return []
+    return [Sign(-SLIGHT, Evidence(text))]
+
+
+def _devices_by_mount_point(drive: Drive, facts: Facts) -> dict[str, set[str]]:
+    """Return the devices on the host of a drive by where they are mounted, as far as that is known.
+
+    Without the root: each folder is below it, and other mount points than those of watched folders may be
+    between.
+    """
+    found: dict[str, set[str]] = {}
+    for name in facts.named("disk_mount_info"):
+        one = parse_series(name)
+        point = one.label("mountpoint")
+        if point != "/" and facts.are_on_one_host(places.place_of(name), drive.at):
+            found.setdefault(point, set()).add(one.label("device"))
+    return found
+
+
+def _below(folder: str, devices: Mapping[str, set[str]]) -> set[str]:
+    """Return the devices of the innermost mount point that a folder is below; none if it is below none."""
+    points = [point for point in devices if f"{folder}/".startswith(f"{point}/")]
+    return devices[max(points, key=len)] if points else set()
 
 
 def _peer_signs(slower: Shift, drive: Drive, facts: Facts) -> list[Sign]:

@@ -651,6 +651,42 @@ def test_a_drive_below_flushes_that_stay_as_fast_made_no_message_wait() -> None:
     assert causes(around(*seen, calm, *innocent_of("vdb"))) == ["slow_drive"]
 
 
+def mounted(point: str, device: str = "vda") -> Series:
+    return channel(f'probe@b1|disk_mount_info{{device="{device}",mountpoint="{point}"}}', 1.0, 1.0)
+
+
+def flushed(folder: str) -> Series:
+    return channel(FSYNC.replace("/d", folder), 0.004, 0.004)
+
+
+def test_flushes_speak_for_the_drive_on_which_their_folder_lies() -> None:
+    """One that another host's drive, which stayed as fast, makes likelier: it is not for want of signs."""
+    seen = [
+        one for name, one in slow_throughout(flush=11e-3, turns=0.2).series.items() if name != FSYNC
+    ]
+    peer = channel(AWAIT.replace("@b1", "@b2"), 1e-3, 1e-3)
+    slow = [*seen, peer]
+
+    assert causes(around(*slow, flushed("/data/d"), mounted("/data"))) == ["unknown"]
+    for elsewhere in (
+        [flushed("/data/d"), mounted("/data1")],  # on a drive that is not watched
+        [flushed("/data/d"), mounted("/data", "vdb"), mounted("/")],  # on another one
+        [flushed("/data/d")],  # not known where
+    ):
+        assert causes(around(*slow, *elsewhere)) == ["slow_drive"]
+
+
+def test_as_many_folders_as_drives_may_all_lie_on_one_of_them() -> None:
+    """Both that are flushed are on the second; so nothing is known of the first, which slows."""
+    seen = [
+        one for name, one in slow_throughout(flush=11e-3, turns=0.2).series.items() if name != FSYNC
+    ]
+    folders = [flushed("/data2/a"), flushed("/data2/b")]
+    places = [mounted("/data1"), mounted("/data2", "vdb")]
+
+    assert causes(around(*seen, *innocent_of("vdb"), *folders, *places)) == ["slow_drive"]
+
+
 def test_a_drive_that_got_more_to_do_is_not_called_slow() -> None:
     seen = slow_throughout(flush=11e-3, turns=0.2).series
     busier = [one for name, one in seen.items() if name != WRITTEN]
