@@ -605,10 +605,10 @@ def _partition(one: TimedEvent) -> tuple[str, str]:
 
 # --- how to confirm them
 
-_BROKER, _TOOLS = "on {the broker's host}", "from a host with the cluster's tools"
+_BROKER, _TOOLS = "on {the broker's host}", "from {a host with the cluster's tools}"
 CONFIRM = {
     "broker_down": Confirmation(
-        "from another host",
+        "from {another host}",
         "nc -zv -w 3 {host} {port}",
         "a refused connection, or no answer within 3 s",
     ),

@@ -621,7 +621,7 @@ def _listed(parts: list[str]) -> str:
 
 # --- how to confirm them
 
-_TOOLS = "from a host with the cluster's tools"
+_TOOLS = "from {a host with the cluster's tools}"
 _ALL_GROUPS = "kafka-consumer-groups.sh --bootstrap-server {server} --describe --all-groups"
 _DRAINED = f"that falls from call to call, by {background.FALLEN:.0%} or more in all"
 CONFIRM = {

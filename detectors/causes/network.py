@@ -254,7 +254,7 @@ def _hypothesis(found: list[Shift | None], facts: Facts, *more: Sign) -> Hypothe
 
 CONFIRM = {
     "network": Confirmation(
-        "on both hosts",
+        "on {both hosts}",
         "ss -tin '( dport = :{port} or sport = :{port} )'",
         f"an N in retrans:0/N that grows by {_LEAST_PACKETS:g} a second or more",
     )

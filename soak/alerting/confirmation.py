@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from detectors.affected_brokers import host_seen, is_local
 from soak.alerting.places import Places
 from soak.core.model import Explanation, Finding
-from soak.core.series import parse_series
+from soak.core.series import host_of, parse_series
 
-_ADDRESS = re.compile(r"(?P<host>[\w.-]+|\[[\da-fA-F:.]+\]):(?P<port>\d+)")
-_THING = re.compile(r"(?:JVM of (?P<gc_log>\S+)|(?P<thing>\S+)) on (?P<host>[\w.-]+)(?::\d+)?")
+_NAME = r"[\w.-]+|\[[\da-fA-F:.]+\]"
+_ADDRESS = re.compile(rf"(?P<host>{_NAME}):(?P<port>\d+)")
+_THING = re.compile(rf"(?:JVM of (?P<gc_log>\S+)|(?P<thing>\S+)) on (?P<host>{_NAME})(?::\d+)?")
 _TOPIC = re.compile(r"topic (?P<topic>\S+)")
 _HOST = re.compile(r"[\w.-]+")
-HOSTS = ("the broker's host", "the bookie's host", "the load host")
-"""What tables of commands call the host of the suspect."""
+_OF_BOOKIES = ("bookie_", "bookkeeper_server_")
 
 
 def known_of(
@@ -27,14 +27,15 @@ def known_of(
     `plan_names` are those that the plan tells, such as `run_topic`, not yet quoted. Of several suspects the
     first counts. A number is named by its metric, and is the level before the onset.
     """
-    names = {**plan_names, **_of_suspect(finding, places)}
+    suspect = finding.suspect.split(", ")[0]
+    names = {**plan_names, **_of_suspect(suspect, finding, places)}
     found = {key: shlex.quote(one) if isinstance(one, str) else one for key, one in names.items()}
     if finding.causes:
         found |= _levels_before(finding.causes[0], str(names.get("device", "")))
     if parse_series(finding.series).unit == "seconds" and finding.kind == "step":
         found["step_seconds"] = finding.after - finding.before
-    host = str(names.get("on_host", ""))
-    return found | (dict.fromkeys(HOSTS, host) if host else {})
+    server = str(names.get("server", ""))
+    return found | _hosts(suspect, finding, str(found.get("on_host", "")), server)
 
 
 def is_loopback(suspect: str) -> bool:
@@ -43,18 +44,42 @@ def is_loopback(suspect: str) -> bool:
     return found is not None and is_local(found["host"])
 
 
-def _of_suspect(finding: Finding, places: Places) -> dict[str, str]:
-    suspect = finding.suspect.split(", ")[0]
+def _hosts(suspect: str, finding: Finding, on_host: str, server: str) -> dict[str, str]:
+    """Return the hosts by the names that tables of commands have for them, those that are known."""
+    found: dict[str, str] = {}
+    own = host_of(parse_series(finding.series).source)
+    if own and is_loopback(server):
+        found["a host with the cluster's tools"] = f"{own}, with the cluster's tools"
+    if not on_host:
+        return found
+    found["the broker's host"] = on_host
+    if _THING.fullmatch(suspect) or _is_of_bookie(finding):
+        found["the bookie's host"] = on_host
+    if is_loopback(suspect):
+        found |= {"another host": on_host, "both hosts": on_host}
+    if is_loopback(suspect) or _HOST.fullmatch(suspect):
+        found["the load host"] = on_host
+    return found
+
+
+def _is_of_bookie(finding: Finding) -> bool:
+    """True where a bookie reported what the best cause has for evidence."""
+    evidence = finding.causes[0].evidence if finding.causes else ()
+    series = [parse_series(str(one.numbers.get("series", ""))) for one in evidence]
+    return any(one.label("bookie") or one.metric.startswith(_OF_BOOKIES) for one in series)
+
+
+def _of_suspect(suspect: str, finding: Finding, places: Places) -> dict[str, str]:
     source = parse_series(finding.series).source
     if found := _TOPIC.fullmatch(suspect):
         return {"topic": found["topic"]}
     if found := _ADDRESS.fullmatch(suspect):
         host = host_seen(found["host"], source)
-        return {"host": found["host"], "port": found["port"], "on_host": host}
+        return {"host": _bare(found["host"]), "port": found["port"], "on_host": _bare(host)}
     if found := _THING.fullmatch(suspect):
         known = {key: text for key, text in found.groupdict().items() if text}
         thing, host = known.pop("thing", ""), known["host"]
-        known["on_host"] = host_seen(host, source)
+        known |= {"host": _bare(host), "on_host": _bare(host_seen(host, source))}
         if thing.startswith("/"):
             known["data_dir"] = thing
         elif thing:
@@ -64,6 +89,11 @@ def _of_suspect(finding: Finding, places: Places) -> dict[str, str]:
     if suspect and _HOST.fullmatch(suspect):
         return {"host": suspect, "on_host": host_seen(suspect, source)}
     return {}
+
+
+def _bare(host: str) -> str:
+    """Return a host without the brackets that an IPv6 address has before a port."""
+    return host.strip("[]")
 
 
 def _mounted(places: Places, host: str, device: str) -> dict[str, str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 import pytest
 
 from detectors import attribution
 from soak.alerting.confirmation import is_loopback, known_of
-from soak.alerting.places import NOWHERE, Places
+from soak.alerting.places import Places
 from soak.core.model import Evidence, Explanation
 from tests.support.alerting.findings import finding
 
@@ -15,11 +18,15 @@ PLAN: dict[str, str | float] = {"server": "b1:9092", "run_topic": "soak-1", "rat
 
 
 def lines(
-    cause: str, suspect: str, *evidence: Evidence, kind: str = "kafka", places: Places = PLACES
+    cause: str,
+    suspect: str,
+    *evidence: Evidence,
+    kind: str = "kafka",
+    plan: Mapping[str, str | float] = PLAN,
 ) -> tuple[str, str, str]:
     """Return where to run the command of a cause, the command, and its sign."""
     found = finding(causes=(Explanation(cause, 0.9, evidence, suspect=suspect),))
-    one = attribution.confirmations(kind)[cause].filled(known_of(found, places, PLAN))
+    one = attribution.confirmations(kind)[cause].filled(known_of(found, PLACES, plan))
     return one.where, one.command, one.sign
 
 
@@ -56,6 +63,15 @@ def test_without_the_values_before_the_sign_is_that_of_the_runbook() -> None:
         ("broker_down", "10.0.0.4:9092", "from another host", "nc -zv -w 3 10.0.0.4 9092"),
         ("broker_down", "b1:9092, b2:9092", "from another host", "nc -zv -w 3 b1 9092"),
         ("broker_down", "", "from another host", "nc -zv -w 3 HOST PORT"),
+        ("broker_down", "127.0.0.1:9092", "from h", "nc -zv -w 3 127.0.0.1 9092"),
+        ("broker_down", "[::1]:9092", "from h", "nc -zv -w 3 ::1 9092"),
+        (
+            "broker_down",
+            "[2001:db8::1]:9092",
+            "from another host",
+            "nc -zv -w 3 2001:db8::1 9092",
+        ),
+        ("broker_pause", "[2001:db8::1]:9092", "on 2001:db8::1", "ps -o stat= -p PID"),
         ("broker_pause", "b1:9092", "on b1", "ps -o stat= -p PID"),
         ("broker_cpu", "127.0.0.1:9092", "on h", "vmstat 1 5"),
         ("broker_cpu", "", "on the broker's host", "vmstat 1 5"),
@@ -66,7 +82,14 @@ def test_without_the_values_before_the_sign_is_that_of_the_runbook() -> None:
             "on both hosts",
             "ss -tin '( dport = :9092 or sport = :9092 )'",
         ),
+        (
+            "network",
+            "127.0.0.1:9092",
+            "on h",
+            "ss -tin '( dport = :9092 or sport = :9092 )'",
+        ),
         ("disk_full", "/data on b1:9100", "on b1", "df -h /data"),
+        ("disk_full", "/data on [2001:db8::1]:9100", "on 2001:db8::1", "df -h /data"),
         ("disk_full", "nvme0n1 on b1", "on b1", "df -h /var/lib/kafka"),
         ("noisy_neighbour", "nvme0n1 on b1", "on b1, as root", "iotop -oPa"),
         (
@@ -89,6 +112,38 @@ def test_a_command_has_the_names_of_the_suspect(
     assert lines(cause, suspect)[:2] == (where, command)
 
 
+def test_tools_of_a_cluster_at_a_local_address_run_on_the_load_host() -> None:
+    """Elsewhere that address is another machine, or nothing."""
+    server = {**PLAN, "server": "127.0.0.1:9092"}
+
+    where, command, _ = lines("under_replicated", "", plan=server)
+
+    assert where == "from h, with the cluster's tools"
+    assert "--bootstrap-server 127.0.0.1:9092 " in command
+
+
+BOOKIE = level('probe@h|bookie_journal_JOURNAL_SYNC_seconds{target="bk1:8000"}', 0.001)
+
+
+@pytest.mark.parametrize(
+    ("suspect", "evidence", "where"),
+    [
+        ("b1:6650", (), "on the bookie's host"),
+        ("b1", (), "on the bookie's host"),
+        ("bk1:8000", (BOOKIE,), "on bk1"),
+        ("nvme0n1 on bk1", (), "on bk1"),
+    ],
+)
+def test_the_host_of_a_broker_is_not_taken_for_that_of_a_bookie(
+    suspect: str, evidence: tuple[Evidence, ...], where: str
+) -> None:
+    assert lines("retention_cliff", suspect, *evidence, kind="pulsar")[0] == where
+
+
+def test_the_host_of_a_drive_is_not_taken_for_the_load_host() -> None:
+    assert lines("client", "nvme0n1 on b1")[0] == "on the load host"
+
+
 def test_shares_of_the_step_and_of_the_rate_are_numbers() -> None:
     """The step is 56.9 ms, the rate 1000 messages a second."""
     assert lines("gc_pause", "")[2] == "a pause of 14.2ms or more, or any Pause Full"
@@ -102,12 +157,28 @@ def test_names_from_a_cluster_are_quoted_for_the_shell() -> None:
 
 
 @pytest.mark.parametrize("kind", ["kafka", "pulsar"])
-def test_no_placeholder_stays_in_a_command_whatever_is_known(kind: str) -> None:
-    for cause in attribution.confirmations(kind):
-        for places, suspect in ((NOWHERE, ""), (PLACES, "nvme0n1 on b1")):
-            texts = lines(cause, suspect, kind=kind, places=places)
+@pytest.mark.parametrize(
+    ("suspect", "known"),
+    [
+        ("", ""),
+        ("b1:9092", "HOST PORT"),
+        ("nvme0n1 on b1", "HOST DEVICE DATA_DIR"),
+        ("/data on b1:9100", "HOST DATA_DIR"),
+        ("JVM of /logs/gc.log on b1", "HOST GC_LOG"),
+        ("topic orders", "TOPIC"),
+        ("load1", "HOST"),
+    ],
+)
+def test_no_command_has_capitals_for_what_the_suspect_or_the_plan_tells(
+    kind: str, suspect: str, known: str
+) -> None:
+    told = {"SERVER", "RUN_TOPIC", *known.split()}
 
-            assert not any({"{", "}"} & set(text) for text in texts), texts
+    for cause in attribution.confirmations(kind):
+        text = " ".join(lines(cause, suspect, kind=kind))
+
+        assert told.isdisjoint(re.findall(r"\b[A-Z][A-Z_]+\b", text)), text
+        assert not {"{", "}"} & set(text), text
 
 
 def test_addresses_that_only_their_own_host_reaches_are_known() -> None:
