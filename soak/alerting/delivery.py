@@ -284,10 +284,11 @@ class Delivery:
         if row.kind == "corrected":
             return None
         end_k = (row.created_wall_ns - self._run.start_wall_ns) // SECOND_NS
-        if row.kind == "resolved" and finding.resolved_k is not None:
-            end_k = min(end_k, finding.resolved_k + RATE_SECONDS)
+        resolved_k = finding.resolved_k if row.kind == "resolved" else None
+        if resolved_k is not None:
+            end_k = min(end_k, resolved_k + RATE_SECONDS)
         return self._from_journals(
-            finding.key, lambda found: read_load(found, finding.onset_k, end_k)
+            finding.key, lambda found: read_load(found, finding.onset_k, end_k, resolved_k)
         )
 
     def _places(self, subject: str, k: int | None) -> Places:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from soak.store.journal.history import History, SourceSeconds
 from soak.store.journal.reader import sources
 
 RATE_SECONDS = 10
-"""A rate is the mean of so many seconds."""
+"""A rate is the mean of at most so many seconds."""
+_SENT, _ACKNOWLEDGED = "sent_messages", "acked_messages"
 _BEHIND = 0.05  # of what is sent: more than acknowledgements lag by chance
 MAX_FAILED_SECONDS = 900
 """Of a longer incident the failures of its last seconds are counted: reading more would delay messages."""
@@ -24,7 +25,7 @@ MAX_FAILED_SECONDS = 900
 class LoadState:
     """Rates in messages a second, and the messages that failed in the `failed_seconds` before.
 
-    `recorded`: of how many of the producers there are records.
+    `recorded`: of how many of the producers there are records. `is_behind`: acknowledgements fall behind.
     """
 
     sent: float
@@ -34,6 +35,7 @@ class LoadState:
     is_since_onset: bool
     producers: int
     recorded: int
+    is_behind: bool = False
 
     def text(self) -> str:
         """Return `1,000/s sent, 990/s acknowledged; 23 messages failed since the onset`."""
@@ -46,12 +48,11 @@ class LoadState:
             wording.amount(one, "")
             for one in (self.sent, self.acknowledged, self.sent - self.acknowledged)
         )
-        is_behind = self.sent - self.acknowledged >= _BEHIND * self.sent > 0.0
         more = f", so {behind}/s {'wait or fail' if self.failed_messages else 'pile up'}"
         failed = wording.counted(self.failed_messages, "message")
         of = f"; {self.recorded} of {self.producers} producers are recorded"
         return (
-            f"{sent}/s sent, {acknowledged}/s acknowledged{more * is_behind}; {failed} failed {since}"
+            f"{sent}/s sent, {acknowledged}/s acknowledged{more * self.is_behind}; {failed} failed {since}"
             f"{of * (self.recorded < self.producers)}"
         )
 
@@ -67,25 +68,24 @@ def lost_text(audit: Mapping[str, Any] | None) -> str:
     return f"{wording.counted(lost, 'message')}{more}"
 
 
-def read_load(history: History, onset_k: int, end_k: int) -> LoadState | None:
-    """Return the load before interval `end_k`; None where no producer has a record of it."""
-    producers = [one for one in sources(history.journal) if one.startswith("produce.")]
-    rate_k = max(0, end_k - RATE_SECONDS)
+def read_load(
+    history: History, onset_k: int, end_k: int, resolved_k: int | None = None
+) -> LoadState | None:
+    """Return the load before interval `end_k`; None where no producer has a record of it.
+
+    Its rates are of the incident alone, or of the seconds from `resolved_k` on, in which nothing is behind.
+    """
+    producers = _producers(history)
+    rate_k = max(0, onset_k if resolved_k is None else resolved_k, end_k - RATE_SECONDS)
     failed_k = max(0, onset_k, end_k - MAX_FAILED_SECONDS)
-    window = history.window(min(rate_k, failed_k), max(0, end_k), of=producers)
+    last_k = max(0, end_k)
+    window = history.window(min(rate_k, failed_k, last_k), last_k, of=producers)
     recorded = [one for one in window.sources.values() if np.any(one.k >= rate_k)]
     if not recorded:
         return None
-    sent, acknowledged = (
-        sum(
-            float(np.mean(values))
-            for one in recorded
-            if (values := _values(one, name, rate_k)).size
-        )
-        for name in ("sent_messages", "acked_messages")
-    )
+    sent, acknowledged = (_rate(recorded, name, rate_k) for name in (_SENT, _ACKNOWLEDGED))
     every = window.sources.values()
-    failed = sum(float(np.sum(_values(one, "failed_messages", failed_k))) for one in every)
+    failed = sum(float(np.sum(_counts(one, "failed_messages", failed_k)[1])) for one in every)
     return LoadState(
         sent,
         acknowledged,
@@ -94,11 +94,56 @@ def read_load(history: History, onset_k: int, end_k: int) -> LoadState | None:
         failed_k == max(0, onset_k),
         len(producers),
         len(recorded),
+        is_behind=(
+            resolved_k is None
+            and sent - acknowledged >= _BEHIND * sent > 0.0
+            and _is_mostly_behind(recorded, rate_k)
+        ),
     )
 
 
-def _values(seconds: SourceSeconds, metric: str, from_k: int) -> NDArray[np.float64]:
-    """Return what a source counted in the intervals from `from_k` on; empty where it does not count it."""
+def read_rate_before(history: History, onset_k: int) -> float:
+    """Return the messages a second that were sent just before an onset; 0 where nothing is recorded."""
+    first_k = max(0, onset_k - RATE_SECONDS)
+    window = history.window(first_k, max(0, onset_k), of=_producers(history))
+    return _rate(list(window.sources.values()), _SENT, first_k)
+
+
+def _producers(history: History) -> list[str]:
+    return [one for one in sources(history.journal) if one.startswith("produce.")]
+
+
+def _rate(recorded: Sequence[SourceSeconds], metric: str, from_k: int) -> float:
+    """Return the sum of what each source counted a second, over the seconds that it recorded."""
+    counts = (_counts(one, metric, from_k)[1] for one in recorded)
+    return sum(float(np.mean(values)) for values in counts if values.size)
+
+
+def _is_mostly_behind(recorded: Sequence[SourceSeconds], from_k: int) -> bool:
+    """True where acknowledgements were missing in most seconds: one long stall is no backlog that grows."""
+    sent, acknowledged = (_by_second(recorded, one, from_k) for one in (_SENT, _ACKNOWLEDGED))
+    is_behind = [
+        count - acknowledged.get(k, 0.0) >= _BEHIND * count for k, count in sent.items() if count
+    ]
+    return 2 * sum(is_behind) > len(is_behind)
+
+
+def _by_second(recorded: Sequence[SourceSeconds], metric: str, from_k: int) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for one in recorded:
+        for k, value in zip(*_counts(one, metric, from_k), strict=True):
+            found[int(k)] = found.get(int(k), 0.0) + float(value)
+    return found
+
+
+def _counts(
+    seconds: SourceSeconds, metric: str, from_k: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the intervals from `from_k` on and what a source counted in them; empty where it does not."""
     at = [i for i, one in enumerate(seconds.columns) if one.metric == metric and not one.labels]
-    values = seconds.values[seconds.k >= from_k][:, at[:1]].ravel()
-    return values[np.isfinite(values)]
+    k = seconds.k[seconds.k >= from_k]
+    if not at:
+        return k[:0], np.empty(0)
+    values = seconds.values[seconds.k >= from_k, at[0]]
+    is_known = np.isfinite(values)
+    return k[is_known], values[is_known]

@@ -53,7 +53,7 @@ def test_a_finding_is_sent_once_with_its_chart(tmp_path: Path) -> None:
 def test_a_finding_is_sent_with_the_load_and_the_audit_of_a_run_that_has_ended(
     tmp_path: Path,
 ) -> None:
-    """Of the last 10 s before the message 3 are after the load's end."""
+    """Of the 5 s from the onset to the message 3 are after the load's end."""
     world = AlertWorld(tmp_path, DELIVERED)
     world.clock.advance(128)
     for key, audit in (
@@ -67,7 +67,7 @@ def test_a_finding_is_sent_with_the_load_and_the_audit_of_a_run_that_has_ended(
         world.daemon().poll()
 
     _, during, after = (one.text for one in world.sink.messages)
-    load = "\nload      280/s sent, 280/s acknowledged; 0 messages failed since the onset\n"
+    load = "\nload      160/s sent, 160/s acknowledged; 0 messages failed since the onset\n"
     assert f"{load}lost      not known before the end of the run\n" in during
     assert f"{load}lost      0 messages, 2 duplicated in the whole run\n" in after
 

@@ -99,7 +99,7 @@ finding   run1-118
 """
 
 
-LOAD = LoadState(1000.0, 0.0, 23, 60, is_since_onset=True, producers=2, recorded=2)
+LOAD = LoadState(1000.0, 0.0, 23, 60, is_since_onset=True, producers=2, recorded=2, is_behind=True)
 
 
 @pytest.mark.parametrize("kind", ["opened", "resolved"])
