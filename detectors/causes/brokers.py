@@ -617,22 +617,22 @@ CONFIRM = {
     ),
     "under_replicated": Confirmation(
         _TOOLS,
-        "kafka-topics.sh --bootstrap-server {server} --describe --under-replicated-partitions",
+        "kafka-topics.sh --bootstrap-server {server}{admin} --describe --under-replicated-partitions",
         "1 partition or more, and fewer from call to call",
     ),
     "leader_move": Confirmation(
         _TOOLS,
-        "kafka-topics.sh --bootstrap-server {server} --describe --topic {run_topic}",
+        "kafka-topics.sh --bootstrap-server {server}{admin} --describe --topic {run_topic}",
         "1 partition or more whose Leader is not the first of its Replicas",
     ),
     "access_denied": Confirmation(
         _TOOLS,
-        "kafka-acls.sh --bootstrap-server {server} --list --principal User:{user}",
+        "kafka-acls.sh --bootstrap-server {server}{admin} --list --principal User:{user}",
         "no right to READ or WRITE the topic",
     ),
     "metadata_storm": Confirmation(
         _TOOLS,
-        "kafka-topics.sh --bootstrap-server {server} --describe | grep -c Leader:",
+        "kafka-topics.sh --bootstrap-server {server}{admin} --describe | grep -c Leader:",
         f"{_STORM} partitions or more above an earlier count",
         f"{_STORM} partitions or more above the {{{_PARTITIONS[0]}}} before the onset",
     ),

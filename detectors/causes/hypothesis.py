@@ -37,6 +37,7 @@ class Confirmation:
 
     `{device}` stands for a name and `{step_seconds*1000}` for a number, times a factor. A mail fills in those
     that its incident tells, the runbook shows them in capitals; a name of several words stays as it is.
+    `{admin}` follows the server of a tool of Kafka: the option with an administrator's login, or nothing.
     `measured` is the sign in numbers, for a mail that knows all of them.
     """
 

@@ -622,7 +622,7 @@ def _listed(parts: list[str]) -> str:
 # --- how to confirm them
 
 _TOOLS = "from {a host with the cluster's tools}"
-_ALL_GROUPS = "kafka-consumer-groups.sh --bootstrap-server {server} --describe --all-groups"
+_ALL_GROUPS = "kafka-consumer-groups.sh --bootstrap-server {server}{admin} --describe --all-groups"
 _DRAINED = f"that falls from call to call, by {background.FALLEN:.0%} or more in all"
 CONFIRM = {
     "catch_up_read": Confirmation(_TOOLS, _ALL_GROUPS, f"a LAG {_DRAINED}"),
@@ -641,7 +641,7 @@ CONFIRM = {
     ),
     "quota_throttle": Confirmation(
         _TOOLS,
-        "kafka-configs.sh --bootstrap-server {server} --describe --entity-type clients",
+        "kafka-configs.sh --bootstrap-server {server}{admin} --describe --entity-type clients",
         "a producer_byte_rate or consumer_byte_rate below the plan's bytes a second for each broker",
     ),
 }

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 
 from detectors.affected_brokers import host_seen, is_local
 from soak.alerting.places import Places
 from soak.core.model import Explanation, Finding
+from soak.core.plan.plan import Plan
 from soak.core.series import host_of, parse_series
 
 _NAME = r"[\w.-]+|\[[\da-fA-F:.]+\]"
@@ -17,31 +17,50 @@ _THING = re.compile(rf"(?:JVM of (?P<gc_log>\S+)|(?P<thing>\S+)) on (?P<host>{_N
 _TOPIC = re.compile(r"topic (?P<topic>\S+)")
 _HOST = re.compile(r"[\w.-]+")
 _OF_BOOKIES = ("bookie_", "bookkeeper_server_")
+_LOGIN = " --command-config admin.properties"
 
 
-def known_of(
-    finding: Finding, places: Places, plan_names: Mapping[str, str | float]
-) -> dict[str, str | float]:
+def known_of(finding: Finding, places: Places, plan: Plan, rate: float) -> dict[str, str | float]:
     """Return what is known of the placeholders of a command: names ready for a shell, and numbers.
 
-    `plan_names` are those that the plan tells, such as `run_topic`, not yet quoted. Of several suspects the
-    first counts. A number is named by its metric, and is the level before the onset.
+    `rate` is that of the load before the onset, in messages a second; 0 where it is not known. Of several
+    suspects the first counts. A number is named by its metric, and is the level before the onset.
     """
     suspect = finding.suspect.split(", ")[0]
-    names = {**plan_names, **_of_suspect(suspect, finding, places)}
-    found = {key: shlex.quote(one) if isinstance(one, str) else one for key, one in names.items()}
+    names = {**_of_plan(plan), **_of_suspect(suspect, finding, places)}
+    found: dict[str, str | float] = {key: shlex.quote(one) for key, one in names.items()}
+    found["admin"] = _admin_option(plan)
     if finding.causes:
         found |= _levels_before(finding.causes[0], str(names.get("device", "")))
     if parse_series(finding.series).unit == "seconds" and finding.kind == "step":
         found["step_seconds"] = finding.after - finding.before
-    server = str(names.get("server", ""))
-    return found | _hosts(suspect, finding, str(found.get("on_host", "")), server)
+    if rate > 0.0:
+        found["rate"] = rate
+    return found | _hosts(suspect, finding, str(found.get("on_host", "")), names.get("server", ""))
+
+
+def addresses_of(plan: Plan) -> list[str]:
+    """Return the addresses by which clients find the cluster."""
+    found = next(iter(plan.broker_config.addresses.values()), "")
+    return [one for one in found.split(",") if one]
 
 
 def is_loopback(suspect: str) -> bool:
     """True for the address of a broker that only its own machine reaches by it."""
     found = _ADDRESS.fullmatch(suspect)
     return found is not None and is_local(found["host"])
+
+
+def _of_plan(plan: Plan) -> dict[str, str]:
+    first = addresses_of(plan)[:1]
+    return {"run_topic": plan.topic.names[0], **({"server": first[0]} if first else {})}
+
+
+def _admin_option(plan: Plan) -> str:
+    """Return the option of Kafka's tools with the login of an administrator; "" where clients need none."""
+    settings = getattr(plan.broker_config, "common", {})
+    protocol = str(settings.get("security.protocol", "PLAINTEXT"))
+    return "" if protocol.upper() == "PLAINTEXT" else _LOGIN
 
 
 def _hosts(suspect: str, finding: Finding, on_host: str, server: str) -> dict[str, str]:

@@ -23,10 +23,10 @@ from soak.alerting.chart import (
     read_window,
     window_bounds,
 )
-from soak.alerting.confirmation import known_of
+from soak.alerting.confirmation import addresses_of, known_of
 from soak.alerting.digest import compose_digest, compose_end, wants_digests
 from soak.alerting.heartbeat import Notice, read_notices
-from soak.alerting.load_state import RATE_SECONDS, LoadState, read_load
+from soak.alerting.load_state import RATE_SECONDS, LoadState, read_load, read_rate_before
 from soak.alerting.message import MessageContext, compose
 from soak.alerting.places import NOWHERE, Places, read_places
 from soak.core import json_text, wording
@@ -89,12 +89,6 @@ def cluster_text(plan: Plan) -> str:
     first, *others = addresses_of(plan) or [""]
     more = f" and {len(others)} more" if others else ""
     return f"{plan.broker_kind} {first}{more}" if first else ""
-
-
-def addresses_of(plan: Plan) -> list[str]:
-    """Return the addresses by which clients find the cluster."""
-    found = next(iter(plan.broker_config.addresses.values()), "")
-    return [one for one in found.split(",") if one]
 
 
 def _overview_chart(found: Mapping[str, Any] | None) -> bytes | None:
@@ -244,7 +238,7 @@ class Delivery:
                 changes=context.changes,
                 other_findings=[one for one in context.open_findings if one.key != row.subject],
                 advice=_advice(finding.cause),
-                confirmation=self._confirmation(finding, places, load),
+                confirmation=self._confirmation(finding, places),
                 cluster=cluster_text(self._plan),
                 is_lab=self._plan.lab is not None,
                 runbook_page=self._plan.alerts.runbook_url,
@@ -255,17 +249,15 @@ class Delivery:
             )
         )
 
-    def _confirmation(
-        self, finding: Finding, places: Places, load: LoadState | None
-    ) -> Confirmation | None:
+    def _confirmation(self, finding: Finding, places: Places) -> Confirmation | None:
         """Return the command for the cause with the names and numbers of this incident."""
         found = attribution.confirmations(self._plan.broker_kind).get(finding.cause)
-        known: dict[str, str | float] = {"run_topic": self._plan.topic.names[0]}
-        if addresses := addresses_of(self._plan):
-            known["server"] = addresses[0]
-        if load is not None:
-            known["rate"] = load.sent
-        return None if found is None else found.filled(known_of(finding, places, known))
+        if found is None:
+            return None
+        rate = self._from_journals(
+            finding.key, lambda history: read_rate_before(history, finding.onset_k)
+        )
+        return found.filled(known_of(finding, places, self._plan, rate or 0.0))
 
     def _size(self, finding: Finding, row: Notification) -> IncidentSize | None:
         """Return the size of the incident at the time of a message; of a long one the report has it."""

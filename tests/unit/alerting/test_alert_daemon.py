@@ -15,6 +15,7 @@ from soak.alerting import daemon
 from soak.alerting.daemon import AlertDaemon
 from soak.alerting.delivery import report_command
 from soak.core.errors import RunFolderError
+from soak.core.model import Explanation
 from soak.core.plan import plugins
 from soak.core.plan.phases import decision_line
 from soak.core.plan.text import load
@@ -25,6 +26,7 @@ from soak.store.findings.store import FindingsStore
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import RunFolder, read_run
 from tests.support.alerting.daemon import DELIVERED, NEVER, RETRY, RUN, AlertWorld, FakeSink
+from tests.support.alerting.findings import finding
 from tests.support.fakes import FakeClock
 from tests.support.paths import DATA
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
@@ -70,6 +72,24 @@ def test_a_finding_is_sent_with_the_load_and_the_audit_of_a_run_that_has_ended(
     load = "\nload      160/s sent, 160/s acknowledged; 0 messages failed since the onset\n"
     assert f"{load}lost      not known before the end of the run\n" in during
     assert f"{load}lost      0 messages, 2 duplicated in the whole run\n" in after
+
+
+def test_a_mail_has_the_login_of_the_cluster_and_the_rate_before_the_onset(tmp_path: Path) -> None:
+    world = AlertWorld(tmp_path, DELIVERED)
+    world.change_plan(
+        "broker: {kafka: {bootstrap_servers: 'b1:9093', common: {security.protocol: SSL}}}"
+    )
+    foreign = finding(
+        key="synthetic-1-200", run=RUN, causes=(Explanation("foreign_load", 0.9, ()),)
+    )
+    with FindingsStore(world.folder.findings) as store:
+        store.save_finding(foreign, ["mail"], world.clock.wall_ns())
+    world.daemon().poll()
+
+    text = " ".join(world.sink.messages[-1].text.split())
+
+    assert "--bootstrap-server b1:9093 --command-config admin.properties --describe" in text
+    assert "grows by 40 a second or more" in text
 
 
 def test_opened_and_resolved_are_sent_in_order(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 import pytest
 
@@ -11,10 +10,22 @@ from detectors import attribution
 from soak.alerting.confirmation import is_loopback, known_of
 from soak.alerting.places import Places
 from soak.core.model import Evidence, Explanation
+from soak.core.plan.plan import Plan
+from soak.core.plan.text import load
 from tests.support.alerting.findings import finding
 
 PLACES = Places(mount_points={("b1", "nvme0n1"): "/var/lib/kafka"})
-PLAN: dict[str, str | float] = {"server": "b1:9092", "run_topic": "soak-1", "rate": 1000.0}
+SECURED = "{bootstrap_servers: 'b1:9093', common: {security.protocol: sasl_ssl}}"
+
+
+def plan_of(broker: str) -> Plan:
+    return load(f"name: p\nbroker: {{{broker}}}\ntopic: {{name: soak-1}}\n", "p.yaml").plan
+
+
+PLANS = {
+    "kafka": plan_of("kafka: {bootstrap_servers: 'b1:9092,b2:9092'}"),
+    "pulsar": plan_of("pulsar: {service_url: 'pulsar://b1:6650', admin_url: 'http://b1:8080'}"),
+}
 
 
 def lines(
@@ -22,11 +33,13 @@ def lines(
     suspect: str,
     *evidence: Evidence,
     kind: str = "kafka",
-    plan: Mapping[str, str | float] = PLAN,
+    plan: Plan | None = None,
+    rate: float = 1000.0,
 ) -> tuple[str, str, str]:
     """Return where to run the command of a cause, the command, and its sign."""
     found = finding(causes=(Explanation(cause, 0.9, evidence, suspect=suspect),))
-    one = attribution.confirmations(kind)[cause].filled(known_of(found, PLACES, plan))
+    known = known_of(found, PLACES, plan or PLANS[kind], rate)
+    one = attribution.confirmations(kind)[cause].filled(known)
     return one.where, one.command, one.sign
 
 
@@ -114,12 +127,35 @@ def test_a_command_has_the_names_of_the_suspect(
 
 def test_tools_of_a_cluster_at_a_local_address_run_on_the_load_host() -> None:
     """Elsewhere that address is another machine, or nothing."""
-    server = {**PLAN, "server": "127.0.0.1:9092"}
+    plan = plan_of("kafka: {bootstrap_servers: '127.0.0.1:9092'}")
 
-    where, command, _ = lines("under_replicated", "", plan=server)
+    where, command, _ = lines("under_replicated", "", plan=plan)
 
     assert where == "from h, with the cluster's tools"
     assert "--bootstrap-server 127.0.0.1:9092 " in command
+
+
+KAFKA_TOOLS = [
+    cause
+    for cause, one in attribution.confirmations("kafka").items()
+    if one.command.startswith("kafka-")
+]
+
+
+@pytest.mark.parametrize("kind", ["kafka", "redpanda"])
+@pytest.mark.parametrize("cause", KAFKA_TOOLS)
+def test_a_tool_of_kafka_gets_the_login_of_an_administrator_where_clients_need_one(
+    cause: str, kind: str
+) -> None:
+    """Without it a listener with TLS or a login gives no answer, and a count of 0."""
+    command = lines(cause, "", kind=kind, plan=plan_of(f"{kind}: {SECURED}"))[1]
+
+    assert " --bootstrap-server b1:9093 --command-config admin.properties --" in command
+
+
+@pytest.mark.parametrize("cause", KAFKA_TOOLS)
+def test_a_tool_of_kafka_needs_no_login_on_a_plain_listener(cause: str) -> None:
+    assert " --bootstrap-server b1:9092 --" in lines(cause, "")[1]
 
 
 BOOKIE = level('probe@h|bookie_journal_JOURNAL_SYNC_seconds{target="bk1:8000"}', 0.001)
@@ -145,9 +181,16 @@ def test_the_host_of_a_drive_is_not_taken_for_the_load_host() -> None:
 
 
 def test_shares_of_the_step_and_of_the_rate_are_numbers() -> None:
-    """The step is 56.9 ms, the rate 1000 messages a second."""
+    """The step is 56.9 ms, the rate before the onset 1000 messages a second."""
     assert lines("gc_pause", "")[2] == "a pause of 14.2ms or more, or any Pause Full"
     assert lines("foreign_load", "topic orders")[2].endswith("grows by 100 a second or more")
+
+
+def test_a_rate_that_is_not_known_is_no_number() -> None:
+    """Every topic grows by 0 or more."""
+    sign = lines("foreign_load", "topic orders", rate=0.0)[2]
+
+    assert sign.endswith("grows by 10% of the plan's rate or more")
 
 
 def test_names_from_a_cluster_are_quoted_for_the_shell() -> None:
