@@ -750,13 +750,14 @@ _AWAIT = (
     f"w_await above {{{drive_facts.WRITE_AWAIT}*{1000 * _SLOWER:g}}} ms "
     f"(it was {{{drive_facts.WRITE_AWAIT}*1000}} ms)"
 )
+_KIB = 1 / 1024  # which iostat calls a kB
 _PLATEAU = f"wkB/s or w/s at one value within {_STEADY:.0%} every second"
 CONFIRM = {
     "drive_gc": Confirmation(
         _BROKER,
         "iostat -dxy 1 5 {device}",
         f"w_await at least {_SLOWER:g} times as before, wkB/s unchanged or lower",
-        f"{_AWAIT}, wkB/s no higher than {{{drive_facts.WRITTEN}*0.001}} as before",
+        f"{_AWAIT}, wkB/s no higher than {{{drive_facts.WRITTEN}*{_KIB}}}, as before",
     ),
     "drive_throttled": Confirmation(
         _BROKER,

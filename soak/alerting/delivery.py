@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +74,7 @@ def report_command(folder: RunFolder, host: str, plan: str) -> str:
     """Return how to make the report of a run; that of a service belongs to the unit's user, not to root."""
     if is_service_run(folder):
         return f"on {host}: systemctl start soak-report@{plan}, then see {folder.report}"
-    path = folder.path.resolve()
+    path = shlex.quote(str(folder.path.resolve()))
     page = folder.report.relative_to(folder.path)
     return f"on {host}: {_own_command()} report {path}, then see {page} in it"
 
@@ -81,7 +82,9 @@ def report_command(folder: RunFolder, host: str, plan: str) -> str:
 def _own_command() -> str:
     """Return the command `soak` of the installation that this process is from: it may not be on the PATH."""
     beside = Path(sys.executable).with_name("soak")
-    return str(beside) if beside.exists() else f"{sys.executable} -m soak.cli.main"
+    if beside.exists():
+        return shlex.quote(str(beside))
+    return f"{shlex.quote(sys.executable)} -m soak.cli.main"
 
 
 def cluster_text(plan: Plan) -> str:

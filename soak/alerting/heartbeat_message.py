@@ -5,6 +5,8 @@ It says nothing about the cluster, except that records of other hosts may arrive
 
 from __future__ import annotations
 
+import shlex
+
 from soak.alerting.document import Document, Facts, Paragraphs, Tone, as_html, as_text
 from soak.alerting.heartbeat import CONDUCT, DETECT, Notice, is_remote
 from soak.core import wording
@@ -153,5 +155,5 @@ def _log_command(notice: Notice, daemon: str) -> str:
         # a probe host has one unit for all daemons
         return f"on {host}: journalctl -t soak-host -t soak-{kind} -t soak-ship -n 50"
     if notice.logs:
-        return f"on {notice.host}: tail {notice.logs}/{role}.log"
+        return f"on {notice.host}: tail {shlex.quote(f'{notice.logs}/{role}.log')}"
     return f"on {notice.host}: journalctl -t soak-{_UNIT_NAMES.get(kind, kind)} -n 50"

@@ -219,10 +219,10 @@ def _subject(context: MessageContext) -> str:
     elif context.is_corrected:
         was = " or ".join(map(wording.cause_text, context.previous_cause.split(" or ")))
         what = f"cause now {cause}, not {was}: {what}"
-    elif context.is_reopened:
-        what = f"again: {name}{what}"
     else:
-        what = f"{'resolved by now: ' * (finding.state == 'gone')}{name}{what}"
+        again = "again: " * context.is_reopened
+        over = "resolved by now: " * (finding.state == "gone")
+        what = f"{again}{over}{name}{what}"
     tag = wording.subject_tag(is_lab=context.is_lab)
     room = _MAX_SUBJECT_LENGTH - len(f"{tag}  - {context.plan}")
     what = textwrap.shorten(what, max(room, _MIN_WHAT_LENGTH), placeholder=" ...")
@@ -283,6 +283,8 @@ def _badge(context: MessageContext) -> tuple[str, Tone]:
         return "Resolved", "good"
     if context.is_corrected:
         return "Open - cause corrected", "warning"
+    if context.finding.state == "gone":
+        return "Resolved by now", "good"
     return ("Open again" if context.is_reopened else "Open"), "bad"
 
 
@@ -306,14 +308,15 @@ def _opening(context: MessageContext) -> list[str]:
         )
         lines = [f"Cause corrected by newer records: {cause}, not {was}."]
     elif context.is_reopened:
-        lines = ["The finding was resolved and is open again."]
+        is_over = context.finding.state == "gone"
+        lines = [f"The finding was resolved and {'came back' if is_over else 'is open again'}."]
     if (
         context.finding.state == "gone" and not context.is_resolved
     ):  # the sink was unavailable, or it was short
         lines.append("This is resolved by now, see the next message.")
     if context.composed_wall_ns is not None:
         at = wording.moment_with_day(context.composed_wall_ns, context.start_wall_ns)
-        lines.append(f"Composed at {at}, later than its date: this is what was known then.")
+        lines.append(f"Sent late: evidence and cause are as of {at}, the load as of its date.")
     return lines
 
 
@@ -372,7 +375,7 @@ def _size(context: MessageContext) -> Numbers:
         rows = [row[:-1] for row in rows]
     rows = [row for at, row in enumerate(rows) if at == 0 or row[1:] != rows[at - 1][1:]]
     worst = "worst second" if context.finding.kind == "outage" else f"worst {WORST_SECONDS} s"
-    columns = ("minute before", worst, "minute after")[: 3 if context.is_resolved else 2]
+    columns = ("minute before", worst, "after")[: 3 if context.is_resolved else 2]
     note = size.messages_text()
     if note and not context.is_resolved:
         note = f"{note}; those that still wait are not counted"

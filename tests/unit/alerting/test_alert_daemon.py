@@ -329,6 +329,13 @@ def test_two_alert_daemons_never_share_an_outbox(tmp_path: Path) -> None:
         daemon.run(folder.path, _stopped(), FakeClock())
 
 
+def test_the_command_of_a_report_can_be_copied_where_a_folder_has_a_blank(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "my runs" / "r1")
+    folder.path.mkdir(parents=True)
+
+    assert f" report '{folder.path}', then see " in report_command(folder, "h1", "p")
+
+
 def test_the_report_of_a_service_run_is_made_by_its_unit(tmp_path: Path) -> None:
     """Files of root would break the next report of the unit; the command names the host to run it on."""
     folder = RunFolder(tmp_path / "p" / "r1")

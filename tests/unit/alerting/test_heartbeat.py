@@ -627,6 +627,14 @@ def test_the_message_names_the_log_of_each_missing_daemon() -> None:
     ]
 
 
+def test_the_command_for_a_log_can_be_copied_where_a_folder_has_a_blank() -> None:
+    missed = Notice("k", ("probe@h",), 10**18, host="h", logs="/my runs/logs")
+
+    text = compose(missed, "missing", "r", "p", 10**18).text
+
+    assert "logs      on h: tail '/my runs/logs/probe.log'\n" in text
+
+
 def test_a_message_about_many_missing_daemons_stays_short() -> None:
     missed = Notice("k", tuple(f"produce.{i}@h" for i in range(60)), 10**18, host="h", logs="/l")
     lines = compose(missed, "missing", "r", "p", 10**18).text.splitlines()

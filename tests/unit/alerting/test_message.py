@@ -763,17 +763,42 @@ def test_a_mail_that_is_composed_later_than_its_date_says_when() -> None:
     at_once = text_of(composed_wall_ns=7 + SECOND_NS)
 
     assert later.startswith(
-        "Composed at 14:16:40Z, later than its date: this is what was known then.\n\nwhat "
+        "Sent late: evidence and cause are as of 14:16:40Z, the load as of its date.\n\nwhat "
     )
     assert at_once == CONFIRMED
 
 
-def test_the_subject_of_a_late_mail_says_that_it_is_resolved() -> None:
+@pytest.mark.parametrize(
+    ("occurrence", "subject", "opening"),
+    [
+        (1, "[soakd] resolved by now: retention cliff: p99 end-to-end 4.1", ""),
+        (
+            2,
+            "[soakd] again: resolved by now: retention cliff: p99 end-to-end 4.1",
+            "The finding was resolved and came back.\n",
+        ),
+    ],
+)
+def test_a_late_mail_says_in_its_subject_and_its_badge_that_it_is_resolved(
+    occurrence: int, subject: str, opening: str
+) -> None:
     gone = dataclasses.replace(FINDING, state="gone", resolved_k=130)
 
-    late = compose(dataclasses.replace(CONTEXT, finding=gone), None, 0)
+    late = compose(dataclasses.replace(CONTEXT, finding=gone, occurrence=occurrence), None, 0)
 
-    assert late.subject.startswith("[soakd] resolved by now: retention cliff: p99 end-to-end 4.1")
+    assert late.subject.startswith(subject)
+    assert late.text.startswith(f"{opening}This is resolved by now, see the next message.\n\n")
+    assert ">Resolved by now</span>" in late.html
+
+
+def test_the_column_after_the_end_is_of_what_there_is_by_then() -> None:
+    """Of 10 s to half a minute, not of a whole one."""
+    size = IncidentSize({"p99": Level(0.004, 0.06, 0.005)}, 0.0075, 12, 68, "publish", 13)
+    gone = dataclasses.replace(FINDING, state="gone", resolved_k=180)
+
+    text = text_of(size=size, kind="resolved", finding=gone)
+
+    assert "minute before     worst 10 s          after\n" in text
 
 
 def test_an_onset_that_is_hardly_known_is_a_span() -> None:
