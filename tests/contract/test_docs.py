@@ -304,6 +304,26 @@ def test_a_section_confirms_with_the_command_and_the_threshold_of_the_mail(cause
     assert f"**Confirm it.** {where}, {one.command} shows {one.sign}." in text
 
 
+def test_a_section_notes_a_setting_before_it_changes_it_and_says_how_to_set_it_again() -> None:
+    """A deleted override is no way back where one was set before."""
+    altered = {cause: text for cause, text in sections().items() if "--add-config" in text}
+    orders = {
+        cause: [text.find(one) for one in ("--describe --entity-type", "--add-config", "noted")]
+        for cause, text in altered.items()
+    }
+
+    wrong = [one for one, places in orders.items() if -1 in places or places != sorted(places)]
+
+    assert wrong == []
+
+
+def test_data_of_others_is_deleted_after_that_of_the_run_and_with_consent() -> None:
+    text = sections()["disk_full"].partition("**Do now.**")[2]
+    steps = ("soak stop", "soak clean", "consent", "--add-config retention.ms")
+
+    assert sorted(steps, key=text.index) == [*steps]
+
+
 def test_the_page_that_mails_link_to_has_the_heading_of_each_cause() -> None:
     page = ROOT / Alerts().runbook_url
 
