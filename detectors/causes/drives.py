@@ -45,7 +45,7 @@ NEXT = {
     "drive_throttled": "see the drive's temperature, and the limits of its cloud or cgroup",
     "slow_drive": "see the drive's health and limits: smartctl, a cloud's throttling",
     "slow_fsync": "see limits on IO (cgroups) and the filesystem above the drive",
-    "disk_full": "make room on the broker's drive: grow it, or remove what is not Kafka's",
+    "disk_full": "make room on the broker's drive: grow it, or remove other files",
 }
 
 _SLOWER = 1.5
