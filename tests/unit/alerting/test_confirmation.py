@@ -215,12 +215,12 @@ def test_names_from_a_cluster_are_quoted_for_the_shell() -> None:
 def test_no_command_has_capitals_for_what_the_suspect_or_the_plan_tells(
     kind: str, suspect: str, known: str
 ) -> None:
-    told = {"SERVER", "RUN_TOPIC", *known.split()}
+    filled = {"SERVER", "RUN_TOPIC", *known.split()}
 
     for cause in attribution.confirmations(kind):
         text = " ".join(lines(cause, suspect, kind=kind))
 
-        assert told.isdisjoint(re.findall(r"\b[A-Z][A-Z_]+\b", text)), text
+        assert filled.isdisjoint(re.findall(r"\b[A-Z][A-Z_]+\b", text)), text
         assert not {"{", "}"} & set(text), text
 
 

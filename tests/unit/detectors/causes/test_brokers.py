@@ -295,7 +295,7 @@ def test_all_brokers_that_answer_late_at_once_do_not_stand_still() -> None:
 
 
 def asked_by(host: str, *during: float | None) -> list[Series]:
-    """Return the stalls of b1, b2 and so on as one host sees them; None: it was told too few to compare."""
+    """Return the stalls of b1, b2 and so on as one host sees them; None: too few to compare."""
     found = []
     for at, one in enumerate(during, start=1):
         every = channel(
