@@ -59,6 +59,8 @@ LIMITS = {
     )
 }
 """Of a broker's host, and of a broker's busiest core, by metric."""
+USED_OF_STOLEN = {STOLEN.metric: USED.metric, _STOLEN: _USED}
+"""The share of a host that is used or stolen, by that of what is stolen alone."""
 SHARES = (USED.metric, BUSIEST_CORE.metric, _USED)
 """How much of the processors is used."""
 OF_HOST = frozenset({USED.metric, _USED, PRESSURE.metric})

@@ -5,6 +5,8 @@ Method:  the CPU of a broker's host, its steal, the time that tasks wait for CPU
          quarter of the step, 5 ms at least) begin at the onset, or come there three times as often, and
          latency is locked to them. Shorter ones matter together where they take much of a second; where only
          the time a second is known, as of a metrics page, that must step at the onset.
+         Where the hypervisor takes more of the CPU though no more is done on it, drives, flushes, the network
+         and JVMs of that host are slower for that alone.
          CPU that was nearly as short before says little. Request handlers of Kafka that are not idle are busy
          or wait, for a drive maybe: they count beside CPU that runs short.
          On a CPU that runs short usual pauses last longer, too: what latency is not locked to is sure only
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 
 from detectors import affected_brokers
 from detectors.causes import cpu
-from detectors.causes.channel import Shift, risen, spacing_of
+from detectors.causes.channel import SAME_RATIO, Shift, risen, spacing_of
 from detectors.causes.facts import Facts
 from detectors.causes.hypothesis import (
     BARELY,
@@ -50,6 +52,8 @@ NEXT = {
 
 _IDLE = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_ratio"
 _MOST_IDLE = 0.3
+_SLOWED = frozenset({"slow_drive", "slow_fsync", "gc_pause", "network"})
+"""All that needs a processor to go on takes longer where others take it."""
 
 
 def examine(facts: Facts) -> Iterator[Hypothesis]:
@@ -64,6 +68,7 @@ def _cpu(facts: Facts) -> Hypothesis:
     if not short:
         return _not_short(idle, facts)
     found = [*short, *idle]
+    taken = [one for one in short if _is_taken(one, facts)]
     has_two = len({one.metric for one in found}) > 1
     was_short = cpu.was_short(found)
     strengths = [FAIR if was_short else CLEAR, FAIR if has_two else 0.0, *[0.0] * len(found)]
@@ -74,8 +79,27 @@ def _cpu(facts: Facts) -> Hypothesis:
         signs.append(Sign(0.0, collector.evidence(facts.change)))
     if was_short:
         signs.append(Sign(0.0, Evidence("It had been short before the step, too.")))
+    if taken:
+        text = (
+            f"{_host(taken[0])} did no more work than before: other virtual machines took the CPU."
+        )
+        signs.append(Sign(FAIR, Evidence(text)))
     share = max(min(1.0, abs(one.rise)) for one in found)
-    return Hypothesis("broker_cpu", tuple(signs), _host(found[0]), share)
+    explains = _SLOWED if taken else frozenset()
+    return Hypothesis("broker_cpu", tuple(signs), _host(found[0]), share, explains=explains)
+
+
+def _is_taken(one: Shift, facts: Facts) -> bool:
+    """True for steal of a host on which no more was done: work of its own is no reason for it."""
+    used_metric = cpu.USED_OF_STOLEN.get(one.metric)
+    if used_metric is None:
+        return False
+    stolen = parse_series(one.series)
+    for used in facts.shifts(used_metric):
+        name = parse_series(used.series)
+        if (name.source, name.labels) == (stolen.source, stolen.labels):
+            return used.after - one.after <= SAME_RATIO * (used.before - one.before)
+    return False
 
 
 def _not_short(idle: list[Shift], facts: Facts) -> Hypothesis:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from detectors.causes.hypothesis import Confirmation
+from detectors.client_seconds import LATENCIES
 from soak.alerting.chart import Window
 from soak.alerting.confirmation import is_loopback
 from soak.alerting.document import (
@@ -219,6 +220,10 @@ def _subject(context: MessageContext) -> str:
     elif context.is_corrected:
         was = " or ".join(map(wording.cause_text, context.previous_cause.split(" or ")))
         what = f"cause now {cause}, not {was}: {what}"
+    elif (latency := _latency_since_outage(context)) is not None:
+        known = "" if finding.cause == _UNKNOWN else f" ({wording.cause_text(finding.cause)})"
+        now = _title_and_level(context, latency).replace(" latency", "", 1)
+        what = f"again: {now}, after {_what_briefly(context)}{known}"
     else:
         again = "again: " * context.is_reopened
         over = "resolved by now: " * (finding.state == "gone")
@@ -310,6 +315,10 @@ def _opening(context: MessageContext) -> list[str]:
     elif context.is_reopened:
         is_over = context.finding.state == "gone"
         lines = [f"The finding was resolved and {'came back' if is_over else 'is open again'}."]
+        if _latency_since_outage(context) is not None:
+            lines.append(
+                "The outage is over; latency rose after it. Cause and evidence are of the outage."
+            )
     if (
         context.finding.state == "gone" and not context.is_resolved
     ):  # the sink was unavailable, or it was short
@@ -329,7 +338,9 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
     since = f"{began} ({width})"
     if high - low > _WIDE_SECONDS:
         since = f"some time {width}, most likely {began}"
+    now = _latency_since_outage(context)
     facts = [
+        *([("now", _latency_now(context, now))] if now is not None else []),
         ("what", context.places.with_leaders(_what(context))),
         *([("lab", LAB)] if context.is_lab else []),
         ("since", since),
@@ -548,6 +559,35 @@ def _what_briefly(context: MessageContext) -> str:
     if finding.kind == "outage":
         return wording.level_text(finding.series, finding.kind, finding.before, finding.after)
     return _what(context)
+
+
+def _latency_since_outage(context: MessageContext) -> Change | None:
+    """Return the worst rise of latency after an outage that was over; None where there is none."""
+    finding = context.finding
+    if not context.is_reopened or finding.kind != "outage":
+        return None
+    began_k = finding.onset_k if finding.worst_k is None else finding.worst_k
+    rises = [
+        change
+        for change in context.changes
+        if change.kind == "step"
+        and change.direction == "up"
+        and change.state == "confirmed"
+        and change.onset_k > began_k + finding.after
+        and change.series in finding.changes
+        and parse_series(change.series).metric in LATENCIES
+    ]
+    return max(rises, key=lambda change: (change.after, change.series), default=None)
+
+
+def _latency_now(context: MessageContext, rise: Change) -> str:
+    return f"{_title_and_level(context, rise)}, since {context.moment_with_day(rise.onset_k)}"
+
+
+def _title_and_level(context: MessageContext, rise: Change) -> str:
+    title = wording.shortened(wording.title(rise.series), _MAX_TITLE_LENGTH)
+    level = wording.level_text(rise.series, rise.kind, rise.before, rise.after)
+    return context.places.with_leaders(f"{title} {level}")
 
 
 def _with_all_leaders(title: str, context: MessageContext) -> str:

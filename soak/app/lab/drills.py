@@ -210,6 +210,8 @@ def _judge(
     (finished.folder.lab / "drill.json").write_text(drill_result.format_result(result))
     console.print()
     console.print(outcome_table([drill_result.table_row(result)], console.width))
+    if not result.is_passed and (stolen := verdict.stolen_text(finished.folder)):
+        console.print(f"machine: {stolen}")
     return result
 
 

@@ -27,6 +27,8 @@ EARLY_NS, LATE_NS = 5 * SECOND_NS, 30 * SECOND_NS
 """A finding belongs to the fault if it begins at most this long before its onset and after its lifting."""
 
 _STEAL_METRIC = "host_cpu_steal_ratio"
+_MUCH_STOLEN = 0.1
+_LEAST_STOLEN_SECONDS = 5
 
 SummaryFinding = Mapping[str, Any]
 """A finding as `summary.json` has it."""
@@ -172,6 +174,26 @@ def count_records_out_of_order(folder: RunFolder) -> int:
         later.k <= record.k
         for records in _records_by_source(folder)
         for record, later in pairwise(records)
+    )
+
+
+def stolen_text(folder: RunFolder) -> str:
+    """Return in how many seconds of a run the hypervisor took much of the CPU, "" where in hardly any.
+
+    A drill needs all of a machine: what it then measures is that of the other virtual machines, too.
+    """
+    stolen: dict[int, float] = {}
+    for source in sources(folder.journal):
+        for record, columns in read_source(folder.journal, source):
+            for column, value in zip(columns, record.values, strict=True):
+                if column.metric == _STEAL_METRIC:
+                    stolen[record.k] = max(value, stolen.get(record.k, 0.0))
+    found = sum(value >= _MUCH_STOLEN for value in stolen.values())
+    if found < _LEAST_STOLEN_SECONDS:
+        return ""
+    return (
+        f"other virtual machines took {_MUCH_STOLEN:.0%} and more of the CPU in {found} of "
+        f"{len(stolen)} s: repeat the drill when they are quiet"
     )
 
 

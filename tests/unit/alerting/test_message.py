@@ -549,6 +549,43 @@ def test_an_outage_is_reported_by_its_length_and_its_messages() -> None:
     assert f"resolved: {what} 61 s - " in compose(resolved, None, 7).subject
 
 
+def test_an_outage_that_is_open_again_because_latency_rose_says_so_first() -> None:
+    """A broker that is back must not be announced as down again."""
+    outage = dataclasses.replace(
+        FINDING,
+        series="produce.0@h|acknowledgement_outage_seconds",
+        kind="outage",
+        before=0.0,
+        after=16.0,
+        causes=(Explanation("broker_down", 0.98, (), suspect="b3:9092"),),
+        changes=(PUBLISH,),
+        worst_k=112,
+    )
+    within = dataclasses.replace(CHANGE, after=7.5)
+    since = dataclasses.replace(CHANGE, onset_k=167, raised_k=180)
+    context = dataclasses.replace(
+        CONTEXT, finding=outage, window=None, occurrence=2, changes=(within, since)
+    )
+
+    latency = compose(context, None, 7)
+    outage_again = compose(dataclasses.replace(context, changes=(within,)), None, 7)
+
+    assert latency.subject == (
+        "[soakd] again: p99 publish 3 ms -> 40 ms (x13), after nothing was acknowledged for 16 s"
+        " (broker down) - demo"
+    )
+    assert latency.text.startswith(
+        "The finding was resolved and is open again.\n"
+        "The outage is over; latency rose after it. Cause and evidence are of the\n"
+        "outage.\n"
+        "\n"
+        "now       p99 publish latency 3 ms -> 40 ms (x13), since 14:16:07Z\n"
+        "what      nothing was acknowledged for 16 s\n"
+    )
+    assert outage_again.subject.startswith("[soakd] again: broker down on b3:9092: nothing was ")
+    assert "\nnow " not in outage_again.text
+
+
 def test_the_step_nearest_to_the_finding_is_shown_of_a_series_that_stepped_twice() -> None:
     before = dataclasses.replace(CHANGE, onset_k=70, after=0.009)
     message = compose(dataclasses.replace(CONTEXT, changes=(before, CHANGE)), None, 7)

@@ -373,14 +373,38 @@ def test_an_event_that_must_be_reported_counts_near_the_fault(
 COLUMNS = (Column("a_seconds"),)
 
 
-def write(folder: RunFolder, source: str, *records: tuple[int, str]) -> None:
+STEAL = (Column("host_cpu_steal_ratio", unit="ratio"),)
+
+
+def write(
+    folder: RunFolder,
+    source: str,
+    *records: tuple[int, str],
+    columns: tuple[Column] = COLUMNS,
+    value: float = 1.0,
+) -> None:
     """Write a record for each second, with an event of that kind that began a nanosecond before k."""
     writer = JournalWriter(folder.journal / source, FakeClock()).open()
     for k, kind in records:
         events = (Event(kind, 10**18, k - 1),) if kind else ()
-        name = columns_line(COLUMNS).id
-        writer.append(Record(k, writer.epoch, 0, 1, name, (1.0,), events=events), COLUMNS)
+        name = columns_line(columns).id
+        writer.append(Record(k, writer.epoch, 0, 1, name, (value,), events=events), columns)
     writer.close(is_end=True)
+
+
+def test_a_machine_whose_cpu_others_take_is_said_to_be_one(tmp_path: Path) -> None:
+    """What a drill measures there is theirs, too; the seconds of all hosts count once."""
+    quiet, shared = RunFolder(tmp_path / "quiet"), RunFolder(tmp_path / "shared")
+    seconds = [(k, "") for k in range(9)]
+    write(quiet, "probe@h", *seconds, columns=STEAL, value=0.09)
+    write(shared, "probe@h", *seconds, columns=STEAL, value=0.1)
+    write(shared, "probe@h2", *seconds, columns=STEAL, value=0.3)
+
+    assert verdict.stolen_text(quiet) == ""
+    assert verdict.stolen_text(shared) == (
+        "other virtual machines took 10% and more of the CPU in 9 of 9 s: "
+        "repeat the drill when they are quiet"
+    )
 
 
 def test_events_of_a_kind_are_found_in_every_source(tmp_path: Path) -> None:

@@ -98,6 +98,22 @@ def test_a_host_that_a_page_of_node_exporter_shows_may_run_short_of_cpu() -> Non
     assert stolen.cause == "broker_cpu"
 
 
+@pytest.mark.parametrize(("used", "is_taken"), [(0.85, True), (0.97, False)])
+def test_a_drive_is_slow_where_the_hypervisor_takes_the_cpu_and_no_more_is_done_on_it(
+    used: float, *, is_taken: bool
+) -> None:
+    """Of 85 % in use others take 30 %, so as much work is done as before; of 97 % it is more."""
+    stolen = channel("probe@b1|host_cpu_steal_ratio", 0.0, 0.3)
+    drive = channel('probe@b1|disk_write_await_seconds{device="sda"}', 0.0005, 0.0024)
+
+    first, *others = attribute(STEP, around(channel(CPU, 0.55, used), stolen, drive))
+
+    words = "b1 did no more work than before: other virtual machines took the CPU."
+    assert (words in {one.text for one in first.evidence}) == is_taken
+    assert not is_taken or first.cause == "broker_cpu"
+    assert not is_taken or all(one.score < first.score - 0.2 for one in others)
+
+
 def test_a_host_that_idles_or_waits_for_a_drive_is_not_short_of_cpu() -> None:
     """Each mode is a channel of its own: that more is idle is no work."""
     for modes in (by_mode(idle=3.9, user=0.01), by_mode(iowait=3.0, idle=0.5)):
