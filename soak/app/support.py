@@ -39,7 +39,7 @@ _PACKAGES = ("confluent-kafka", "pulsar-client", "pyspark", "pyarrow", "numpy")
 WINDOW_SECONDS = 600
 _FILES = (
     "run.json", "phases.jsonl", "durability.json", "forecast.json", "topics.json", "begin.json",
-    "ship.json", "receive.json", "restarts.jsonl", "acknowledged.json", "drives/*.json",
+    "ship.json", "receive.json", "receive-work.json", "restarts.jsonl", "acknowledged.json", "drives/*.json",
     "refused/*.json", "report/summary.json", "logs/*",
 )  # fmt: skip
 _MAX_FILE_BYTES = 4 * 2**20

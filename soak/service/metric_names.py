@@ -106,6 +106,7 @@ receive_records_total counter - Records of other hosts.
 receive_refused_lines_total counter - Lines on the topic that are no records of this run.
 receive_skipped_offsets_total counter - Messages that the topic deleted before they were read.
 receive_repeated_records_total counter - Records that had been received before, and were skipped.
+receive_set_aside_lines_total counter - Lines that were set aside, as processes died with them.
 receive_unsigned_lines_total counter - Lines on the topic that were taken without a signature.
 ship_refused_announcements_total counter - Announcements of runs that were refused.
 receive_sources gauge - Sources whose records were received.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from soak.core import histogram
-from soak.core.errors import JournalError
+from soak.core.errors import JournalError, SoakError
 from soak.core.journal_format import (
     Columns,
     DamagedLineError,
@@ -25,6 +25,7 @@ from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.service.files import free_descriptors
+from soak.shipping.work_mark import WorkMark
 from soak.store.admission import RefusedLines
 from soak.store.journal.reader import columns_after_last_record, last_record, segments
 from soak.store.journal.writer import LASTING_ERRORS, JournalWriter
@@ -44,6 +45,7 @@ OTHER_DESCRIPTORS = 100  # of this process: clients, logs, the metrics page
 IDLE_NS = 60 * SECOND_NS  # then the files of a source are closed
 _SAME_HOST_NAME = "two hosts have the same name"
 _NOT_SIGNED = "its signature does not hold"
+_ENDS_PROCESSES = "two processes died while they took it alone"
 _TOO_MUCH = f"more than {MAX_HOUR_BYTES >> 20} MiB in an hour"
 
 
@@ -68,7 +70,8 @@ class Ingest:
     """Writes the lines of other hosts; skips records that are here already and those of this host.
 
     It is the gate for what comes over the topic: a line that is not signed, not whole, not of a source of the
-    plan or not of this time is refused, counted with its place, and never written.
+    plan or not of this time is refused, counted with its place, and never written. So is a line with which
+    processes died, see `WorkMark`.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Ingest:
         self._failures = Once()
         self._has_lost = False  # a writer was closed before the drive took all of its lines
         self._refused = RefusedLines(folder.refused / "receive.json", clock)
+        self._mark = WorkMark(folder.path / "receive-work.json")
         self.records = 0
         self.repeated = 0  # records that were here already
         self.unsigned = 0  # lines that needed no signature
@@ -109,9 +113,24 @@ class Ingest:
     def write(self, lines: Sequence[ShippedLine]) -> None:
         """Write these lines after the pending ones; if the drive is full, `is_behind` is true."""
         self._pending += lines
+        self._mark.begin(line.place for line in self._pending)
+        try:
+            self._take_pending()
+        except (OSError, SoakError):  # of the drive or the folder, and no fault of a line
+            self._mark.interrupt()
+            raise
+        if self._pending:
+            self._mark.interrupt()
+        else:
+            self._mark.end()
+        self._retry_or_close_writers()
+        self._refused.store()
+
+    def _take_pending(self) -> None:
+        """Take the pending lines until the drive takes no more; raise an error of the drive that lasts."""
         try:
             while self._pending:
-                self._process(self._pending[0])
+                self._take(self._pending[0])
                 self._pending.popleft()
         except OSError as error:
             if error.errno in LASTING_ERRORS:
@@ -121,13 +140,19 @@ class Ingest:
                 LOG.warning("journal_not_opened waiting_lines=%d error=%s", pending, error)
         else:
             self._failures.clear()
-        self._retry_or_close_writers()
-        self._refused.store()
+
+    def _take(self, line: ShippedLine) -> None:
+        if self._mark.may_take(line.place, line.source, line.raw):
+            self._process(line)
+        else:
+            self._refuse(line, _ENDS_PROCESSES)
+            self._refused.store(is_due=True)
 
     def close(self) -> None:
         """Close all journals, then raise the first error that one of them met."""
         errors = []
         self._refused.store(is_due=True)
+        self._mark.close()
         for source in self._sources.values():
             try:
                 self._close(source)
@@ -142,6 +167,7 @@ class Ingest:
             (Column("receive_records_total", (), "records"), float(self.records)),
             (Column("receive_refused_lines_total", (), "lines"), float(self.refused)),
             (Column("receive_repeated_records_total", (), "records"), float(self.repeated)),
+            (Column("receive_set_aside_lines_total", (), "lines"), float(self._mark.set_aside)),
             (Column("receive_unsigned_lines_total", (), "lines"), float(self.unsigned)),
             (Column("receive_sources", (), "sources"), float(len(self._sources))),
         ]
