@@ -28,7 +28,7 @@ from soak.runtime.context import PhaseFile, open_page
 from soak.service.files import file_lock
 from soak.service.systemd import notifier
 from soak.store.findings.port import FindingsPlace
-from soak.store.findings.rows import Notification
+from soak.store.findings.rows import Notification, NotificationKind
 from soak.store.findings.store import MAX_RETRY_WAIT_NS
 from soak.store.findings.topic import findings_place
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run
@@ -39,6 +39,13 @@ SHUTDOWN_LIMIT_NS = 10 * SECOND_NS
 """How long the last round may take to begin another message; the sink's own limit bounds each."""
 ADDED_SINKS_PERIOD_NS = 5 * SECOND_NS
 COUNT_PERIOD_NS = 5 * SECOND_NS
+RANKS: dict[NotificationKind, int] = {
+    **dict.fromkeys(("opened", "missing", "aborted"), 0),
+    "corrected": 1,
+    **dict.fromkeys(("ended", "digest"), 2),
+    **dict.fromkeys(("resolved", "returned"), 3),
+}
+"""Which of the messages that are due go first: people act on what has begun, and not on what is over."""
 
 _POLL_SECONDS = 1.0
 
@@ -215,6 +222,17 @@ class AlertDaemon:
             self._deliver_due(is_stopped)
             self._log_problem()
 
+    def pending(self) -> int:
+        """Return how many messages are neither sent nor refused.
+
+        Raises:
+            FindingsError: the findings cannot be used.
+        """
+        if not self._findings.exists():
+            return 0
+        with self._findings.open() as store:
+            return len(store.open_notifications())
+
     def samples(self, settled: int) -> list[tuple[Column, float]]:
         """Return the columns of the metrics page; the findings are read every few seconds."""
         if self._clock.mono_ns() >= self._count_again_ns:
@@ -325,7 +343,7 @@ class AlertDaemon:
             self._delivery.store_last_result()
             with self._findings.open() as store:
                 found = store.due(self._clock.wall_ns() + ahead_ns)
-                rows = sorted(found, key=lambda row: row.sink in self._failing)
+                rows = sorted(found, key=self._priority)
                 is_in_sight = self._draws_later and store.has_findings(self._run.id)
             if is_in_sight and not rows:  # its message is due in some seconds
                 self._draws_later = False
@@ -348,6 +366,10 @@ class AlertDaemon:
         except FindingsError as error:
             self._problem = str(error)
         return settled
+
+    def _priority(self, row: Notification) -> tuple[bool, int]:
+        """Return the key that messages are sorted by; those of one key keep their order, oldest first."""
+        return row.sink in self._failing, RANKS[row.kind]
 
     def _is_over_limit(self, row: Notification) -> bool:
         """True when the sink got its share of messages in the last hour; summaries are not counted."""

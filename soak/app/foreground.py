@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -395,20 +396,34 @@ def _conclude(
     view.note("creating the report")
     stop.clear()  # the first interrupt ended the load, the next one ends the report
     code = _run_report_process(folder, stop, view.note)
-    _send_pending(folder, stop)
+    send_pending(folder, stop, view.note)
     if failure is not None:
         raise failure
     return FinishedRun(EXIT_INTERRUPTED if state == "interrupted" else code, folder)
 
 
-def _send_pending(folder: RunFolder, stop: threading.Event) -> None:
-    """Send what is due now that the report is there, such as the message about the end of the run."""
+def send_pending(folder: RunFolder, stop: threading.Event, note: Note) -> None:
+    """Send what is due now that the report is there, such as the message about the end of the run.
+
+    `note` takes a line about messages that wait: no daemon of this run follows to send them.
+    """
     plan = read_plan(folder)
     if not plan.sinks or (plan.store is None and not folder.findings.exists()):
         return
     with file_lock(folder.path / "alert.lock", "the outbox"):
         daemon = AlertDaemon(folder, plan, read_run(folder), build_sinks(plan), SystemClock())
         daemon.deliver(stop.is_set)
+        try:
+            waiting = daemon.pending()
+        except FindingsError as error:
+            note(f"it is not known whether messages wait: {error}")
+        else:
+            if waiting and plan.lab is None:  # the mail server of a lab has ended with it
+                runs = shlex.quote(str(folder.path.resolve().parent))
+                messages = wording.counted(waiting, "message")
+                note(
+                    f"{messages} not sent yet: `soak alert --pending {runs}` tries again for a day"
+                )
         daemon.close()
 
 

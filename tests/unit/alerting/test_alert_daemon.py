@@ -25,8 +25,8 @@ from soak.service.files import file_lock
 from soak.store.findings.store import FindingsStore
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import RunFolder, read_run
-from tests.support.alerting.daemon import DELIVERED, NEVER, RETRY, RUN, AlertWorld, FakeSink
-from tests.support.alerting.findings import finding
+from tests.support.alerting.daemon import DELIVERED, KEY, NEVER, RETRY, RUN, AlertWorld, FakeSink
+from tests.support.alerting.findings import SERIES, finding
 from tests.support.fakes import FakeClock
 from tests.support.paths import DATA
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
@@ -161,6 +161,42 @@ def test_many_messages_are_spread_over_the_hours(tmp_path: Path) -> None:
 
     assert sent == [2, 4, 5, 5]
     assert len({message.key for message in world.sink.messages}) == 5
+
+
+def test_openings_and_other_causes_go_before_what_is_over(tmp_path: Path) -> None:
+    """However old the others are: at three an hour the two that were resolved wait for another hour."""
+    world = AlertWorld(tmp_path, DELIVERED).without_charts()
+    world.change_plan("alerts: {max_per_hour: 3}")
+    for number in range(2):
+        world.save("confirmed", key=f"synthetic-1-{200 + number}")
+    world.daemon().poll()
+    world.clock.advance(1000)
+    for number in range(2):
+        world.save("gone", key=f"synthetic-1-{200 + number}")
+        world.clock.advance(1)
+    compaction = finding(
+        key=KEY,
+        run=RUN,
+        series=SERIES.replace("@h", "@host"),
+        causes=(Explanation("compaction", 0.9, ()),),
+    )
+    with FindingsStore(world.folder.findings) as store:
+        store.save_finding(compaction, ["mail"], world.clock.wall_ns())
+    world.clock.advance(1)
+    for number in range(2):
+        world.save("confirmed", key=f"synthetic-1-{300 + number}")
+    sent = []
+    for _ in range(3):
+        before = len(world.sink.messages)
+        world.daemon().poll()
+        sent.append([one.key.removeprefix(RUN) for one in world.sink.messages[before:]])
+        world.clock.advance(3601)
+
+    assert sent == [
+        [],
+        ["-300.confirmed", "-301.confirmed", "-130.corrected"],
+        ["-200.gone", "-201.gone"],
+    ]
 
 
 def test_nothing_is_sent_in_a_maintenance_window(tmp_path: Path) -> None:

@@ -125,6 +125,22 @@ def test_it_is_the_head_of_the_report_with_numbers_a_chart_and_a_link(tmp_path: 
     assert 'alt="p99 latency over the whole run, incidents shaded"' in (message.html or "")
 
 
+def test_it_is_sent_although_openings_have_reached_the_hourly_limit(tmp_path: Path) -> None:
+    """After the openings that may be sent, and before what is resolved."""
+    world = ended_world(tmp_path)
+    world.change_plan(f"{SINKS}\nalerts: {{max_per_hour: 2}}")
+    world.clock.advance(3601)
+    world.end_run()
+    for number in range(3):
+        world.save("confirmed", key=f"{RUN}-{200 + number}")
+    queue_end(world.folder, read_run(world.folder), world.clock)
+    world.daemon().deliver()
+
+    first, second, end = world.sink.messages
+    assert [one.key for one in (first, second)] == [f"{RUN}-{200 + at}.confirmed" for at in (0, 1)]
+    assert end.subject.startswith("[soakd] run ended: ")
+
+
 def test_it_is_queued_again_while_another_process_has_the_findings(tmp_path: Path) -> None:
     world = ended_world(tmp_path)
     other = sqlite3.connect(world.folder.findings)

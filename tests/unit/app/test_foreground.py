@@ -28,6 +28,7 @@ from soak.core.plan import text
 from soak.store.findings.store import FindingsFile, FindingsStore
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
 from soak.supervisor.run import GaveUpError, Role, Supervisor
+from tests.support.alerting.daemon import DELIVERED, AlertWorld
 from tests.support.paths import DATA
 
 LIMIT_SECONDS = 30.0
@@ -130,6 +131,22 @@ def test_an_aborted_run_is_notified_to_every_sink(tmp_path: Path) -> None:
         (row,) = store.due(SystemClock().wall_ns())
     assert notice.why == "consume.0 died 6 times in a minute (exit 1)"
     assert (row.subject, row.sink) == (notice.key, "mail")
+
+
+def test_messages_that_were_not_sent_at_the_end_are_counted_and_the_command_is_named(
+    tmp_path: Path,
+) -> None:
+    """No daemon of the run is left to send them."""
+    world = AlertWorld(tmp_path, DELIVERED).without_charts()
+    world.change_plan("sinks: {mail: {to: [a@example.org], host: 127.0.0.1, port: 9}}")
+    notes: list[str] = []
+
+    foreground.send_pending(world.folder, threading.Event(), notes.append)
+
+    assert notes == [
+        f"1 message not sent yet: `soak alert --pending {tmp_path}` tries again for a day"
+    ]
+    assert world.states() == [("opened", "deferred")]
 
 
 def test_only_daemons_that_measure_get_the_environment_of_a_fault(tmp_path: Path) -> None:
