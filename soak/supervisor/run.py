@@ -34,6 +34,8 @@ NEEDED = RestartPolicy(Backoff(SECOND_NS // 2), window_ns=60 * SECOND_NS, max_de
 WATCHING = RestartPolicy(Backoff(4 * SECOND_NS), window_ns=60 * SECOND_NS)
 """For all other daemons: their restarts must not disturb the load."""
 GRACE_NS = 20 * SECOND_NS
+DETECT_GRACE_NS = 90 * SECOND_NS
+"""The detector reads what is written, finishes its search for causes, and stores its last findings."""
 DETECT_LIMIT_NS = 240 * SECOND_NS
 MAX_TRIGGER_NS = DETECT_LIMIT_NS - 60 * SECOND_NS
 """At the end the detector runs once more, within DETECT_LIMIT_NS."""
@@ -56,6 +58,7 @@ class Role:
     is_measuring: bool = False
     wait_seconds: int = 0  # before the first start, so that measuring daemons start undisturbed
     silence_ns: int = 30 * SECOND_NS  # silent for longer means hanging; its unit has the same limit
+    grace_ns: int = GRACE_NS  # after a request to end, until it is killed
     after: str = ""  # prefix of the daemons that must be ready before its first start
 
     @property
@@ -73,7 +76,13 @@ def roles_of(plan: Plan) -> tuple[Role, ...]:
             Role(name, (name,), niceness=10, wait_seconds=5, silence_ns=60 * SECOND_NS)
             for name in plan.over_hosts
         ),
-        Role("detect-stream", ("detect-stream",), niceness=10, silence_ns=START_LIMIT_NS),
+        Role(
+            "detect-stream",
+            ("detect-stream",),
+            niceness=10,
+            silence_ns=START_LIMIT_NS,
+            grace_ns=DETECT_GRACE_NS,
+        ),
         Role("alert", ("alert",), niceness=10, wait_seconds=5, silence_ns=180 * SECOND_NS),
     )
 
@@ -184,16 +193,16 @@ class Supervisor:
             children.restore_priority(detector.process)
         self._wait("detect-stream", DETECT_LIMIT_NS)
         for name in ("detect-stream", "receive", "ship", "alert"):
-            self._stop(name, GRACE_NS)
+            self._stop(name)
 
     def stop(self) -> None:
         """End the run early, in the order in which no messages are lost."""
         self._is_stopped = True
-        self._stop_all("produce.", GRACE_NS)
+        self._stop_all("produce.")
         # Consumers receive the last messages.
         self._clock.sleep_until(self._clock.mono_ns() + 2 * SECOND_NS)
         for prefix in ("consume.", "probe", "conduct"):
-            self._stop_all(prefix, GRACE_NS)
+            self._stop_all(prefix)
 
     def close(self) -> None:
         """Kill all processes that are left."""
@@ -306,19 +315,19 @@ class Supervisor:
             self.poll()
             self._clock.sleep_until(self._clock.mono_ns() + SECOND_NS // 10)
 
-    def _stop_all(self, prefix: str, grace_ns: int) -> None:
+    def _stop_all(self, prefix: str) -> None:
         """Stop all daemons of one kind at the same time."""
         names = [name for name in self._children if name.startswith(prefix)]
         for name in names:
             if not self._children[name].is_finished:
                 children.ask_to_stop(self._children[name].process)
         for name in names:
-            self._stop(name, grace_ns)
+            self._stop(name)
 
-    def _stop(self, name: str, grace_ns: int) -> None:
+    def _stop(self, name: str) -> None:
         child = self._children.get(name)
         if child is not None and not child.is_finished:
-            children.stop(child.process, grace_ns / SECOND_NS)
+            children.stop(child.process, child.role.grace_ns / SECOND_NS)
             _kill_session(child)
             child.is_finished = True
 

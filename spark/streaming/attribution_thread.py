@@ -15,7 +15,7 @@ _LOG = logging.getLogger(__name__)
 RETRY_SECONDS = 5.0
 """How long a judgement that failed is put off."""
 FINISH_SECONDS = 60.0
-"""How long the end of the query waits for a judgement that runs."""
+"""How long the end of the query waits for a judgement that runs; see `DRAIN_NS` in `spark.streaming.job`."""
 
 
 class Judge(Protocol):

@@ -73,8 +73,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1
 DRAIN_NS = 10 * SECOND_NS
-"""How long what is written already, and its causes, may take after a request to stop: the rest of the
-supervisor's grace is for the last word on the findings, which would be lost with a kill."""
+"""How long what is written already, and its causes, may take after a request to stop. With `FINISH_SECONDS`
+it leaves some of the supervisor's grace for the last findings, which would be lost with a kill."""
 
 
 def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | None = None) -> int:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
-from spark.streaming.attribution_thread import AttributionThread
+from soak.app import units
+from soak.core.plan import text
+from soak.core.units import SECOND_NS, duration_ns
+from soak.supervisor.run import roles_of
+from spark.streaming.attribution_thread import FINISH_SECONDS, AttributionThread
+from spark.streaming.job import DRAIN_NS
+from tests.support.paths import ROOT
 
 PATIENCE_SECONDS = 10.0
 
@@ -107,3 +114,18 @@ def test_a_thread_that_was_never_woken_ends() -> None:
     thread = started(Judging())
 
     assert thread.finish()
+
+
+def test_the_last_word_has_time_wherever_the_detector_runs() -> None:
+    """A terminal, systemd and Kubernetes wait equally long before they kill it."""
+    plan = text.load("name: p\nbroker: {kafka: {}}\nprobes: {host: {}}\n", "p").plan
+    grace_ns = {role.name: role.grace_ns for role in roles_of(plan)}["detect-stream"]
+    unit = units.rendered_files()[units.UNITS / "soak-detect@.service"]
+    pod = (ROOT / "configs" / "kubernetes" / "detect-stream.yaml").read_text()
+
+    stops = re.findall(r"^TimeoutStopSec=(.+)$", unit, re.MULTILINE)
+    pauses = re.findall(r"terminationGracePeriodSeconds: (\d+)", pod)
+
+    assert [duration_ns(one) for one in stops] == [grace_ns]
+    assert [int(one) * SECOND_NS for one in pauses] == [grace_ns]
+    assert DRAIN_NS + round(FINISH_SECONDS * SECOND_NS) < grace_ns

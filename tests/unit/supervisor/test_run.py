@@ -27,7 +27,7 @@ from tests.support.paths import ROOT
 LIMIT_SECONDS = 30
 
 FAKE_DAEMON = """
-import os, signal, socket, subprocess, sys
+import os, signal, socket, subprocess, sys, time
 role, folder = sys.argv[1], sys.argv[3]
 if role == "dies":
     sys.exit(3)
@@ -40,8 +40,13 @@ if role == "hangs":
 if role == "ends":
     open(folder + "/phases.jsonl", "w").write(%r)
     sys.exit(0)
+def end(*_):
+    if role == "lingers":
+        time.sleep(0.5)
+        open(folder + "/finished", "w")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if role == "refuses" else end)
 print(os.getpid(), file=open(folder + "/up." + role, "w"), flush=True)
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 signal.pause()
 """ % decision_line("end", 0)  # noqa: UP031  # braces are the program's own
 
@@ -245,6 +250,27 @@ def test_after_a_stop_no_load_begins(
         clock.advance(10)
 
         assert supervisor.poll()
+    assert supervisor.pids() == {}
+
+
+def test_each_daemon_has_its_own_time_to_end_before_it_is_killed(
+    tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
+) -> None:
+    """One takes half a second, and may; another one never ends."""
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    roles = [
+        Role("detect-stream", ("lingers",), grace_ns=LIMIT_SECONDS * SECOND_NS),
+        Role("alert", ("refuses",), grace_ns=SECOND_NS // 10),
+    ]
+    supervisor = Supervisor(folder, FakeClock(), roles=roles, on_death=print, program=program)
+    make.append(supervisor)
+    supervisor.start()
+    for role in roles:
+        _until((folder.path / f"up.{role.arguments[0]}").exists)
+    supervisor.finish()
+
+    assert (folder.path / "finished").exists()
     assert supervisor.pids() == {}
 
 
