@@ -188,6 +188,72 @@ def test_a_silent_source_is_not_waited_for_without_end(whole: RunFolder, tmp_pat
     assert findings(folder)[0].cause == "retention_cliff"
 
 
+OUTAGE = Change(
+    series=f"{PRODUCER}|acknowledgement_outage_seconds",
+    raised_k=ONSET + 4,
+    onset_k=ONSET,
+    interval=(ONSET, ONSET),
+    before=0.0,
+    after=5.0,
+    state="confirmed",
+    confidence=0.999,
+    kind="outage",
+    discovered_k=ONSET + 4,
+)
+
+
+def reached_without_probe(whole: RunFolder, folder: RunFolder, seconds: int) -> dict[str, int]:
+    """Let all sources but the probe come to so many seconds after the onset, at which it died."""
+    grow(whole, folder, ONSET)
+    died = (folder.journal / PROBE / "000000.jsonl").read_bytes()
+    grow(whole, folder, ONSET + seconds + 1)
+    (folder.journal / PROBE / "000000.jsonl").write_bytes(died)
+    return {PRODUCER: ONSET + seconds, CONSUMER: ONSET + seconds, PROBE: ONSET - 1}
+
+
+def test_an_outage_is_sent_without_waiting_for_a_source_that_died_with_the_broker(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    """Five seconds after its start; the process that follows a dead one does the same."""
+    folder = begun(whole, tmp_path / "r")
+    reached = reached_without_probe(whole, folder, 4)
+    attribution(folder).record([OUTAGE], reached)
+    judge = attribution(folder)
+    judge.record([], reached)
+
+    assert judge.judge()
+    assert not judge.judge()
+    assert [finding.kind for finding in findings(folder)] == ["outage"]
+    assert messages(folder) == [("mail", "opened")]
+
+
+def test_a_step_waits_longer_for_a_source_that_may_have_died(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    """The source may have something to say of its cause."""
+    folder = begun(whole, tmp_path / "r")
+    judge = attribution(folder)
+    step = replace(STEP, raised_k=ONSET + 4, discovered_k=ONSET + 4)
+    judge.record([step], reached_without_probe(whole, folder, PATIENCE_SECONDS - 1))
+    early = judge.judge()
+    judge.record([], reached_without_probe(whole, folder, PATIENCE_SECONDS))
+
+    assert (early, judge.judge()) == (False, True)
+
+
+def test_what_came_before_an_outage_is_judged_before_it(whole: RunFolder, tmp_path: Path) -> None:
+    """In the order in which it was found, as if all sources were there."""
+    folder = begun(whole, tmp_path / "r")
+    judge = attribution(folder)
+    step = replace(STEP, onset_k=ONSET - 1, raised_k=ONSET + 2, discovered_k=ONSET + 2)
+    judge.record([step, OUTAGE], reached_without_probe(whole, folder, 4))
+    keys = []
+    while judge.judge():
+        keys.append([(finding.key, finding.kind) for finding in findings(folder)])
+
+    assert keys == [[(f"{RUN}-{ONSET + 2}", "step")], [(f"{RUN}-{ONSET + 2}", "outage")]]
+
+
 def test_a_host_whose_clock_is_ahead_hurries_nobody(whole: RunFolder, tmp_path: Path) -> None:
     """By minutes: what it sends is no sign that the others have said all that they had to."""
     folder = begun(whole, tmp_path / "r")
