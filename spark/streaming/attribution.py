@@ -1,11 +1,11 @@
 """From change points to findings: grouped into incidents, and given a cause once enough is known.
 
-Runs in the driver beside the query. It goes from moment to moment of the run's own time, and judges each by
-what the journals and the query had shown by then. A moment is an interval in which something was found, or at
-which the cause of an open incident is due, and it is come to when all sources have passed it. So neither the
-batches in which records came nor the speed of the host change what is found, nor does a process that starts
-anew: it judges its last moment again, to the same effect. An outage that begins waits for less: it needs no
-cause to be sent, and the source that is silent may have died with it.
+Runs in the driver, in a thread next to the query. It goes from moment to moment of the run's own time, and
+judges each by what the journals and the query had shown by then. A moment is an interval in which something
+was found, or at which the cause of an open incident is due. It is judged when all sources have passed it. So
+neither the batches in which records came nor the speed of the host change what is found. Nor does a restart:
+the new process judges the last moment again, to the same effect. An outage that begins waits for less: it needs
+no cause to be sent, and the source that is silent may have died with it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Attribution:
     _discoveries: Discoveries = field(init=False)
     _host: str = field(init=False)  # the one that this process is on
     _own: tuple[int, int] = (-1, 0)  # the newest second of its sources, and since when it is that
-    _complete_k: int = -1  # up to which all records are there
+    complete_k: int = field(default=-1, init=False)  # up to which all records are there
     _outage_k: int = -1  # up to which outages may be reported
     _newest_k: int = -1  # of all records that were taken
     _moment_k: int | None = None  # the last one that was judged; None: this process judged none
@@ -100,15 +100,7 @@ class Attribution:
         if changes:
             self._discoveries.add(changes)
         if reached:
-            self._newest_k, self._complete_k, self._outage_k = self._extent(reached)
-
-    def advance(self, changes: Sequence[Change]) -> None:
-        """Take changes that all records in the journals have shown, and judge as of these."""
-        reached = self.history.latest()
-        self.record([], reached)
-        self.record([replace(one, discovered_k=self._complete_k) for one in changes], {})
-        while self.judge():
-            pass
+            self._newest_k, self.complete_k, self._outage_k = self._extent(reached)
 
     def judge(self) -> bool:
         """Judge as of the next moment that all records are there for; return False when there is none."""
@@ -116,7 +108,7 @@ class Attribution:
             self._judge_at(self._not_ahead(self._discoveries.moment_k()))
         self._moment_k = self._not_ahead(self._last_k)
         k = self._next_k()
-        if k is None or k > max(self._complete_k, self._last_k, self._new_outage_k(k)):
+        if k is None or k > max(self.complete_k, self._last_k, self._new_outage_k(k)):
             return False
         self._judge_at(k)
         return True
@@ -124,12 +116,12 @@ class Attribution:
     def conclude(self, *, is_hurried: bool = False) -> None:
         """Judge what is still open by what is known: no more records will come to this process.
 
-        In a hurry the moments that are due are left out, and only the last word is said.
+        In a hurry the moments that are due are left out, and only the final judgement is made.
         """
-        self._complete_k = max(self._complete_k, self._newest_k)
+        self.complete_k = max(self.complete_k, self._newest_k)
         while not is_hurried and self.judge():
             pass
-        self._judge_at(max(self._complete_k, self._last_k), is_over=True)
+        self._judge_at(max(self.complete_k, self._last_k), is_over=True)
 
     @property
     def _last_k(self) -> int:
@@ -146,7 +138,7 @@ class Attribution:
 
     def _new_outage_k(self, k: int) -> int:
         """Return where the last outage was raised that may be reported now; -1 where none waits for `k`."""
-        if not self._complete_k < k <= self._outage_k:
+        if not self.complete_k < k <= self._outage_k:
             return -1
         found = self._discoveries.up_to(self._outage_k).values()
         return max((one.raised_k for one in found if one.kind == "outage"), default=-1)
@@ -249,7 +241,7 @@ class Attribution:
     def _judged(  # what is known of one incident
         self, incident: Incident, finding: Finding, before: Finding | None, moment: _Moment
     ) -> Finding:
-        """Return the finding with its causes: a first word soon, the last one when all is seen."""
+        """Return the finding with its causes: a first judgement soon, the last one when all is seen."""
         causes: Sequence[Explanation] = before.causes if before is not None else ()
         worst = incident.headline
         if _is_other_trouble(before, worst):
@@ -296,7 +288,7 @@ class Attribution:
         return replace(finding, causes=tuple(causes), is_about_cluster=about, is_settled=is_settled)
 
     def _is_run_over(self) -> bool:
-        """True when it has an end; a pause has none, and who goes on afterwards sees more."""
+        """True when it has an end; a pause has none, and a process that resumes the run sees more."""
         return read_phases(self.folder.phases).end_k is not None
 
     def _is_all_there(self, worst: Change, k: int) -> bool:
@@ -383,7 +375,7 @@ def _is_same_onset(before: Finding | None, worst: Change) -> bool:
 
 
 def step_config(plan: Plan) -> level_shift.Config:
-    """Return what the plan has the online detector tell."""
+    """Return the settings of the online detector in the plan."""
     found: level_shift.Config = plan.detection.detectors[STREAM_DETECTOR]
     return found
 
@@ -406,7 +398,7 @@ def named(run: str, incidents: Iterable[Incident], taken: Collection[str]) -> li
 
 
 def finding_of(run: str, incident: Incident, before: Finding | None) -> Finding:
-    """Return an incident as a finding, without causes; `before` is the last word on it."""
+    """Return an incident as a finding, without causes; `before` is its last version."""
     headline, opening = incident.headline, incident.opening
     failed, late, due = messages_in_outages(incident)
     return Finding(

@@ -1,8 +1,8 @@
-"""`make bench-hostile`: what floods cost the detector and a consumer, beside their work without one.
+"""`make bench-hostile`: what floods cost the detector and a consumer, compared with their usual work.
 
-Batches of five seconds of 500 series, with a look at 5,000 findings beside each, are set beside those with
-a look at ten; a consumer's batch after 100,000 foreign producers beside one without. Each side is a process
-of its own, for its memory.
+Batches of five seconds of 500 series, each with a look at 5,000 findings, are compared with those with a look
+at ten, and a consumer's batch after 100,000 foreign producers with one without. Each side is a process of its
+own, for its memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spark.streaming.attribution import Attribution
 from tests.bench.figures import Goal, Spec, figures, side_by_side, table, write
 from tests.bench.stream import Feed, pss_mib, query_on
 from tests.bench.stream import cpu_seconds as cpu_of_all
-from tests.support.spark.growing_run import begun
+from tests.support.spark.growing_run import advance, begun
 from tests.support.spark.long_run import RUN, LongShape, write_long_run
 
 RESULT = Path("build/bench/hostile.json")
@@ -45,7 +45,7 @@ MESSAGES = 2000  # of a consumer's batch
 REPEATS = 7
 GOAL = Goal(ratio_most=2.0)
 SPECS = (
-    Spec("batch_cpu_seconds", "detector: CPU of a batch of 5 s and of the look beside it, s", GOAL),
+    Spec("batch_cpu_seconds", "detector: CPU of a batch of 5 s and of the look, s", GOAL),
     Spec("batch_seconds", "detector: time of a batch, s", GOAL),
     Spec("look_seconds", "of the CPU the look, s", Goal()),
     Spec("detector_mib", "detector: memory of all its processes, MiB", GOAL),
@@ -57,14 +57,14 @@ SPECS = (
 def detector(path: Path, count: int) -> dict[str, float]:
     """Return what a batch costs, with all processes, while so many incidents are known, all of them over.
 
-    With each batch a rise is found, so that the findings are looked at, in a thread beside it.
+    With each batch a rise is found, so that the findings are looked at, in a thread of its own.
     """
     seconds = HISTORY_SECONDS + (REPEATS + 2) * BATCH_SECONDS
     shape = LongShape(seconds=seconds + 30, series=SERIES, warm_up=10, segment_seconds=10**6)
     whole = write_long_run(path / "whole", shape)
     folder = begun(whole, path / "run")
     attribution = Attribution(folder, RUN, read_plan(folder), SystemClock())
-    attribution.advance([change(at) for at in range(count)])
+    advance(attribution, [change(at) for at in range(count)])
     attribution.conclude()
     session = build_session("bench", temporary=path / "tmp", cores=1)
     found: list[tuple[float, float]] = []
@@ -95,13 +95,13 @@ def detector(path: Path, count: int) -> dict[str, float]:
 
 def _look(attribution: Attribution, at: int, looks: list[float]) -> None:
     begin = time.thread_time()
-    attribution.advance([change(at)])
+    advance(attribution, [change(at)])
     looks.append(time.thread_time() - begin)
 
 
 def change(at: int) -> Change:
     """Return a rise that is over: an incident of its own."""
-    k = -(10**6) + 200 * at  # long before the records: nothing of it is left to be seen
+    k = -(10**6) + 200 * at  # long before the records: nothing of it can be seen
     series = f'produce.{at % 100}@h{at // 100}|publish_latency_seconds{{quantile="0.99"}}'
     return Change(series, k, k, (k, k), 1.0, 2.0, "gone", 0.99, "step", resolved_k=k + 30)
 

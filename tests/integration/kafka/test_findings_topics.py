@@ -39,6 +39,7 @@ from spark.streaming.attribution import Attribution
 from tests.support.alerting.daemon import DELIVERED, KEY, OTHER, RUN, AlertWorld
 from tests.support.alerting.findings import SERIES, finding
 from tests.support.alerting.mail_server import Inbox, served
+from tests.support.spark.growing_run import advance
 from tests.support.spark.synthetic_run import PRODUCER, Shape, write_synthetic_run
 
 pytestmark = pytest.mark.broker
@@ -151,7 +152,7 @@ def test_attribution_stores_the_same_in_topics_as_in_a_file(
     stored = []
     for one in (plan, replace(plan, store=store)):
         judge = Attribution(folder, "attributed", one, SystemClock())
-        judge.advance([STEP])
+        advance(judge, [STEP])
         judge.conclude()
         with judge.findings.open() as found:
             queued = [(row.sink, row.kind, row.state) for row in found.notifications("attributed")]

@@ -26,6 +26,7 @@ from spark.sources.journals import batches, rows
 from spark.sources.offsets import ColumnsIndex, newest, spans
 from spark.streaming.attribution import Attribution
 from spark.streaming.panel_state import PanelProcessor
+from tests.support.spark.growing_run import advance
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 KEPT = ("faults.jsonl", "drill.json", "control.json", "counters.json", "network.json", "clock")
@@ -34,7 +35,7 @@ SHAPE = Shape(seconds=320, deletions_k=200, fault_k=202, is_drill=True)
 
 
 def run_of_a_drill(path: Path) -> RunFolder:
-    """Write a run with a step, and beside what it declared the files of every fault."""
+    """Write a run with a step, and next to what it declared the files of every fault."""
     folder = write_synthetic_run(path, SHAPE)
     for place in (folder.lab, folder.lab / "drive-1", folder.lab / "kafka"):
         place.mkdir(exist_ok=True)
@@ -55,12 +56,12 @@ def detect(folder: RunFolder) -> None:
         Change.from_row(dict(zip(answer.columns, row, strict=True))) for row in answer.to_numpy()
     ]
     judge = Attribution(folder, run, read_plan(folder), SystemClock())
-    judge.advance(seen)
+    advance(judge, seen)
     judge.conclude()
 
 
 class Looked(list[Finding]):
-    """What was found online, which who judges it goes through."""
+    """What was found online; it notes when a judgement reads it."""
 
     def __init__(self, found: Sequence[Finding], did: list[str]) -> None:
         super().__init__(found)

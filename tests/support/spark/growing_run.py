@@ -1,15 +1,17 @@
-"""A run folder that grows second by second, cut from a whole one."""
+"""A run folder that grows second by second, cut from a whole one, and judgements of what it holds."""
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from soak.core.journal_format import DamagedLineError, End, decode
-from soak.core.model import Record
+from soak.core.model import Change, Record
 from soak.store.run_folder import RunFolder
+from spark.streaming.attribution import Attribution
 
 
 def begun(whole: RunFolder, path: Path) -> RunFolder:
@@ -41,10 +43,18 @@ def tear(whole: RunFolder, folder: RunFolder, dice: random.Random) -> None:
 
 
 def end(whole: RunFolder, folder: RunFolder) -> None:
-    """Append the rest, and the decision that the run is over."""
+    """Append the remainder, and the decision that the run is over."""
     for path, target in _files(whole, folder):
         _append(target, path.read_bytes())
     shutil.copy(whole.phases, folder.phases)
+
+
+def advance(judge: Attribution, changes: Sequence[Change]) -> None:
+    """Have changes judged as of all records in the journals, which have shown them."""
+    judge.record([], judge.history.latest())
+    judge.record([replace(one, discovered_k=judge.complete_k) for one in changes], {})
+    while judge.judge():
+        pass
 
 
 def _files(whole: RunFolder, folder: RunFolder) -> Iterator[tuple[Path, Path]]:

@@ -28,7 +28,7 @@ from spark.streaming.attribution import (
     seconds_around,
 )
 from tests.support.fakes import FakeClock
-from tests.support.spark.growing_run import begun, grow
+from tests.support.spark.growing_run import advance, begun, grow
 from tests.support.spark.synthetic_run import CONSUMER, PROBE, PRODUCER, Shape, write_synthetic_run
 
 pytestmark = pytest.mark.long
@@ -79,10 +79,10 @@ def test_a_cause_waits_until_all_sources_have_passed_the_onset(
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, ONSET + SOON_SECONDS)
     judge = attribution(folder)
-    judge.advance([STEP])
+    advance(judge, [STEP])
     early = (findings(folder)[0].causes, messages(folder))
     grow(whole, folder, ONSET + SOON_SECONDS + 1)
-    judge.advance([])
+    advance(judge, [])
 
     assert early == ((), [])
     assert findings(folder)[0].cause == "retention_cliff"
@@ -98,7 +98,7 @@ def test_that_no_cause_is_known_is_reported_later(tmp_path: Path) -> None:
     sent = []
     for end in (ONSET + SOON_SECONDS + 1, 203 + SETTLE_SECONDS, 204 + SETTLE_SECONDS):
         grow(blameless, folder, end)
-        judge.advance([STEP])
+        advance(judge, [STEP])
         sent.append(messages(folder))
 
     assert sent == [[], [], [("mail", "opened")]]
@@ -132,7 +132,7 @@ def test_a_step_as_our_detector_starts_is_ours_until_it_outlasts_that(
     found = []
     for end in (ONSET + 21, 240, ONSET + AFTER_SECONDS + 1):
         grow(restarted, folder, end)
-        judge.advance([STEP])
+        advance(judge, [STEP])
         found.append(findings(folder)[0].cause)
         if end == 240:
             soon = messages(folder)
@@ -164,7 +164,7 @@ def test_what_was_the_client_s_does_not_hide_what_the_cluster_does_next(tmp_path
         (ONSET + SOON_SECONDS + 1, STEP),
     ):
         grow(whole, folder, end)
-        judge.advance([change])
+        advance(judge, [change])
         (finding,) = findings(folder)
         found.append((finding.cause, finding.is_about_cluster, messages(folder)))
 
@@ -183,7 +183,7 @@ def test_a_silent_source_is_not_waited_for_without_end(whole: RunFolder, tmp_pat
     cut = begun(whole, tmp_path / "cut")
     grow(whole, cut, ONSET)
     (cut.journal / CONSUMER / "000000.jsonl").replace(folder.journal / CONSUMER / "000000.jsonl")
-    attribution(folder).advance([STEP])
+    advance(attribution(folder), [STEP])
 
     assert findings(folder)[0].cause == "retention_cliff"
 
@@ -260,10 +260,10 @@ def test_a_host_whose_clock_is_ahead_hurries_nobody(whole: RunFolder, tmp_path: 
     grow(whole, folder, ONSET + 10)
     shutil.copytree(whole.journal / PROBE, folder.journal / "probe@b1")
     judge = attribution(folder)
-    judge.advance([STEP])
+    advance(judge, [STEP])
     (early,) = findings(folder)
     grow(whole, folder, ONSET + SOON_SECONDS + 1)
-    judge.advance([])
+    advance(judge, [])
 
     assert (early.causes, early.is_settled) == ((), False)
     assert findings(folder)[0].cause == "retention_cliff"
@@ -278,9 +278,9 @@ def test_of_a_host_that_has_fallen_silent_nothing_is_waited_for(
     grow(whole, folder, ONSET + 10)
     shutil.copytree(whole.journal / PROBE, folder.journal / "probe@b1")
     judge = replace(attribution(folder), clock=clock)
-    judge.advance([STEP])
+    advance(judge, [STEP])
     clock.advance(PATIENCE_SECONDS + 1)
-    judge.advance([])
+    advance(judge, [])
 
     assert findings(folder)[0].is_settled
 
@@ -290,7 +290,7 @@ def test_a_run_that_ends_early_is_judged_by_what_is_known(whole: RunFolder, tmp_
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 225)
     judge = attribution(folder)
-    judge.advance([STEP])
+    advance(judge, [STEP])
     judge.conclude()
 
     assert findings(folder)[0].cause == "retention_cliff"
@@ -301,10 +301,10 @@ def test_a_batch_delivered_again_changes_nothing(whole: RunFolder, tmp_path: Pat
     """Nor does it to a process that starts anew: one finding, one message."""
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 300)
-    attribution(folder).advance([STEP, LATER])
+    advance(attribution(folder), [STEP, LATER])
     once = findings(folder)
-    attribution(folder).advance([STEP, LATER])
-    attribution(folder).advance([])
+    advance(attribution(folder), [STEP, LATER])
+    advance(attribution(folder), [])
 
     assert findings(folder) == once
     assert messages(folder) == [("mail", "opened")]
@@ -315,8 +315,8 @@ def test_an_earlier_raise_that_comes_later_keeps_the_key(whole: RunFolder, tmp_p
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 300)
     judge = attribution(folder)
-    judge.advance([LATER])
-    judge.advance([STEP])
+    advance(judge, [LATER])
+    advance(judge, [STEP])
 
     assert [finding.key for finding in findings(folder)] == [f"{RUN}-209"]
     assert len(messages(folder)) == 1
@@ -327,10 +327,10 @@ def test_a_step_that_goes_away_updates_its_finding(whole: RunFolder, tmp_path: P
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 300)
     judge = attribution(folder)
-    judge.advance([STEP])
+    advance(judge, [STEP])
     causes = findings(folder)[0].causes
     grow(whole, folder, 400)
-    judge.advance([replace(STEP, state="gone", resolved_k=320)])
+    advance(judge, [replace(STEP, state="gone", resolved_k=320)])
     (finding,) = findings(folder)
 
     assert (finding.state, finding.resolved_k, finding.causes) == ("gone", 320, causes)
@@ -342,10 +342,10 @@ def test_the_last_word_on_a_cause_looks_at_five_minutes(whole: RunFolder, tmp_pa
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 240)
     judge = attribution(folder)
-    judge.advance([STEP])
+    advance(judge, [STEP])
     first = findings(folder)[0].causes
     grow(whole, folder, ONSET + AFTER_SECONDS + 1)
-    judge.advance([])
+    advance(judge, [])
     last = findings(folder)[0].causes
 
     assert first[0].evidence[-1].numbers["seconds"] == 240 - ONSET
@@ -359,17 +359,17 @@ def test_another_last_word_is_sent_to_those_who_got_the_first(
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 240)
     (folder.journal / PROBE).rename(tmp_path / "away")
-    attribution(folder).advance([STEP])
+    advance(attribution(folder), [STEP])
     first = findings(folder)[0]
     with FindingsStore(folder.findings) as store:
         (row,) = store.due(2**62)
         store.begin_try(row, 0, 0)
         store.mark_sent(row, 0)
     (tmp_path / "away").rename(folder.journal / PROBE)
-    attribution(folder).advance([])
+    advance(attribution(folder), [])
     between = findings(folder)[0]
     grow(whole, folder, ONSET + AFTER_SECONDS + 1)
-    attribution(folder).advance([])
+    advance(attribution(folder), [])
     last = findings(folder)[0]
 
     assert (first.cause, first.is_settled) == ("unknown", False)
@@ -382,10 +382,10 @@ def test_a_last_word_is_said_once(whole: RunFolder, tmp_path: Path) -> None:
     """A process that starts anew has it from the file, whatever the journals have become."""
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, ONSET + AFTER_SECONDS + 1)
-    attribution(folder).advance([STEP])
+    advance(attribution(folder), [STEP])
     said = findings(folder)
     (folder.journal / PROBE).rename(tmp_path / "away")
-    attribution(folder).advance([])
+    advance(attribution(folder), [])
 
     assert said[0].is_settled
     assert findings(folder) == said
@@ -396,7 +396,7 @@ def test_a_pause_has_no_last_word(whole: RunFolder, tmp_path: Path) -> None:
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 240)
     judge = attribution(folder)
-    judge.advance([STEP])
+    advance(judge, [STEP])
     judge.conclude()
     paused = findings(folder)[0].is_settled
     folder.phases.write_text(folder.phases.read_text() + decision_line("end", 240))
@@ -410,11 +410,11 @@ def test_a_refined_onset_is_looked_at_anew(whole: RunFolder, tmp_path: Path) -> 
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, ONSET + AFTER_SECONDS + 1)
     judge = attribution(folder)
-    judge.advance([STEP])
-    judge.advance([replace(STEP, onset_k=ONSET + 4, interval=(204, 208))])
+    advance(judge, [STEP])
+    advance(judge, [replace(STEP, onset_k=ONSET + 4, interval=(204, 208))])
     moved = findings(folder)[0].is_settled
     grow(whole, folder, ONSET + AFTER_SECONDS + 5)
-    judge.advance([])
+    advance(judge, [])
 
     assert (moved, findings(folder)[0].is_settled) == (False, True)
 
@@ -424,8 +424,8 @@ def test_a_fall_in_the_second_of_a_rise_is_no_finding(whole: RunFolder, tmp_path
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 300)
     fall = replace(LATER, raised_k=STEP.raised_k, before=0.038, after=0.0026)
-    attribution(folder).advance([STEP, fall])
-    attribution(folder).advance([])
+    advance(attribution(folder), [STEP, fall])
+    advance(attribution(folder), [])
     (found,) = findings(folder)
 
     assert (found.key, found.series, found.state) == (f"{RUN}-206", STEP.series, "confirmed")
@@ -438,12 +438,12 @@ def test_a_refined_onset_makes_no_second_finding(whole: RunFolder, tmp_path: Pat
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 300)
     judge = attribution(folder)
-    judge.advance([replace(STEP, state="warning"), replace(LATER, state="warning")])
-    judge.advance([replace(STEP, onset_k=214, interval=(213, 215)), LATER])
+    advance(judge, [replace(STEP, state="warning"), replace(LATER, state="warning")])
+    advance(judge, [replace(STEP, onset_k=214, interval=(213, 215)), LATER])
 
     assert [finding.key for finding in findings(folder)] == [f"{RUN}-206"]
     assert messages(folder) == [("mail", "opened")]
-    judge.advance([replace(c, state="gone", resolved_k=k) for c, k in ((STEP, 280), (LATER, 285))])
+    advance(judge, [replace(c, state="gone", resolved_k=k) for c, k in ((STEP, 280), (LATER, 285))])
     assert [(finding.state, finding.resolved_k) for finding in findings(folder)] == [("gone", 285)]
 
 
@@ -452,9 +452,9 @@ def test_a_withdrawn_warning_is_no_finding(whole: RunFolder, tmp_path: Path) -> 
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 300)
     judge = attribution(folder)
-    judge.advance([replace(STEP, state="warning")])
+    advance(judge, [replace(STEP, state="warning")])
     warned = [finding.state for finding in findings(folder)]
-    judge.advance([replace(STEP, state="withdrawn")])
+    advance(judge, [replace(STEP, state="withdrawn")])
 
     assert (warned, findings(folder), messages(folder)) == (["warning"], [], [])
 
@@ -464,8 +464,8 @@ def test_what_was_gone_is_back_while_another_of_it_is_up(whole: RunFolder, tmp_p
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 300)
     judge = attribution(folder)
-    judge.advance([STEP, replace(STEP, state="gone", resolved_k=250)])
-    judge.advance([replace(LATER, raised_k=255)])
+    advance(judge, [STEP, replace(STEP, state="gone", resolved_k=250)])
+    advance(judge, [replace(LATER, raised_k=255)])
 
     assert [(finding.state, finding.resolved_k) for finding in findings(folder)] == [
         ("confirmed", None)
@@ -478,7 +478,7 @@ def test_other_channels_alone_are_no_finding(whole: RunFolder, tmp_path: Path) -
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 300)
     name = 'probe@host|retention_deletions{topic="soak-synthetic-1"}'
-    attribution(folder).advance([replace(STEP, series=name)])
+    advance(attribution(folder), [replace(STEP, series=name)])
 
     assert findings(folder) == []
 
@@ -518,7 +518,7 @@ def test_a_missed_objective_is_sent_with_the_cause_of_the_incident_before_it(
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 310)
     judge = attribution(folder)
-    judge.advance([STEP, BREACH])
+    advance(judge, [STEP, BREACH])
 
     step, missed = findings(folder)
     assert (missed.key, missed.kind, missed.is_about_cluster) == (f"{RUN}-300", "objective", True)
@@ -534,10 +534,10 @@ def test_a_missed_objective_without_an_incident_is_sent_after_a_minute(
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 310)
     judge = attribution(folder)
-    judge.advance([BREACH])
+    advance(judge, [BREACH])
     early = messages(folder)
     grow(whole, folder, 361)
-    judge.advance([])
+    advance(judge, [])
 
     (missed,) = findings(folder)
     assert early == []
@@ -551,9 +551,9 @@ def test_further_bad_minutes_are_the_same_finding_and_no_further_mail(
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 310)
     judge = attribution(folder)
-    judge.advance([STEP, BREACH])
+    advance(judge, [STEP, BREACH])
     grow(whole, folder, 370)
-    judge.advance([replace(BREACH, after=2.0)])
+    advance(judge, [replace(BREACH, after=2.0)])
 
     assert [(one.key, one.after) for one in findings(folder)][1] == (f"{RUN}-300", 2.0)
     assert messages(folder) == [("mail", "opened")] * 2
@@ -594,7 +594,7 @@ def test_the_end_of_a_dip_is_no_regression(
     shape = Shape(seconds=40, warm_up=10, sinks=SINKS, is_ended=False)
     folder = write_synthetic_run(tmp_path / "r", shape)
     judge = attribution(folder)
-    judge.advance(changes)
+    advance(judge, changes)
     judge.conclude()
 
     assert [one.onset_k for one in findings(folder) if one.is_about_cluster] == counted
@@ -624,6 +624,6 @@ def test_changes_that_a_dead_process_stored_are_judged_by_the_next(
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, ONSET + SOON_SECONDS + 1)
     attribution(folder).record([replace(STEP, discovered_k=206)], {})
-    attribution(folder).advance([])
+    advance(attribution(folder), [])
 
     assert findings(folder)[0].cause == "retention_cliff"
