@@ -258,26 +258,20 @@ class Objectives:
         if not self._sources:
             return []
         newest_k = max(one.k for one in self._sources.values())
-        awaited = [
-            one.k
-            for one in self._sources.values()
-            if newest_k - one.k <= PATIENCE_SECONDS and not one.is_over
-        ]
+        awaited, dropped = list[int](), list[int]()
+        for one in self._sources.values():
+            if not one.is_over:
+                (awaited if newest_k - one.k <= PATIENCE_SECONDS else dropped).append(one.k)
         if not awaited:
             return self.conclude()
-        dropped = [
-            one.k
-            for one in self._sources.values()
-            if newest_k - one.k > PATIENCE_SECONDS and not one.is_over
-        ]
         return self._close((min(awaited) + 1) // MINUTE, dropped)
 
     def conclude(self) -> list[Change]:
         """Close all minutes; return the breaches that each made or had grow."""
         if self._settings.is_over:
             for at, account in enumerate(self._accounts):
-                rest = sum(counts[at].total for counts in self._counter.minutes.values())
-                account.whole = account.judged + rest
+                remaining = sum(counts[at].total for counts in self._counter.minutes.values())
+                account.whole = account.judged + remaining
         return self._close(max(self._counter.minutes, default=-1) + 1)
 
     def standings(self) -> list[Standing]:
