@@ -1,6 +1,6 @@
 """All kinds of changes of one run and shard behind one `update`, their states in one blob.
 
-What is said of a source follows from its own records alone, so the sources of a run may be dealt out to any
+The changes of a source follow from its own records alone, so the sources of a run may be dealt out to any
 number of panels. Objectives count the clients of a run together; they are in `detectors.objectives`.
 """
 
@@ -52,7 +52,7 @@ _Place = tuple[int, str, minimum_effect.Config]
 
 
 @dataclass(slots=True)
-class _Watched:
+class Watched:
     """One series of which all kinds are looked for."""
 
     recent: Recent
@@ -65,19 +65,19 @@ class _Watched:
         parts = {name: getattr(self, name).to_state() for name in ("recent", "drift", "spikes")}
         return {**parts, "last_k": self.last_k}
 
-    def has_gone_on(self, other: _Watched) -> bool:
+    def has_gone_on(self, other: Watched) -> bool:
         """True when all of the last minute came after another series ended."""
         return bool(self.recent.last) and self.recent.last[0][0] > other.last_k
 
     def end(self, k: int) -> list[Change]:
-        """Return the drift and the spikes that stand as gone in second `k`."""
+        """Return the open drift and spikes as resolved in second `k`."""
         found = [ended(one.standing, k) for one in (self.drift, self.spikes) if one.standing]
         self.drift.standing = self.spikes.standing = None
         self.spikes.start_anew()
         return found
 
     @classmethod
-    def of(cls, state: Mapping[str, Any]) -> _Watched:
+    def of(cls, state: Mapping[str, Any]) -> Watched:
         return cls(
             Recent.of(state["recent"]),
             drift.Watch.of(state["drift"]),
@@ -103,7 +103,7 @@ class Panel:
         self._effect = effect or config.minimum_effect
         self._steps = online_panel.Panel(config)
         self._tails = tail.Tails(config, self._effect)
-        self._sources: dict[str, dict[str, _Watched]] = {}  # series by name with the source
+        self._sources: dict[str, dict[str, Watched]] = {}  # series by name with the source
         self._near = NearSteps()
         self._places: BySource[list[_Place]] = BySource()
         self._waiting: BySource[Waiting] = BySource()
@@ -121,7 +121,7 @@ class Panel:
         epoch: int = 0,
         following: Following = unknown,
     ) -> list[Change]:
-        """Take the next second of one source; return all that is to be said, outages first, then steps.
+        """Take the next second of one source; return all changes, outages first, then steps.
 
         `following` may give the values of records that probably come next, with the same columns.
         """
@@ -145,7 +145,7 @@ class Panel:
         moment: Moment,
         following: Following,
     ) -> tuple[Second, Following]:
-        """Return the second, and those that follow, with what is known of latencies without a value."""
+        """Return the second, and the following ones, with what is known of latencies without a value."""
         before = () if moment.is_apart else self._newest.get(source, ())
         newest = waiting.newest(second.values, before) if moment.counts else [*before]
         self._newest[source] = newest
@@ -184,16 +184,16 @@ class Panel:
         if moment.counts:
             for at, name, config in self._places.get(source, columns, self._watched):
                 slow += self._seen(known, name, k, float(second.values[at]), config)
-        raised = _in_turn(known, slow, k, busy)
+        raised = in_turn(known, slow, k, busy)
         tails = self._tails.update(
             source, columns, second, moment, partial(_recents, known), self._near, following
         )
         if moment.counts and k % MINUTE == 0:
             raised += self._end_of_leaders(source, k)
-        return [*changes, *raised, *(one for one in tails if not _is_name_taken(known, one))]
+        return [*changes, *raised, *(one for one in tails if not is_name_taken(known, one))]
 
     def _end_of_leaders(self, source: str, k: int) -> list[Change]:
-        """Return what stands of leaders that had no message for long, while others had.
+        """Return the open changes of leaders that had no message for long, while others had.
 
         It is resolved: they lead no partition any more, and no client waits for them.
         """
@@ -264,26 +264,26 @@ class Panel:
         panel._near = NearSteps(**rest["near"])
         panel._newest = rest["newest"]
         panel._sources = {
-            source: {name: _Watched.of(one) for name, one in series.items()}
+            source: {name: Watched.of(one) for name, one in series.items()}
             for source, series in rest["sources"].items()
         }
         return panel
 
     def _seen(
         self,
-        known: dict[str, _Watched],
+        known: dict[str, Watched],
         name: str,
         k: int,
         value: float,
         config: minimum_effect.Config,
     ) -> list[Change]:
-        """Return what one value says of drift and spikes."""
+        """Return the changes of drift and spikes that one value brings."""
         y = config.scaled_one(value)
         if not np.isfinite(y):
             return []
         one = known.get(name)
         if one is None:
-            one = _Watched(Recent(), drift.Watch(), spikes.Watch(k + self._baseline))
+            one = Watched(Recent(), drift.Watch(), spikes.Watch(k + self._baseline))
             known[name] = one
         one.last_k = k
         changes = one.spikes.take(name, k, y, one.recent, config)
@@ -300,7 +300,7 @@ class Panel:
         ]
 
 
-def _recents(known: Mapping[str, _Watched]) -> Mapping[str, Recent]:
+def _recents(known: Mapping[str, Watched]) -> Mapping[str, Recent]:
     return {name: one.recent for name, one in known.items()}
 
 
@@ -310,12 +310,12 @@ def _without_leader(series: str) -> str:
     return str(dataclasses.replace(found, labels=labels))
 
 
-def _in_turn(
-    known: Mapping[str, _Watched], slow: Sequence[Change], k: int, busy: set[str]
+def in_turn(
+    known: Mapping[str, Watched], slow: Sequence[Change], k: int, busy: set[str]
 ) -> list[Change]:
-    """Return spikes and drifts, but not those that begin when their series begins to tell another thing.
+    """Return spikes and drifts, but only one change of a series for those raised in second `k`.
 
-    They are taken back, and seen again.
+    The others are taken back, and seen again. `busy` has the series with a change in this second, and grows.
     """
     kept = []
     for change in slow:
@@ -331,14 +331,14 @@ def _in_turn(
     return kept
 
 
-def _is_name_taken(known: Mapping[str, _Watched], tail: Change) -> bool:
+def is_name_taken(known: Mapping[str, Watched], tail: Change) -> bool:
     """True when spikes or a drift of the series were raised in the second in which a tail was."""
     one = known[tail.series]
     standing = (one.spikes.standing, one.drift.standing)
     return any(other is not None and other.raised_k == tail.raised_k for other in standing)
 
 
-def _note_step(known: Mapping[str, _Watched], step: Change) -> None:
+def _note_step(known: Mapping[str, Watched], step: Change) -> None:
     """Leave the pulse trains that came with a step to it."""
     for name, one in known.items():
         if latency_of(name) == latency_of(step.series):
