@@ -223,7 +223,7 @@ def snapshot() -> Snapshot:
         nics = psutil.net_io_counters(pernic=True, nowrap=False)
         available = psutil.virtual_memory().available
         load_1m, cpu_count = psutil.getloadavg()[0], psutil.cpu_count() or 0
-    except (OSError, psutil.Error, ValueError) as error:
+    except (OSError, psutil.Error, ValueError, LookupError, TypeError) as error:
         raise ProbeError(f"cannot read the host's counters: {error}") from error
     counters = {mode: float(getattr(cpu, mode, 0.0)) for mode in _CPU}
     counters |= {"swap_in": swap.sin, "swap_out": swap.sout}

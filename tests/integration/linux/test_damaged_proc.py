@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from probes import disk_io as diskstats
 from probes import pressure
 from soak.core.errors import NotAvailableError, ProbeError
-from tests.support.paths import RECORDED
+from soak.core.plan import plugins
+from tests.support.paths import RECORDED, ROOT
+from tests.support.probes.damaged_proc import ROUNDS, damaged
 
 KERNELS = ("linux-3.10", "linux-5.4", "linux-6.18")
 COUNTS = (50, pytest.param(1000, marks=pytest.mark.slow))
-GARBAGE = (
-    "xZ_\x00\ufffd{}=-."  # no digit and no blank: a number that became another cannot be noticed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare"),
+    reason="needs root and unshare to cover files of /proc",
 )
+def test_every_probe_reads_or_refuses_what_it_finds_in_a_damaged_proc(tmp_path: Path) -> None:
+    """All probes of the package, with their defaults: none ends with an error of another kind."""
+    script = [sys.executable, "-m", "tests.support.probes.damaged_proc", str(tmp_path)]
+    done = subprocess.run(
+        ["unshare", "--mount", *script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
+    )
+    outcomes = json.loads(done.stdout)
 
-
-def damaged(text: str, chance: random.Random) -> str:
-    """Return a file that was cut, or has garbage in it, or has lost or mixed its lines."""
-    lines = text.splitlines(keepends=True)
-    at = chance.randrange(len(text))
-    kind = chance.randrange(4)
-    if kind == 0:
-        return text[:at]
-    if kind == 1:
-        garbage = "".join(chance.choice(GARBAGE) for _ in range(chance.randint(1, 4)))
-        return text[:at] + garbage + text[at:]
-    if kind == 2:
-        chance.shuffle(lines)
-        return "".join(lines)
-    begin = chance.randrange(len(lines))
-    return "".join(lines[:begin] + lines[begin + 1 :])
+    assert sorted(outcomes) == sorted(plugins.names("probes"))
+    assert {kind for found in outcomes.values() for kind in found} == {"read", "refused"}
+    assert all(sum(found.values()) == ROUNDS for found in outcomes.values())
 
 
 def numbers(text: str) -> dict[str, tuple[int, ...]]:
