@@ -32,6 +32,7 @@ WRITTEN, READ = "node_disk_written_bytes", "node_disk_read_bytes"
 WRITES, READS = "node_disk_writes_completed", "node_disk_reads_completed"
 FLUSHES = "node_disk_flush_requests"
 DISCARDS = "node_disk_discards_completed"
+PROBED_FLUSH = "fsync_latency_seconds"
 _TIMES = (WRITE_TIME, BUSY, QUEUE, WEIGHTED, WAITING)
 _OWN_TIMES = (WRITE_AWAIT, READ_AWAIT, WRITE_TIME, BUSY)
 _AMOUNTS = (WRITTEN, READ, WRITES, READS, FLUSHES, DISCARDS)
@@ -86,7 +87,7 @@ class Drive:
     turnovers: float | None = None  # times its capacity that was written by the onset
     own_word: OwnWord = OwnWord()
     interval: tuple[int, int] | None = None
-    others: int = 0  # drives that are looked at beside it
+    others: int = 0  # number of the other drives that are watched
 
     @property
     def at(self) -> places.Place:
@@ -218,7 +219,7 @@ def shifts_by_place(metric: str, facts: Facts) -> dict[Place, Shift]:
 
 
 def measured(facts: Facts) -> list[str]:
-    """Return the channels that tell how long writes take, or how busy a drive is that nobody writes to.
+    """Return the channels of how long writes take, or of how busy a drive without writes is.
 
     Those of untouched brokers' drives too, without those of which too few values are known.
     """

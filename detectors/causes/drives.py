@@ -1,29 +1,24 @@
-"""The brokers' drives: garbage collection, limits, slowness, flushes, lack of space.
+"""The brokers' drives: garbage collection, limits, slowness.
 
 Method:  per drive, the time of a request against what the drive was given to do. Slower with no more to do
          is the drive's own doing: garbage collection where flushes slow less than writes or every block was
-         written once, a limit where bytes or requests stay at one value and the rest queues, else a drive
-         that is slow throughout. Flushes that slow above a device that does
-         not wait for a limit, a journal or a lock.
+         written once, a limit where bytes or requests stay at one value and the others queue, else a drive
+         that is slow throughout.
 Assumes: drives that are watched are the brokers'. A peer with the same work that stays fast speaks for the
          drive; one that slows as much speaks against it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from detectors import affected_brokers
-from detectors.causes import background, channel, drive_facts, places
+from detectors.causes import channel, drive_facts, places
 from detectors.causes.channel import Shift, risen
 from detectors.causes.drive_facts import Drive
 from detectors.causes.facts import MORE, Facts
 from detectors.causes.hypothesis import (
-    BARELY,
     CLEAR,
     FAIR,
     SLIGHT,
@@ -35,17 +30,15 @@ from detectors.causes.hypothesis import (
     unmeasured,
 )
 from detectors.causes.locking import Coupling, coupling
-from detectors.nearby import between, when
+from detectors.nearby import between
 from soak.core import wording
-from soak.core.model import Evidence, Series
-from soak.core.series import parse_series, source_of
+from soak.core.model import Evidence
+from soak.core.series import parse_series
 
 NEXT = {
     "drive_gc": "trim the drive (fstrim), and leave more of it unused",
     "drive_throttled": "see the drive's temperature, and the limits of its cloud or cgroup",
     "slow_drive": "see the drive's health and limits: smartctl, a cloud's throttling",
-    "slow_fsync": "see limits on IO (cgroups) and the filesystem above the drive",
-    "disk_full": "make room on the broker's drive: grow it, or remove other files",
 }
 
 _SLOWER = 1.5
@@ -56,11 +49,11 @@ _LEAST_SHARE = 0.2
 _AS_MUCH = 0.5  # of the ratio, on logarithms, by which the suspect slowed
 _MOST_NAMES = 3
 _OWN_LIMITS = "limits of the brokers' own cgroups (io.max)"
-"""A host's drive and flushes are calm while one holds back the broker alone."""
+"""A host's drive and flushes are calm while one blocks the broker alone."""
 
 
 def examine(facts: Facts) -> Iterator[Hypothesis]:
-    """Give what is to be said of each cause that lies in a drive."""
+    """Give the hypothesis of each cause that lies in a drive."""
     for cause, judged, beyond in (
         ("drive_gc", _collecting, ""),
         ("drive_throttled", _throttled, _OWN_LIMITS),
@@ -77,8 +70,6 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
             channels = drive_facts.measured(facts)
             missing = (facts.unwatched_drives("time of a write", channels), beyond)
             yield absent(cause, text, ", ".join(filter(None, missing)))
-    yield from _flushes_above(facts)
-    yield from _full(facts)
 
 
 def _is_calm(drive: Drive) -> bool:
@@ -120,10 +111,10 @@ def _stalls(drive: Drive, facts: Facts) -> Sign | None:
     rhos = [found.rho for one in others if one and (found := _followed(one, facts))]
     if any(own.rho - rho < _MORE_CLOSELY for rho in rhos):
         return None
-    beside = f", {max(rhos):.2f} with the other drives at most" if rhos else ""
+    compared = f", {max(rhos):.2f} with the other drives at most" if rhos else ""
     text = (
         f"Latency follows the writes of {drive.name} second by second (rank correlation {own.rho:.2f} over "
-        f"{own.seconds} s{beside}), which makes {own.explained:.0%} of the step."
+        f"{own.seconds} s{compared}), which makes {own.explained:.0%} of the step."
     )
     return Sign(CLEAR, Evidence(text, {"rho": own.rho}))
 
@@ -185,9 +176,9 @@ _FEWER_BLOCKS = 0.5
 
 def _collection_signs(drive: Drive) -> list[Sign]:
     """Return what the drive itself says of its collection of garbage."""
-    said, signs = drive.own_word, list[Sign]()
-    if said.amplification is not None:
-        before, after = said.amplification
+    own, signs = drive.own_word, list[Sign]()
+    if own.amplification is not None:
+        before, after = own.amplification
         text = Evidence(
             f"{drive.name} wrote {before:.2f} bytes to its flash for each byte it was sent before the onset, "
             f"{after:.2f} from then on.",
@@ -195,11 +186,11 @@ def _collection_signs(drive: Drive) -> list[Sign]:
         )
         is_more, is_none = after >= _MORE_FLASH * before, after < _COLLECTS_NOTHING
         signs.append(Sign(CLEAR if is_more else -CLEAR if is_none else 0.0, text))
-    if said.free_blocks is not None:
-        before, after = said.free_blocks
+    if own.free_blocks is not None:
+        before, after = own.free_blocks
         text = Evidence(f"Of the blocks of {drive.name}, {before:.0%} were free, then {after:.0%}.")
         signs.append(Sign(FAIR if after < _FEWER_BLOCKS * before else 0.0, text))
-    if said.throttled is not None:
+    if own.throttled is not None:
         signs.append(Sign(-FAIR, _throttle_text(drive)))
     return [*signs, *_slow_request_signs(drive)]
 
@@ -238,7 +229,7 @@ def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
         return ruled_out(
             "slow_drive",
             f"Flushes of {drive.name} did not slow down as its writes did: "
-            f"{_from_to(flush)} beside {_from_to(write)}.",
+            f"{_from_to(flush)} compared with {_from_to(write)}.",
         )
     share = 1.0 if drive.is_saturated else max(one.share(facts.change) for one in (write, flush))
     if share < _LEAST_SHARE:
@@ -293,14 +284,14 @@ def _throttled(drive: Drive, facts: Facts) -> Hypothesis | None:
     if slower is None:
         return None
     plateau = next((one for metric in _LIMITED if (one := _plateau(metric, drive, facts))), None)
-    said = drive.own_word.throttled
-    if said is None and plateau is None:
+    logged = drive.own_word.throttled
+    if logged is None and plateau is None:
         return None
     share = 1.0 if drive.is_saturated else slower.share(facts.change)
     if share < _LEAST_SHARE:
         return None
     signs = [Sign(FAIR, slower.evidence(facts.change))]
-    if said is not None:
+    if logged is not None:
         signs.append(Sign(CLEAR, _throttle_text(drive)))
     if plateau is not None:
         each = _same_time_each(drive, facts)
@@ -395,7 +386,7 @@ def _probed_signs(drive: Drive, facts: Facts) -> list[Sign]:
     """
     probed = [
         one
-        for one in facts.shifts(_PROBED)
+        for one in facts.shifts(drive_facts.PROBED_FLUSH)
         if facts.are_on_one_host(places.place_of(one.series), drive.at)
     ]
     text = "Flushes of our own through the filesystem, each of which waits for a write, stayed as fast."
@@ -406,8 +397,8 @@ def _probed_signs(drive: Drive, facts: Facts) -> list[Sign]:
         return [Sign(-CLEAR, Evidence(text))] if channel.are_calm(own) else []
     unknown = [one for one in probed if not devices[one.series]]
     folders = {one.label("directory") for one in unknown if not one.is_sparse}
-    beside = [one for one in facts.drives if facts.are_on_one_host(one.at, drive.at)]
-    if len(folders) < len(beside) or not channel.are_calm(unknown):
+    drives = [one for one in facts.drives if facts.are_on_one_host(one.at, drive.at)]
+    if len(folders) < len(drives) or not channel.are_calm(unknown):
         return []
     return [Sign(-SLIGHT, Evidence(text))]
 
@@ -472,7 +463,7 @@ def _of_others(text: str, some: Sequence[Shift], every: Sequence[Shift]) -> Evid
 def _load_signs(drive: Drive, facts: Facts) -> list[Sign]:
     """Return that other drives got more to do: then the load grew, and this one is slow for that too.
 
-    All others together, much more, and as much as counts beside what is written to this one: of many drives
+    All others together, much more, and as much as counts next to what is written to this one: of many drives
     some write more at any time, and some less.
     """
     own = drive.shifts[drive_facts.WRITTEN]
@@ -530,219 +521,6 @@ def _steady_text(facts: Facts) -> Evidence:
     return Evidence(f"What we send stayed the same, {wording.amount(total, 'messages')}/s.")
 
 
-# --- flushes that wait above a device
-
-_PROBED = "fsync_latency_seconds"
-_JOURNALS = (
-    "bookie_journal_JOURNAL_SYNC_floor_seconds",
-    "bookie_journal_JOURNAL_SYNC_seconds",
-)
-_QUANTILES = ("0.5", "0.99", "")
-_LEAST_FLUSH_SHARE = 0.25
-_OF_FLUSH = 0.5
-_REQUESTS = 4  # that a flush may wait for in turn: data, journal, its commit, the cache
-_TRIFLE = 0.1
-_OF_DELETIONS = 2  # power of the ratio by which the device slowed, at least that of the flushes
-_BY_DELETIONS = 3.0  # deletions alone slow flushes about twice
-
-
-def _flushes_above(facts: Facts) -> Iterator[Hypothesis]:
-    """Give the flush that slowed on a device that did not: for a limit, a journal, a lock."""
-    flushes = facts.shifts(_PROBED, *_JOURNALS)
-    flush = risen((one for one in flushes if one.label("quantile") in _QUANTILES), _SLOWER)
-    if not flushes:
-        yield unmeasured("slow_fsync", "flushes (probe fsync)")
-        return
-    if flush is None:
-        if channel.are_calm(flushes) and facts.is_flush_innocent:
-            text = "Flushes were measured and did not become slower."
-            missing = facts.unwatched_drives("flushes", facts.flush_channels)
-            yield absent("slow_fsync", text, missing)
-        return
-    if flush.share(facts.change) < _LEAST_FLUSH_SHARE:
-        return
-    if _is_only_late(flush, facts):
-        return  # the probe's thread, not the drive
-    at = places.place_of(flush.series)
-    known = [
-        drive for drive in facts.drives if drive.is_known and facts.are_on_one_host(drive.at, at)
-    ]
-    if not known:
-        what = f"the device below the flushes of {at.name} (probe disk_io on its host)"
-        yield unmeasured("slow_fsync", what)
-        return
-    slower = [drive for drive in known if drive.is_guilty]
-    is_deleting = facts.has_begun(*background.DELETIONS)
-    guilty = [drive for drive in slower if is_deleting or not _is_trifle(drive, flush)]
-    share = flush.share(facts.change)
-    base = Sign(CLEAR, flush.evidence(facts.change))
-    if not guilty:
-        device = _trifling(slower) if slower else _innocent(known)
-        signs = [base, Sign(FAIR, device)]
-        short = facts.short_of_cpu
-        if any(facts.are_on_one_host(places.place_of(one.series), at) for one in short):
-            text = "The CPU of its host ran short; a flush waits for that too."
-            signs = [replace(base, strength=BARELY), Sign(0.0, device), Sign(0.0, Evidence(text))]
-        yield Hypothesis("slow_fsync", tuple(signs), at.name, share)
-    elif is_deleting and all(_is_deletions(drive, flush) for drive in guilty):
-        yield Hypothesis("slow_fsync", (base, Sign(0.0, _excused(guilty))), at.name, share)
-
-
-def _is_only_late(flush: Shift, facts: Facts) -> bool:
-    """True when a probe's flushes only began late, and not because each waited for the one before it.
-
-    Where most looks find a flush under way for longer than the time between two, it makes the next one late.
-    """
-    lag = risen(_of_probe("fsync_schedule_lag_seconds", flush, facts))
-    if lag is None or lag.rise < _OF_FLUSH * flush.rise:
-        return False
-    return not any(one.after > 0.0 for one in _of_probe("fsync_hanging_seconds", flush, facts))
-
-
-def _of_probe(metric: str, flush: Shift, facts: Facts) -> list[Shift]:
-    """Return what else the probe of a flush says of its folder; nothing where a page tells of the flush."""
-    found = facts.shifts(metric, directory=flush.label("directory"))
-    return [one for one in found if source_of(one.series) == source_of(flush.series)]
-
-
-def _is_trifle(drive: Drive, flush: Shift) -> bool:
-    """True when the work of a device did not grow and it slowed too little to explain the slower flushes."""
-    write = drive.shifts.get(drive_facts.WRITE_AWAIT)
-    if write is None or drive.more_work or drive.is_saturated:
-        return False
-    both = [write] if drive.flush is None else [write, drive.flush]
-    return _REQUESTS * max(one.rise for one in both) < _TRIFLE * flush.rise
-
-
-def _is_deletions(drive: Drive, flush: Shift) -> bool:
-    """True when the only new work of a device is discards, and it slowed far less than the flushes."""
-    is_discarding = all(one.metric == drive_facts.DISCARDS for one in drive.more_work)
-    write = drive.shifts.get(drive_facts.WRITE_AWAIT)
-    if write is None or drive.is_saturated:
-        return False
-    return is_discarding and flush.ratio >= max(_BY_DELETIONS, write.ratio**_OF_DELETIONS)
-
-
-def _innocent(known: Sequence[Drive]) -> Evidence:
-    return Evidence(
-        f"The device below did not slow down and its work did not grow ({_names(known)}): "
-        "the flushes wait above it."
-    )
-
-
-def _trifling(slower: Sequence[Drive]) -> Evidence:
-    return Evidence(
-        f"The work of the device below did not grow, and it slowed by too little to explain the step "
-        f"({_names(slower)}): the flushes wait above it."
-    )
-
-
-def _excused(guilty: Sequence[Drive]) -> Evidence:
-    return Evidence(
-        f"The device below slowed by far less, and its only new work is deletions "
-        f"({_names(guilty)}): the flushes wait above it."
-    )
-
-
-def _names(drives: Sequence[Drive]) -> str:
-    return ", ".join(drive.name for drive in drives)
-
-
-# --- no space left
-
-_FREE = re.compile(r"(filesystem|disk|volume)\w*_(avail|free)_bytes$")
-_TOTAL = "redpanda_storage_disk_total_bytes"
-_LEAST_RATIO = 0.02
-_LEAST_BYTES = 256 * 2**20
-_SHRANK = 0.5
-_REPORTED = re.compile(r"no space left|less space is free|disk full|out of space", re.IGNORECASE)
-_VALUES = 3  # that are the onset's: a drive that fills later made no step
-_EARLIER_SECONDS = 60  # space runs out before latency feels it
-_ENDS = frozenset({"broker_down"})
-
-
-def _full(facts: Facts) -> Iterator[Hypothesis]:
-    """Give the drive that had no space left at the onset."""
-    free = [s for m in facts.metrics if _FREE.search(m) for s in facts.touched(m).values()]
-    reported = _no_space_reported(facts)
-    short = [(one.name, text) for one in free if (text := _short(one, facts))]
-    if reported or short:
-        signs = [Sign(CLEAR + FAIR, one) for _, one in reported]
-        signs += [Sign(CLEAR + FAIR, text) for _, text in short[:1]]
-        suspect = _mount(short[0][0]) if short else ""
-        full = [*(name for name, _ in short), *(f"{source}|" for source, _ in reported)]
-        explains = _ENDS if _may_end(full, facts) else frozenset[str]()
-        yield Hypothesis("disk_full", tuple(signs), suspect, explains=explains)
-    elif free:
-        yield ruled_out("disk_full", "There was free space on the drives that were watched.")
-    else:
-        yield unmeasured("disk_full", "free space of the brokers' drives (probe fsync)")
-
-
-def _may_end(full: Sequence[str], facts: Facts) -> bool:
-    """True unless the brokers that do not answer are known to have their data on other drives than these.
-
-    A broker ends when the drive of its only log folder takes no more.
-    """
-    silent = [one.what for one in (*facts.answers.unanswered, *facts.answers.silent_pages)]
-    return not silent or any(
-        affected_brokers.may_be_of(series, broker, facts.nearby)
-        for series in full
-        for broker in silent
-    )
-
-
-def _mount(series: str) -> str:
-    name = parse_series(series)
-    place = name.label("mountpoint") or name.label("device") or name.label("directory")
-    return f"{place or 'drive'} on {places.place_of(series).name}"
-
-
-def _no_space_reported(facts: Facts) -> list[tuple[str, Evidence]]:
-    """Return who reported first that there is no space, where that was at the onset, and the report."""
-    first, last = facts.near
-    reported = [
-        (one.k, reason, one.source)
-        for one in facts.nearby.events
-        if _REPORTED.search(reason := str(one.event.fields.get("reason", "")))
-    ]
-    if not reported or not first - _EARLIER_SECONDS <= reported[0][0] <= last:
-        return []
-    k, reason, source = reported[0]
-    text = f"First reported {when(k - facts.onset_k)}: {reason}."
-    return [(source, Evidence(text, {"k": k}))]
-
-
-def _short(series: Series, facts: Facts) -> Evidence | None:
-    """Return the free space at the onset when it is too little and was more before."""
-    nearby = facts.nearby
-    first, last = channel.near(facts.change, nearby.lag_seconds.get(series.name, 0.0))
-    stop = min(last + _VALUES * channel.spacing_of(series), facts.end_k)
-    before = between(series, nearby.k0, first - _EARLIER_SECONDS)
-    after = between(series, last, stop)
-    if min(before.size, after.size) == 0:
-        return None
-    was, became = float(np.max(before)), float(np.median(after))
-    if became >= _least(series, facts) or became >= _SHRANK * was:
-        return None
-    return Evidence(
-        f"{wording.title(series.name)} of {source_of(series.name)} was down to "
-        f"{wording.amount(became, 'bytes')} at the onset; before it was up to "
-        f"{wording.amount(was, 'bytes')}.",
-        {"free_bytes": became, "free_before_bytes": was},
-    )
-
-
-def _least(series: Series, facts: Facts) -> float:
-    at = places.place_of(series.name)
-    sizes = [
-        float(np.median(one.values))
-        for name, one in facts.named(_TOTAL).items()
-        if places.place_of(name) == at and one.values.size
-    ]
-    return _LEAST_RATIO * max(sizes) if sizes else float(_LEAST_BYTES)
-
-
 # --- how to confirm them
 
 _BROKER = "on {the broker's host}"
@@ -769,15 +547,5 @@ CONFIRM = {
         _BROKER,
         "smartctl -a /dev/{device}",
         "media errors above 0, or a spare below its threshold",
-    ),
-    "slow_fsync": Confirmation(
-        _BROKER,
-        "cat /sys/fs/cgroup$(systemctl show -P ControlGroup {unit})/io.max",
-        "1 line or more, each of them a limit on IO",
-    ),
-    "disk_full": Confirmation(
-        _BROKER,
-        "df -h {data_dir}",
-        f"Avail below {wording.amount(_LEAST_BYTES, 'bytes')}, or below {_LEAST_RATIO:.0%} on a Redpanda",
     ),
 }
