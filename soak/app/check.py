@@ -9,14 +9,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from soak.app import guarantees, host, preflight
+from soak.app import guarantees, host, plan_files, preflight
 from soak.app.multi_host import load_probe_plan
-from soak.app.preflight import (
-    check_runs_folder,
-    limit_warnings,
-    probe_warnings,
-    profile_table,
-)
+from soak.app.plan_files import profile_table
+from soak.app.preflight import check_runs_folder, limit_warnings, probe_warnings
 from soak.clients.client_settings import is_secret_reference
 from soak.conductor.catch_up import never_begins
 from soak.conductor.free_space import broker_folders, free_bytes, watched_folders
@@ -68,10 +64,10 @@ def _run_check(
             else:
                 check_probe_host(plan, *probe_plan)
         return
-    found, faults = preflight.load_plan_with_faults(plan)
+    found, faults = plan_files.load_plan_with_faults(plan)
     if found is None:
         raise combined(faults)
-    plan_file = preflight.scaled_plan(found, scale, duration)
+    plan_file = plan_files.scaled_plan(found, scale, duration)
     left_out = [fault.place for fault in faults if fault.place is not None]
     faults += [fault for fault in _faults(plan_file) if not is_consequence(fault, left_out)]
     if faults:

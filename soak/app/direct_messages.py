@@ -13,7 +13,7 @@ from pathlib import Path
 
 from soak.alerting.daemon import build_sinks
 from soak.alerting.delivery import try_send
-from soak.app import preflight
+from soak.app import plan_files
 from soak.core import json_text
 from soak.core.errors import PlanError, SoakError
 from soak.core.plan.plan import plugins_without
@@ -49,7 +49,7 @@ def load_sinks(path: Path | None, run_dir: Path | None) -> tuple[str, Mapping[st
         SoakError: no run folder.
     """
     if path is not None:
-        plan = preflight.load_plan(path).plan
+        plan = plan_files.load_plan(path).plan
     elif run_dir is not None:
         plan = read_plan(RunFolder(run_dir))
     else:

@@ -24,7 +24,7 @@ from soak.app.lifecycle import check_run_drives, new_run, prepare_cluster, resol
 from soak.app.live.run import LiveRun
 from soak.app.live.terminal import View, open_view
 from soak.app.multi_host import WHOLE, Part, check_lead_time, check_part, resumed_part
-from soak.app.preflight import copy_profile
+from soak.app.plan_files import copy_profile
 from soak.core import json_text, wording
 from soak.core.clock import SystemClock
 from soak.core.errors import FindingsError, SoakError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from soak.app import preflight
+from soak.app import plan_files, preflight
 from soak.app.host import nearest_existing
 from soak.core.clock import SystemClock
 from soak.core.cluster import durability, forecast
@@ -164,7 +164,7 @@ def audit_plans(
 
 def audit_plan(path: Path, scale: str) -> Durability:
     """Return the durability of a plan; a lab is started for the duration of the check."""
-    plan_file = preflight.scaled_plan(preflight.load_plan(path), scale, "")
+    plan_file = plan_files.scaled_plan(plan_files.load_plan(path), scale, "")
     preflight.check_target(plan_file)
     found = plan_file.plan
     with ExitStack() as stack:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
-from soak.app import guarantees, host, preflight, topics
+from soak.app import guarantees, host, plan_files, preflight, topics
 from soak.app.multi_host import WHOLE, Part
-from soak.app.preflight import check_limits, copy_profile, profile_table
+from soak.app.plan_files import copy_profile, profile_table
+from soak.app.preflight import check_limits
 from soak.conductor.free_space import broker_folders
 from soak.core import wording
 from soak.core.clock import SystemClock
@@ -243,7 +244,7 @@ def _start_or_resume(path: Path, home: PlanHome, clock: SystemClock) -> None:
             return
         if folder is None:
             home.remove_daemons()  # even if this fails, no daemon may start on the previous run
-            folder = _start_new(preflight.load_plan(path), home, clock)
+            folder = _start_new(plan_files.load_plan(path), home, clock)
             print(f"run {read_run(folder).id} starts in {folder.path}")
         else:
             plan, run = _read_started_plan(folder), read_run(folder)

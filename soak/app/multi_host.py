@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from soak.app import host, preflight
+from soak.app import host, plan_files
 from soak.app.preflight import check_probe_folders, check_probe_settings
 from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.core.plan import plugins
@@ -364,8 +364,8 @@ def load_probe_plan(path: Path) -> tuple[ProbePlan, Document] | None:
     Raises:
         PlanError: the plan of a probe host is wrong.
     """
-    path = preflight.plan_path(path)
-    text = preflight.read_plan_text(path)
+    path = plan_files.plan_path(path)
+    text = plan_files.read_plan_text(path)
     value = parse_yaml(text, str(path)).value
     if not isinstance(value, dict) or "probes" not in value or value.keys() & _RUN_SECTIONS:
         return None
@@ -407,8 +407,8 @@ def run_probe_host(
 
 
 def _load(path: Path) -> tuple[AnyPlan, Document]:
-    path = preflight.plan_path(path)
-    return plan_text.load_any(preflight.read_plan_text(path), str(path))
+    path = plan_files.plan_path(path)
+    return plan_text.load_any(plan_files.read_plan_text(path), str(path))
 
 
 def print_readings(plan: Path | None, run_dir: Path | None, directory: Path, clock: Clock) -> None:

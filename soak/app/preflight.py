@@ -9,17 +9,16 @@ import dataclasses
 import errno
 import functools
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from fractions import Fraction
 from ipaddress import ip_address
 from pathlib import Path
 
 from soak.alerting.calendar import find_bad_cron
 from soak.app.host import nearest_existing
+from soak.app.plan_files import named_addresses, profile_path, profile_table
 from soak.app.topics import own_topics, why_not_own
 from soak.brokers.kafka import topics
 from soak.clients import client_settings
@@ -27,8 +26,7 @@ from soak.conductor.catch_up import cron_error
 from soak.conductor.free_space import broker_folders
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, NotNowError, PlanError, SettingError, combined
-from soak.core.plan import plugins, scaling
-from soak.core.plan import text as plan_text
+from soak.core.plan import plugins
 from soak.core.plan.plan import (
     OUTAGE_DETECTOR,
     STREAM_DETECTOR,
@@ -40,64 +38,17 @@ from soak.core.plan.plan import (
     with_measured_cluster,
     with_ship_target,
 )
-from soak.core.plan.rates import Point, check_lab_limits, exceeded_limits
+from soak.core.plan.rates import check_lab_limits, exceeded_limits
 from soak.core.plan.text import Document, PlanFile, load_fleet, parse_yaml
 from soak.core.ports import Broker, Clock
-from soak.core.units import duration_ns, format_duration, format_size
+from soak.core.units import format_duration, format_size
 from soak.lab.drive.drive import MIN_BYTES
 from soak.runtime.context import connect
-from soak.service.files import shipped_configs
 from soak.store.run_folder import RunFolder, read_profile
-from soak.store.run_folder import copy_profile as copy_profile_file
 from soak.supervisor.run import MAX_TRIGGER_NS
 
 YES_HINT = "; start it anyway with `soak run --yes`"
 """An addition to an error for a person at a terminal; a service cannot answer."""
-_SCALE_PATTERN = re.compile(r"[+-]?[\d.]{1,30}(/\d{1,30}|[eE][+-]?\d{1,2})?", re.ASCII)
-"""A number of few digits: the digits of 1e999999999 would fill the memory."""
-
-
-def load_plan(path: Path) -> PlanFile:
-    """Return the plan in a file; a plan without the address of a broker uses the lab.
-
-    `path` as in `plan_path`.
-
-    Raises:
-        PlanError: the file cannot be read, or the plan is wrong.
-    """
-    path = plan_path(path)
-    return _with_lab(plan_text.load(read_plan_text(path), str(path)))
-
-
-def load_plan_with_faults(path: Path) -> tuple[PlanFile | None, list[PlanError]]:
-    """Return the plan in a file without its wrong keys, as far as there is one, and all faults of its text.
-
-    `path` as in `plan_path`.
-
-    Raises:
-        PlanError: the file cannot be read, or is not YAML.
-    """
-    path = plan_path(path)
-    loaded, faults = plan_text.load_with_faults(read_plan_text(path), str(path))
-    return (None if loaded is None else _with_lab(loaded)), faults
-
-
-def plan_path(path: Path) -> Path:
-    """Return the file of a plan: where there is none, `path` may name a plan that ships, as `demo-clean`.
-
-    Raises:
-        PlanError: it is neither.
-    """
-    is_name = path.parent == Path() and not path.suffix and not path.exists()
-    if not is_name:
-        return path
-    folder = shipped_configs() / "plans"
-    known = sorted(item.stem for item in folder.glob("*.yaml"))
-    if path.name not in known:
-        raise PlanError(
-            f"there is no file {path}, and no plan of this name{plugins.nearest(path.name, known)}"
-        )
-    return folder / f"{path.name}.yaml"
 
 
 def found_by(*checks: Callable[[], None]) -> list[PlanError]:
@@ -114,51 +65,6 @@ def found_by(*checks: Callable[[], None]) -> list[PlanError]:
 def _raise(faults: Sequence[PlanError]) -> None:
     if faults:
         raise combined(faults)
-
-
-def _with_lab(loaded: PlanFile) -> PlanFile:
-    if loaded.plan.lab is None and not _named_addresses(loaded):
-        plan = dataclasses.replace(loaded.plan, lab=Lab())
-        return dataclasses.replace(loaded, plan=plan)
-    return loaded
-
-
-def read_plan_text(path: Path) -> str:
-    """Return the text of a plan.
-
-    Raises:
-        PlanError: the file cannot be read.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: cannot read the plan: {error}") from error
-
-
-def scaled_plan(plan_file: PlanFile, scale: str, duration: str) -> PlanFile:
-    """Return the plan with its rate scaled and its load shortened; "" leaves either unchanged.
-
-    Raises:
-        PlanError: an option is not a number or a duration, or the plan cannot be scaled that far.
-    """
-    plan = plan_file.plan
-    if duration:
-        try:
-            length_ns = duration_ns(duration)
-        except ValueError as error:
-            raise PlanError(f"--duration: {error}") from error
-        plan = scaling.shortened(plan, length_ns)
-    if scale:
-        plan = scaling.scaled(plan, _factor(scale))
-    return dataclasses.replace(plan_file, plan=plan)
-
-
-def _factor(text: str) -> Fraction:
-    match = _SCALE_PATTERN.fullmatch(text)
-    try:
-        return Fraction(match[0] if match else "")
-    except (ValueError, ZeroDivisionError) as error:
-        raise PlanError(f"--scale {text[:40]!r} is not a number; write 0.01 or 1/100") from error
 
 
 def check_runs_folder(plan: AnyPlan, document: Document, runs: Path) -> None:
@@ -205,7 +111,7 @@ def check_load(plan_file: PlanFile) -> None:
     Raises:
         PlanError: with file and line of the profile or of the plan.
     """
-    path = _profile_path(plan_file)
+    path = profile_path(plan_file)
     if path is not None:
         try:
             read_profile(path)
@@ -215,33 +121,6 @@ def check_load(plan_file: PlanFile) -> None:
         why = cron_error(window)
         if why:
             raise plan_file.document.error(("phases", "windows", number, "cron"), why)
-
-
-def copy_profile(plan_file: PlanFile, folder: RunFolder) -> None:
-    """Copy the file of the load profile, if there is one, into the run folder, where the daemons read it.
-
-    Raises:
-        PlanError: the file cannot be read.
-    """
-    path = _profile_path(plan_file)
-    if path is not None:
-        copy_profile_file(path, folder)
-
-
-def profile_table(plan_file: PlanFile) -> tuple[Point, ...]:
-    """Return the rates of the file of the load profile; empty if the plan names no file.
-
-    Raises:
-        PlanError: the file cannot be read.
-    """
-    path = _profile_path(plan_file)
-    return read_profile(path) if path is not None else ()
-
-
-def _profile_path(plan_file: PlanFile) -> Path | None:
-    """Return the path of the load profile, which is relative to the folder of the plan."""
-    file = plan_file.plan.load.profile.file
-    return Path(plan_file.document.name).parent / file if file else None
 
 
 def check_limits(plan_file: PlanFile, *, hint: str = "") -> None:
@@ -570,7 +449,7 @@ def _check_lab_broker(plan_file: PlanFile, lab: Lab) -> None:
     """Check that the lab can start the kind of broker that the plan uses."""
     kind, known = plan_file.plan.broker_kind, plugins.names("soak.lab.brokers")
     address = f"broker.{kind}.{next(iter(plan_file.plan.broker_config.addresses))}"
-    named = _named_addresses(plan_file)
+    named = named_addresses(plan_file)
     if named:
         unused = f"would not be used: broker.{kind}.{named[0]} names a cluster"
         raise plan_file.error("lab", unused)
@@ -730,8 +609,3 @@ def check_run_folder(plan_file: PlanFile, run_dir: Path) -> RunFolder:
 
 def _is_kafka(plan: Plan) -> bool:
     return "bootstrap_servers" in plan.broker_config.addresses
-
-
-def _named_addresses(plan_file: PlanFile) -> list[str]:
-    """Return the keys of the broker's section with which the plan names a cluster."""
-    return [key for key, value in plan_file.plan.broker_config.addresses.items() if value]

@@ -113,7 +113,7 @@ def run(
     """
     from rich.console import Console
 
-    from soak.app import foreground, preflight
+    from soak.app import foreground, plan_files, preflight
     from soak.app.multi_host import part_of
 
     console = Console()
@@ -122,7 +122,7 @@ def run(
         finished = _resume(plan, run_dir, run_id, only, fixed, console)
     else:
         part = part_of(run_id, start, only)
-        plan_file = preflight.scaled_plan(preflight.load_plan(plan), scale, duration)
+        plan_file = plan_files.scaled_plan(plan_files.load_plan(plan), scale, duration)
         if not yes:
             preflight.check_limits(plan_file, hint=preflight.YES_HINT)
         finished = foreground.run_plan(plan_file, run_dir, console, part=part)
@@ -140,7 +140,7 @@ def _resume(
     console: Console,
 ) -> FinishedRun:
     """Resume the interrupted run of a plan; `fixed` are options that cannot change any more."""
-    from soak.app import foreground, preflight
+    from soak.app import foreground, plan_files
     from soak.app.lifecycle import find_interrupted_run
     from soak.app.multi_host import daemon_names
     from soak.core.errors import PlanError
@@ -148,7 +148,7 @@ def _resume(
     for option, value in fixed.items():
         if value:
             raise PlanError(f"{option}: a resumed run follows its own plan.yaml")
-    folder = find_interrupted_run(preflight.load_plan(plan).plan, run_dir, run_id)
+    folder = find_interrupted_run(plan_files.load_plan(plan).plan, run_dir, run_id)
     return foreground.resume_run(folder, console, daemon_names(only))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from soak.app.analysis import omb
-from soak.app.preflight import load_plan
+from soak.app.plan_files import load_plan
 from soak.core.errors import SoakError
 from soak.core.journal_format import DamagedLineError, decode
 from soak.core.model import Record

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from soak.app.preflight import check_host, load_plan, scaled_plan
+from soak.app.plan_files import load_plan, scaled_plan
+from soak.app.preflight import check_host
 from soak.core.clock import SystemClock
 from soak.core.cluster.forecast import forecast_plan
 from soak.core.errors import PlanError

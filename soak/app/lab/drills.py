@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from soak.app import foreground, preflight
+from soak.app import foreground, plan_files
 from soak.app.foreground import EXIT_INTERRUPTED, FinishedRun, SideTaskFactory, StartedRun
 from soak.app.host import SafeConsole
 from soak.core import wording
@@ -62,7 +62,7 @@ def run_drill(name: str, run_dir: Path | None, seed: int) -> int:
         PlanError: there is no such drill, or its plan is wrong.
     """
     found = find_drill(name)
-    plan_file = preflight.load_plan(found.plan)
+    plan_file = plan_files.load_plan(found.plan)
     drill_files.check_fit(found, plan_file)
     lack = missing_here(found, plan_file.plan.lab)
     if lack:
@@ -217,13 +217,13 @@ def _judge(
 
 def broker_of(found: Drill) -> str:
     """Return the kind of broker that a drill starts; "" if its plan starts none."""
-    lab = preflight.load_plan(found.plan).plan.lab
+    lab = plan_files.load_plan(found.plan).plan.lab
     return "" if lab is None else lab.broker
 
 
 def missing_for_drill(found: Drill) -> str:
     """Return what this machine lacks for a drill, or ""."""
-    return missing_here(found, preflight.load_plan(found.plan).plan.lab)
+    return missing_here(found, plan_files.load_plan(found.plan).plan.lab)
 
 
 def missing_here(found: Drill, lab: Lab | None) -> str:
@@ -261,7 +261,7 @@ def drill_table() -> Table:
     for name in drill_names():
         found = find_drill(name)
         if found.plan not in plans:
-            plans[found.plan] = preflight.load_plan(found.plan).plan
+            plans[found.plan] = plan_files.load_plan(found.plan).plan
         plan = plans[found.plan]
         table.add_row(name, found.description, _needs(found, plan), _takes(plan))
     return table

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from soak.app import foreground, preflight
+from soak.app import foreground, plan_files
 from soak.app.foreground import EXIT_INTERRUPTED, SideTaskFactory, StartedRun
 from soak.app.host import SafeConsole
 from soak.core import json_text
@@ -52,7 +52,7 @@ def run_trial(seed: int, hours: float, run_dir: Path | None, only: Sequence[str]
     soak_seconds = round(3600 * hours)
     if soak_seconds < _SHORTEST_SECONDS:
         raise PlanError(f"a trial takes at least {_SHORTEST_SECONDS // 60} minutes")
-    plan_file = _with_soak(preflight.load_plan(shipped_configs() / "trials.yaml"), soak_seconds)
+    plan_file = _with_soak(plan_files.load_plan(shipped_configs() / "trials.yaml"), soak_seconds)
     phases = plan_file.plan.phases
     assert plan_file.plan.lab is not None  # of the plan that ships
     kinds = possible_kinds(plan_file.plan.lab, only)

@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from probes.clock import Timex
-from soak.app import preflight
+from soak.app import plan_files
 from soak.app.check import masked_text, store_warnings
 from soak.app.host import host_lines
-from soak.app.preflight import check_limits, check_load, copy_profile
+from soak.app.plan_files import copy_profile
+from soak.app.preflight import check_limits, check_load
 from soak.cli import main
 from soak.core.clock import SystemClock
 from soak.core.cluster.drives import DriveState
@@ -353,7 +354,7 @@ def test_a_service_gets_no_hint_about_yes(tmp_path: Path) -> None:
     plan.write_text(CLUSTER + "topic: {partitions: 1001}\n")
 
     with pytest.raises(PlanError, match="raise that limit") as result:
-        check_limits(preflight.load_plan(plan))
+        check_limits(plan_files.load_plan(plan))
     assert "--yes" not in str(result.value)
 
 

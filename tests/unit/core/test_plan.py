@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from typer.testing import CliRunner
 
 from detectors import level_shift
-from soak.app.preflight import load_plan
+from soak.app.plan_files import load_plan
 from soak.cli import main
 from soak.core.errors import PlanError
 from soak.core.plan import plugins

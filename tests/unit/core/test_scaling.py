@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soak.app.preflight import scaled_plan
+from soak.app.plan_files import scaled_plan
 from soak.core.errors import PlanError
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import Plan

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from detectors import attribution
-from soak.app import preflight
+from soak.app import plan_files
 from soak.app.lab import drills
 from soak.core.errors import PlanError
 from soak.core.plan import text as plan_text
@@ -232,7 +232,7 @@ def refusal(folder: Path, plan: str, *lines: str) -> str:
     path.write_text("\n".join(("plan: plan.yaml", *lines)))
     found = drill.load(path)
     try:
-        drill.check_fit(found, preflight.load_plan(found.plan))
+        drill.check_fit(found, plan_files.load_plan(found.plan))
     except PlanError as error:
         return str(error)
     return ""
@@ -353,7 +353,7 @@ def test_every_drill_that_ships_fits_its_plan(path: Path) -> None:
     """A new file is under test the moment it exists; one that does not raises."""
     found = drill.load(path)
 
-    drill.check_fit(found, preflight.load_plan(found.plan))
+    drill.check_fit(found, plan_files.load_plan(found.plan))
 
 
 @pytest.mark.parametrize("name", all_faults())
@@ -369,7 +369,7 @@ def test_what_a_fault_needs_of_a_lab_is_asked_of_the_plan(name: str) -> None:
 
 def of(name: str) -> tuple[Drill, Plan]:
     found = drills.find_drill(name)
-    return found, preflight.load_plan(found.plan).plan
+    return found, plan_files.load_plan(found.plan).plan
 
 
 def felt_seconds(found: Drill, plan: Plan) -> float:
