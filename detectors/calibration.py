@@ -124,7 +124,7 @@ def power(
     for limit in sorted(set(within_rows)):  # each series is judged by itself; the reported are done
         open_ = np.flatnonzero(np.isinf(delays))
         some = whole[: _LEAD_ROWS + limit, open_]
-        for row, column, change in _said(config, some, [units[i] for i in open_]):
+        for row, column, change in _changes(config, some, [units[i] for i in open_]):
             if row >= _LEAD_ROWS and change.state == "confirmed" and _is_the_step(change):
                 delays[open_[column]] = min(delays[open_[column]], row - _LEAD_ROWS + 1)
     found = []
@@ -159,8 +159,8 @@ def _counted(
     copies = max(1, values // ((RUN_ROWS + lead) * len(many)))
     tables = [drawn(rng, one, RUN_ROWS + lead, copies) for one in many]
     short = replace(config, false_alarms=allowed_seconds * SECOND_NS, panel_size=1)
-    said = _said(short, np.hstack(tables), _units(tables, many))
-    states = [change.state for _, _, change in said]
+    changes = _changes(short, np.hstack(tables), _units(tables, many))
+    states = [change.state for _, _, change in changes]
     seconds = float(RUN_ROWS * copies * len(many))
     return Rung(allowed_seconds, seconds, states.count("warning"), states.count("confirmed"))
 
@@ -170,18 +170,18 @@ def _units(tables: Sequence[NDArray[np.float64]], many: Sequence[Quiet]) -> list
     return [one.unit for one, table in zip(many, tables, strict=True) for _ in table[0]]
 
 
-def _said(
+def _changes(
     config: Config, whole: NDArray[np.float64], units: Sequence[str]
 ) -> list[tuple[int, int, Change]]:
-    """Return row, column and change of everything that a panel of these columns says."""
+    """Return row, column and change of everything that a panel of these columns reports."""
     columns = [Column("x", (("i", str(i)),), unit) for i, unit in enumerate(units)]
     places = {series_name("s", column.name): i for i, column in enumerate(columns)}
-    panel, said, rows = Panel(config), [], list(whole)
+    panel, found, rows = Panel(config), [], list(whole)
     for row, values in enumerate(rows):
         following = partial(rows.__getitem__, slice(row + 1, row + CELL))
         changes = panel.update("s", columns, row, values, True, "soak", following=following)
-        said += [(row, places[change.series], change) for change in changes]
-    return said
+        found += [(row, places[change.series], change) for change in changes]
+    return found
 
 
 def _sizes(one: Quiet, config: Config) -> NDArray[np.float64]:

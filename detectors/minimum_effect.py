@@ -118,7 +118,7 @@ def is_back(change: Change, level: float, is_worth: Callable[[float, float], boo
 
 
 def ended(change: Change, k: int) -> Change:
-    """Return a change as gone since second `k`, but after its onset though the clock was set back since."""
+    """Return a change as resolved since second `k`, but after its onset even if the clock was set back."""
     return replace(change, state="gone", resolved_k=max(k, change.onset_k + 1))
 
 

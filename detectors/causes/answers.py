@@ -163,7 +163,7 @@ class Answers:
         return replace(shortest, what=f"all {len(silent)} leaders")
 
     def _is_back(self, leader: str) -> bool:
-        """True when a leader acknowledged again after all clients had asked anew who leads what."""
+        """True when a leader acknowledged again after all clients had asked again for the leaders."""
         end = max(one.from_k + one.seconds for one in self.silent_leaders.values())
         return any(
             bool(np.any(ks >= end + _RENAMED_SECONDS))

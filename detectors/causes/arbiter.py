@@ -169,10 +169,10 @@ def _nearly(known: Sequence[Hypothesis]) -> list[Evidence]:
     best = max(likely, key=lambda one: one.log_odds, default=None)
     if best is None:
         return []
-    said = " ".join(one.text for one in (*best.evidence[:1], *best.against[:1]))
+    reasons = " ".join(one.text for one in (*best.evidence[:1], *best.against[:1]))
     return [
         Evidence(
-            f"Not enough for {wording.cause_text(best.cause)} ({best.probability:.0%}): {said}"
+            f"Not enough for {wording.cause_text(best.cause)} ({best.probability:.0%}): {reasons}"
         )
     ]
 

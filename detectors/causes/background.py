@@ -168,7 +168,7 @@ def _count(ks: NDArray[np.int64], begin: int, end: int) -> int:
 def is_way_calm(facts: Facts) -> bool:
     """True when a channel of the network was measured, answers came at the onset, and none rose.
 
-    What a broker that stands still adds to its answers, when it goes on, is small beside the step.
+    What a broker that stands still adds to its answers, when it goes on, is small compared with the step.
     """
     if resent(facts) is not None:
         return False

@@ -58,7 +58,7 @@ _UNLED_SECONDS = 2  # until a cluster notices at the earliest
 
 
 def examine(facts: Facts) -> Iterator[Hypothesis]:
-    """Give what is to be said of each cause that lies in a broker or the cluster's metadata."""
+    """Give the hypothesis of each cause that lies in a broker or the cluster's metadata."""
     yield _down(facts)
     yield from _paused(facts)
     yield _catching_up(facts)
@@ -110,7 +110,7 @@ def _refusals(kind: str, counted: str, what: str, facts: Facts) -> Evidence | No
 def _down(facts: Facts) -> Hypothesis:
     seen = facts.answers
     stopped = _stopped(facts)
-    beside = _beside_down(stopped, facts)
+    effects = _effects_of_down(stopped, facts)
     cut = [one for one in seen.unanswered if _is_gone(one, facts)]
     silent = [*cut, *_pages_gone(facts)]
     if cut and _stood_still(silent, facts) and not seen.all_silent:
@@ -118,7 +118,7 @@ def _down(facts: Facts) -> Hypothesis:
         return ruled_out("broker_down", text)
     signs: list[Sign] = []
     for one in silent[:3]:
-        strength = 0.0 if signs else CLEAR if beside else FAIR
+        strength = 0.0 if signs else CLEAR if effects else FAIR
         signs.append(Sign(strength, _silent_text(one, facts)))
     if _took_turns(cut):
         text = "Each stopped when the one before it answered again, as where somebody restarts them in order."
@@ -131,7 +131,7 @@ def _down(facts: Facts) -> Hypothesis:
     elif silent and seen.timed_out:
         text = "Requests timed out and connections were not refused: the process may stand still."
         signs.append(Sign(-FAIR, Evidence(text)))
-    signs += beside
+    signs += effects
     if seen.all_silent:
         text = "All brokers fell silent in one second, so it is what they share: the way to them first."
         signs.append(Sign(-CLEAR, Evidence(text)))
@@ -260,7 +260,7 @@ def _stopped(facts: Facts) -> Silence | None:
     return found if found is not None and found.seconds >= STOPPED_SECONDS else None
 
 
-def _beside_down(stopped: Silence | None, facts: Facts) -> list[Sign]:
+def _effects_of_down(stopped: Silence | None, facts: Facts) -> list[Sign]:
     """Return what clients and the rest of the cluster notice of a broker's end."""
     onset = facts.onset_k
     signs = []
@@ -326,7 +326,7 @@ def _paused(facts: Facts) -> Iterator[Hypothesis]:
 def _hung(hung: list[Silence], facts: Facts) -> Hypothesis:
     text = "Requests timed out meanwhile, and no connection was refused: the process was there."
     signs = [Sign(CLEAR, _silent_text(hung[0], facts)), Sign(FAIR, Evidence(text))]
-    signs += [Sign(0.0, one.evidence) for one in _beside_down(_stopped(facts), facts)]
+    signs += [Sign(0.0, one.evidence) for one in _effects_of_down(_stopped(facts), facts)]
     return Hypothesis("broker_pause", tuple(signs), _suspect(hung, facts))
 
 
@@ -371,13 +371,13 @@ def _answered_late(facts: Facts) -> Iterator[Hypothesis]:
     for one in [*pages, *([stopped] if stopped is not None else [])]:
         signs.append(Sign(0.0 if signs else CLEAR, _standstill_text(one, facts)))
     known = any(drive.is_known for drive in facts.drives)
-    said = Evidence(
+    innocent = Evidence(
         f"{'Device, flushes' if known else 'Flushes'}, CPU and network were measured, and none of them "
         "rose with the step."
     )
     suspect = pages[0].what if pages else seen.late_broker
     share = 1.0 if len(signs) > 1 else 0.0
-    yield Hypothesis("broker_pause", (*signs, Sign(0.0, said)), suspect, share)
+    yield Hypothesis("broker_pause", (*signs, Sign(0.0, innocent)), suspect, share)
 
 
 def _other_reason(facts: Facts) -> str:
@@ -508,9 +508,9 @@ def _moved(moves: list[TimedEvent], facts: Facts) -> Hypothesis:
         if not background.are_leaders_known(facts) and not facts.events(LEADER_CHANGE):
             return unmeasured("leader_move", "elections of leaders (probe broker_log)")
         others = sum(1 for one in facts.events(LEADER_CHANGE) if first <= one.k <= last)
-        beside = f"; {others} elections of other topics or of new partitions" if others else ""
+        foreign = f"; {others} elections of other topics or of new partitions" if others else ""
         return ruled_out(
-            "leader_move", f"No leader of this run's topics moved at the onset{beside}."
+            "leader_move", f"No leader of this run's topics moved at the onset{foreign}."
         )
     start = max(facts.nearby.k0, first - _BEFORE_SECONDS)
     before = int(np.count_nonzero((ks >= start) & (ks < first)))

@@ -3,7 +3,7 @@
 Method:  latency counts from the intended time of sending, so schedule lag is part of it: its rise is
          compared with the step, but for seconds in which a full queue held the sending back. So is how long a
          producer could note no acknowledgement, and a consumer take no message. All these are a part of the
-         latency, so they may have risen anywhere in the interval of its onset. Beside them, the share of
+         latency, so they may have risen anywhere in the interval of its onset. Besides them, the share of
          seconds that a daemon marked as invalid, the time that a thread of it waited for a processor, the
          CPU that a hypervisor took from its host, and what those of our daemons took of it that only watch.
          A clock explains a step of end-to-end latency between hosts that is as large as it was set by.

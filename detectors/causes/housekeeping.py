@@ -51,7 +51,7 @@ _LEAST_SPIKES = 4
 
 
 def examine(facts: Facts) -> Iterator[Hypothesis]:
-    """Give what is to be said of deletions, rolls and compactions."""
+    """Give the hypotheses about deletions, rolls and compactions."""
     yield _deleting(facts)
     yield _rolling(facts)
     yield from _compacting(facts)

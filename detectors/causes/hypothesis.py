@@ -67,7 +67,7 @@ def _filled(text: str, known: Mapping[str, str | float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """What is to be said of one cause.
+    """One cause, with the signs for and against it.
 
     `share`: of the step, that it accounts for. `ruled_out`: a sign that it cannot do without was measured and
     is absent; that sign is among `signs`. `missing`: what would have to be measured to tell.

@@ -51,7 +51,7 @@ _MOST_TOPICS = 3
 
 
 def examine(facts: Facts) -> Iterator[Hypothesis]:
-    """Give what is to be said of each cause that is more work, or less allowance."""
+    """Give the hypothesis of each cause that is more work, or less allowance."""
     yield _catch_up(facts)
     yield _foreign(facts)
     yield _quota(facts)
@@ -68,9 +68,9 @@ def _catch_up(facts: Facts) -> Hypothesis:
         return ruled_out("catch_up_read", "No backlog began to drain at the onset.")
     received = risen(facts.shifts("received_messages", "consume_rate"), _READ_MORE)
     read = risen(d.shifts[drive_facts.READ] for d in facts.drives if drive_facts.READ in d.shifts)
-    beside = [one for one in (received, read) if one is not None]
+    reads = [one for one in (received, read) if one is not None]
     signs = [Sign(DECISIVE, _drained(drain, facts.onset_k))]
-    signs += [Sign(SLIGHT, one.evidence(facts.change)) for one in beside]
+    signs += [Sign(SLIGHT, one.evidence(facts.change)) for one in reads]
     fallen = 1.0 - drain.end / drain.peak
     return Hypothesis("catch_up_read", tuple(signs), source_of(drain.series), fallen)
 
@@ -235,7 +235,7 @@ def _foreign(facts: Facts) -> Hypothesis:
 
 
 def _by_flows(flows: Sequence[_Flow], facts: Facts) -> Hypothesis:
-    """Return what brokers say that they take in and give out, beside what we send and receive."""
+    """Return what brokers report to take in and give out, compared with what we send and receive."""
     own = [*facts.sent, *facts.shifts("received_messages")]
     is_reading_known = bool(facts.shifts("received_messages"))
     grown = [
@@ -346,7 +346,7 @@ def _rise(event: Event) -> float:
 
 
 def _without_pages(facts: Facts) -> Hypothesis:
-    """Return what can be said where brokers do not report what they take in and give out."""
+    """Return what is known where brokers do not report what they take in and give out."""
     one = facts.other_writes
     if one is None:
         return unmeasured(
@@ -425,7 +425,7 @@ def _is_copied(roll: TimedEvent, passed: Mapping[tuple[str, object], float], fac
     """True where a segment begins at an offset that the log of another broker had passed already.
 
     `passed`: the offset that each log of the partition had reached. Where its own had passed it too, the
-    topic was made anew, unless a broker came back, which may have lost its log.
+    topic was created again, unless a broker came back, which may have lost its log.
     """
     offset = _begin(roll)
     if offset is None or offset > max(passed.values(), default=-1.0):
@@ -449,7 +449,7 @@ def _partition(roll: TimedEvent) -> tuple[object, object]:
 
 
 def _begin(roll: TimedEvent) -> float | None:
-    """Return the offset at which the new segment begins, None where that is not said."""
+    """Return the offset at which the new segment begins, None where that is not recorded."""
     names = (name for name in ("offset", "base_offset") if name in roll.event.fields)
     return next((roll.event.number(name) for name in names), None)
 
@@ -557,7 +557,7 @@ def _own_work(facts: Facts, more: Shift) -> str:
 
 
 def _unknown_work(facts: Facts, *, is_reading: bool) -> list[str]:
-    """Return what is not measured of the brokers' own work: without it nobody else can be blamed.
+    """Return what is not measured of the brokers' own work: without it no other client can be blamed.
 
     What others send reaches a drive by any broker, for that one writes a copy of what another leads.
     """

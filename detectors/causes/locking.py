@@ -275,7 +275,7 @@ def contrast(locking: Locking) -> float:
 def explained_ratio(change: Change, locking: Locking) -> float:
     """Return the share of the step that is absent from seconds without an event.
 
-    As a ratio or, of seconds half as slow again, in seconds, the larger: beside another cause, which adds to
+    As a ratio or, of seconds half as slow again, in seconds, the larger: with another cause, which adds to
     it, the ratio is small.
     """
     step = log10(max(change.after, _FLOOR) / max(change.before, _FLOOR))

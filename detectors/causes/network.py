@@ -11,7 +11,7 @@ Method:  a channel of the network itself steps up at the onset: round trips, by 
          alone gets no acknowledgement, from leaders that give some to others, lost its way. Consumers that
          find no way to a broker, or no address of it, say so in their errors. A question waits in the queue
          of a slow broker, too: round trips rest on themselves where drives and CPU are calm or packets are
-         lost, else on their part of the step; beside a slow drive they are weak.
+         lost, else on their part of the step; with a slow drive they are weak.
 Assumes: nothing is concluded from the rest being innocent alone.
 """
 

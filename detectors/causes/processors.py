@@ -8,13 +8,13 @@ Method:  the CPU of a broker's host, its steal, the time that tasks wait for CPU
          Where the hypervisor takes more of the CPU though no more is done on it, drives, flushes, the network
          and JVMs of that host are slower for that alone.
          CPU that was nearly as short before says little. Request handlers of Kafka that are not idle are busy
-         or wait, for a drive maybe: they count beside CPU that runs short.
+         or wait, for a drive maybe: they count where CPU runs short.
          On a CPU that runs short usual pauses last longer, too: what latency is not locked to is sure only
          where it takes more of the time than G1 allows itself.
 Assumes: a host of which drive, flushes or a broker's log are watched is a broker's; a log is a broker's.
          Concurrent collectors report threads that wait for memory as `gc_stall`; what a page counts of their
-         cycles is work of the CPU. Of a collector that is not known, or beside a log of the same host, the
-         time of a page is not sure.
+         cycles is work of the CPU. Of a collector that is not known, or where a log of the same host is
+         read, the time of a page is not sure.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _SLOWED = frozenset({"slow_drive", "slow_fsync", "gc_pause", "network"})
 
 
 def examine(facts: Facts) -> Iterator[Hypothesis]:
-    """Give what is to be said of CPU and of the JVM."""
+    """Give the hypotheses about CPU and the JVM."""
     yield _cpu(facts)
     yield from _pausing(facts)
 
@@ -138,7 +138,7 @@ _CONCURRENT = frozenset(
         *("ZGC", "ZGC Cycles", "ZGC Minor Cycles", "ZGC Major Cycles"),
     }
 )
-"""Those whose time is work beside the threads of the broker: CPU, and no pause."""
+"""Those whose time is work while the threads of the broker run: CPU, and no pause."""
 _OF_STEP = 0.25
 _LEAST_SECONDS = 0.005
 _ALL = 0.5  # of the time between two looks at a page: more is hardly reported of any pause

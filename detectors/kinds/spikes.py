@@ -1,8 +1,8 @@
 """Spikes that come again after the same time: a roll of segments every 52 s, a checkpoint every 8.5 min.
 
 Method:  a burst begins where a value lies both the smallest step and five robust sd above the median of the
-         last minute, and ends after two calm rows. With each burst the last 24 are held against pulse trains
-         (`_comb`); one is reported when it is rarer than the threshold, and resolved after three ticks
+         last minute, and ends after two rows below that. With each burst the last 24 are compared with pulse
+         trains (`_comb`); one is reported when it is rarer than the threshold, and resolved after three ticks
          without a burst on them, or when one of another period is reported.
 Assumes: bursts of at most 20 s or two rows, six rows to two hours apart, of which noise hides two in a row
          and a quarter of all at most; a minute is one of rows of a second. A pulse train that is there from

@@ -38,9 +38,9 @@ from detectors.online.step import Following, unknown
 from soak.core.model import Change, Column, Series
 from soak.core.series import SeriesId, parse_series, series_name, source_of
 
-# --- Which steps of a latency are reported or may yet be: a tail beside one is the step's.
+# --- Which steps of a latency are reported or may yet be: a tail that comes with one is the step's.
 
-_SECONDS = 60  # a step of the same latency raised so near tells it already
+_SECONDS = 60  # a step of the same latency raised so near covers it already
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class NearSteps:
     waiting_k: dict[str, int] = field(default_factory=dict)
 
     def note(self, step: Change) -> None:
-        """Take what is said of a step; one that is withdrawn was none."""
+        """Take a change of the state of a step; one that is withdrawn was none."""
         if step.state == "warning":
             self.waiting_k[step.series] = step.raised_k
         elif step.state in {"confirmed", "withdrawn"}:
@@ -64,7 +64,7 @@ class NearSteps:
         reported = self.reported_k.items()
         self.reported_k = {name: k for name, k in reported if source_of(name) != source}
 
-    def beside(self, latency: str, onset_k: int) -> Literal["reported", "waiting", "none"]:
+    def of(self, latency: str, onset_k: int) -> Literal["reported", "waiting", "none"]:
         """Return whether a step of a latency was raised about this second or later."""
         since_k = onset_k - _SECONDS
         if self.reported_k.get(latency, since_k) > since_k:
@@ -86,7 +86,7 @@ COUNTS = {
     "publish_latency_seconds": (PUBLISH_ABOVE, "acked_messages"),
     "end_to_end_latency_seconds": (END_TO_END_ABOVE, "received_messages"),
 }
-"""Where a source tells how many messages were above each threshold, and how many there were."""
+"""Where a source records how many messages were above each threshold, and how many there were."""
 _LEAST_ABOVE = 30
 _HALF = 0.5
 _UNKNOWN = [float("nan")] * len(SHARES)
@@ -262,7 +262,7 @@ class Tails:
         self._learnt: dict[str, Exceedance] = {}
         # by the raise of the odds, for as long as their panel has it
         self._reported: dict[ChangeId, Change] = {}
-        self._held: list[Change] = []  # of the odds, confirmed beside steps that wait
+        self._held: list[Change] = []  # of the odds, confirmed while steps wait
         self._places: BySource[tuple[list[_Counts], tuple[Column, ...]]] = BySource()
         self._alone: list[ChangeId] = []  # steps of p99.9 that are tails: series and raise
 
@@ -276,14 +276,14 @@ class Tails:
         near: NearSteps,
         following: Following = unknown,
     ) -> list[Change]:
-        """Take a second, with the recent values by series, and the steps that may tell a tail already."""
+        """Take a second, with the recent values by series, and the steps that may cover a tail already."""
         places, ours = self._places.get(source, columns, _counted)
         if not ours and not self._panel.knows(source):
             return []
         learnt = [self._learnt.setdefault(one.series, Exceedance()) for one in places]
         # before the others are looked at: it learns
         odds = _odds(places, learnt, second.values, counts=moment.counts)
-        said = self._panel.take(
+        changes = self._panel.take(
             source,
             ours,
             second.k,
@@ -293,7 +293,7 @@ class Tails:
         )
         held = [one for one in self._held if source_of(one.series) == source]
         self._held = [one for one in self._held if one not in held]
-        every = [*held, *said]
+        every = [*held, *changes]
         if not every:
             return []
         seen = recents()
@@ -323,7 +323,7 @@ class Tails:
         )
 
     def to_state(self) -> tuple[bytes, dict[str, Any]]:
-        """Return the state of the odds' panel, and the rest for JSON."""
+        """Return the state of the odds' panel, and the remaining state for JSON."""
         return self._panel.to_bytes(), {
             "learnt": {name: dataclasses.asdict(one) for name, one in self._learnt.items()},
             "reported": [(k, one.to_row()) for (_, k), one in self._reported.items()],
@@ -341,38 +341,38 @@ class Tails:
         self._held = [*map(Change.from_row, state["held"])]
 
     def _meant(
-        self, said: Change, k: int, recents: Mapping[str, Recent], near: NearSteps
+        self, odds: Change, k: int, recents: Mapping[str, Recent], near: NearSteps
     ) -> list[Change]:
         """Return a change of the odds as one of the latency, when it is the tail's alone.
 
-        Beside a step that waits it waits too: a step that is withdrawn tells nothing.
+        While a step waits it waits too: a step that is withdrawn covers nothing.
         """
-        source, metric, quantile = _latency_of(said.series)
+        source, metric, quantile = _latency_of(odds.series)
         series = _quantile_series(source, metric, quantile)
-        name = series, said.raised_k
+        name = series, odds.raised_k
         known = self._reported.get(name)
-        if said.state in _OVER:
+        if odds.state in _OVER:
             self._reported.pop(name, None)
-            self._held = [one for one in self._held if identity(one) != identity(said)]
+            self._held = [one for one in self._held if identity(one) != identity(odds)]
             if known is None:
                 return []
-            if said.resolved_k is None:
-                return [replace(known, state=said.state)]
-            return [ended(known, said.resolved_k)]
-        seen = self._levels(recents, series, source, metric, said.onset_k)
-        step = near.beside(series_name(source, metric), said.onset_k)
+            if odds.resolved_k is None:
+                return [replace(known, state=odds.state)]
+            return [ended(known, odds.resolved_k)]
+        seen = self._levels(recents, series, source, metric, odds.onset_k)
+        step = near.of(series_name(source, metric), odds.onset_k)
         if seen is None or step == "reported":
             self._reported.pop(name, None)
             return [] if known is None else [replace(known, state="withdrawn")]
         if step == "waiting":
-            if said.state == "confirmed":
-                self._held.append(said)
+            if odds.state == "confirmed":
+                self._held.append(odds)
             return []
         before, after = seen
         # a step that was withdrawn may have had the second in which the odds were raised
         raised_k = k if known is None else known.raised_k
         change = replace(
-            said, series=series, raised_k=raised_k, before=before, after=after, kind="tail"
+            odds, series=series, raised_k=raised_k, before=before, after=after, kind="tail"
         )
         self._reported[name] = change
         return [change]

@@ -69,10 +69,10 @@ def changes_of_many(
         (series, [one for step in steps for one in step if one.series == series.name], config)
         for series, config in many
     ]
-    said = [change for found in each(_changes_of, wanted) for change in found]
-    known = set(said)
+    every = [change for found in each(_changes_of, wanted) for change in found]
+    known = set(every)
     kept = [tuple(change for change in step if change in known) for step in steps]
-    others = [(change,) for change in said if change.kind != "step"]
+    others = [(change,) for change in every if change.kind != "step"]
     return sorted([*filter(None, kept), *others], key=lambda changes: changes[0].onset_k)
 
 

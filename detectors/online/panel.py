@@ -1,7 +1,7 @@
 """The steps of all series of one run and shard: which seconds count, and the life of a change.
 
 A change is raised as a warning, then confirmed or withdrawn; a confirmed one is open until its series is back
-within the minimum effect of the level before, and then gone.
+within the minimum effect of the level before, and then resolved.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Panel:
         """Take the next second of one source; return what it raised, confirmed, withdrew or ended.
 
         A second that is not after the last one of its source and epoch changes nothing. In a new epoch the
-        clock may have been set back: then the levels are learnt anew.
+        clock may have been set back: then the levels are learnt again.
         """
         moment = self.gate(source).take(k, epoch, phase, is_valid=valid)
         return self.take(source, columns, k, values, moment, following)
@@ -141,7 +141,7 @@ class Panel:
         return changes
 
     def end(self, source: str, name: str, k: int) -> list[Change]:
-        """Return the open changes of a series as gone in second `k`, and forget its level."""
+        """Return the open changes of a series as resolved in second `k`, and forget its level."""
         one = self._sources[source]
         opened = [*one.state.opened.pop(name, []), *one.state.left.pop(name, [])]
         if opened and name in one.steps.places:
@@ -220,8 +220,8 @@ class Panel:
                 change = replace(change, state="confirmed")
                 # of a stair the first step is the last to end
                 opened = one.state.opened.get(name, [])
-                kept, gone = opened[: _MOST_OPEN - 1], opened[_MOST_OPEN - 1 :]
-                changes += [ended(other, k) for other in gone]
+                kept, dropped = opened[: _MOST_OPEN - 1], opened[_MOST_OPEN - 1 :]
+                changes += [ended(other, k) for other in dropped]
                 one.state.opened[name] = [*kept, change]
                 one.steps.restart(i, found)
             elif rows >= ROWS or (rows >= one.steps.confirm and not one.steps.is_above(i)):
@@ -269,7 +269,7 @@ def _learn_anew(source: str, one: _Source, k: int) -> list[Change]:
 
 
 def _close(one: _Source) -> list[Change]:
-    """Return the open changes that are gone, since the newer half of the rows whose median is back."""
+    """Return the open changes that are resolved, since the newer half of the rows whose median is back."""
     changes = []
     since_k = one.steps.second_of(_GONE_ROWS // 2 - 1)
     names = [name for name in one.state.opened if name not in one.state.candidates]
@@ -279,11 +279,11 @@ def _close(one: _Source) -> list[Change]:
             continue
         opened = one.state.opened[name]
         is_step = partial(one.steps.is_step, i)
-        gone = [change for change in opened if is_back(change, level, is_step)]
-        if not gone:
+        resolved = [change for change in opened if is_back(change, level, is_step)]
+        if not resolved:
             continue
-        changes += [ended(change, since_k) for change in gone]
-        one.state.opened[name] = [change for change in opened if change not in gone]
+        changes += [ended(change, since_k) for change in resolved]
+        one.state.opened[name] = [change for change in opened if change not in resolved]
         if not one.state.opened[name]:
             del one.state.opened[name]
     return changes

@@ -110,7 +110,7 @@ class SourceState:
     cell_k: NDArray[np.int64] = field(default_factory=lambda: np.zeros(CELLS, np.int64))
     gate: dict[str, Any] = field(default_factory=dict)
     candidates: dict[str, Candidate] = field(default_factory=dict)  # by name
-    opened: dict[str, list[Change]] = field(default_factory=dict)  # confirmed and not gone
+    opened: dict[str, list[Change]] = field(default_factory=dict)  # confirmed and not resolved
     absent: dict[str, int] = field(default_factory=dict)  # series and its last second, oldest first
     left: dict[str, list[Change]] = field(default_factory=dict)  # open changes of forgotten series
 

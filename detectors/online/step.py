@@ -63,7 +63,7 @@ class _Judged:
 
 
 class Steps:
-    """The series of one source; what it derives from `state` is made anew by the constructor.
+    """The series of one source; the constructor derives everything else from `state`.
 
     `watched` are the places of the first series in a record; the others are absent.
     """

@@ -77,7 +77,7 @@ def scores(
 def add_up(
     sums: Sums, arrays: SeriesArrays, unit: Floats, used: int, at: NDArray[np.int64] | slice
 ) -> None:
-    """Make the sums of the series `at` anew from their arrays, of which `used` slots hold rows."""
+    """Add up the series `at` from their arrays, of which `used` slots hold rows."""
     center, clip, scale = arrays.center[at], arrays.clip[at], unit[at]
     z, here = scores(arrays.y[:used, at], center, scale, clip)
     sums.rows[1 : used + 1, at] = np.cumsum(z, axis=0, dtype=np.float32)

@@ -81,9 +81,9 @@ def report_command(folder: RunFolder, host: str, plan: str) -> str:
 
 def _own_command() -> str:
     """Return the command `soak` of the installation that this process is from: it may not be on the PATH."""
-    beside = Path(sys.executable).with_name("soak")
-    if beside.exists():
-        return shlex.quote(str(beside))
+    installed = Path(sys.executable).with_name("soak")
+    if installed.exists():
+        return shlex.quote(str(installed))
     return f"{shlex.quote(sys.executable)} -m soak.cli.main"
 
 

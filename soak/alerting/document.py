@@ -73,7 +73,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """A list of names with what is said of each, below a heading; a long name loses its middle."""
+    """A list of names with a text for each, below a heading; a long name loses its middle."""
 
     heading: str
     rows: Sequence[tuple[str, str]]

@@ -173,7 +173,7 @@ def up(
     drive: Annotated[
         str,
         typer.Option(
-            help="Put the data of broker 1 on an injected drive so large, 1GiB; it is gone with it."
+            help="Put the data of broker 1 on an injected drive so large, 1GiB; it is deleted with the lab."
         ),
     ] = "",
     filesystem: Annotated[str, typer.Option(help="Of that drive: ext4 or xfs.")] = "ext4",

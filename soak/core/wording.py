@@ -282,7 +282,7 @@ def finding_text(found: Finding, start_wall_ns: int) -> str:
 
 
 def state_word(state: str) -> str:
-    """Return the state of a finding for people: `gone`, as files have it, is `resolved`."""
+    """Return the state of a finding for people: `gone` in files is `resolved`."""
     return "resolved" if state == "gone" else state
 
 

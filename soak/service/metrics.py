@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 MAX_SERIES = 10_000
-"""Of more, those that are gone are forgotten: topics and brokers may come and go for weeks."""
+"""Of more, those that no longer exist are forgotten: topics and brokers may come and go for weeks."""
 KEPT_NS = 300 * SECOND_NS
 """So long a value is shown that is not measured again: some probes read once a minute."""
 

@@ -222,7 +222,7 @@ class AnnouncementReader:
 
     def _keep_up(self, newest: int) -> None:
         place = TopicPartition(self._ship.topic, ANNOUNCEMENT_PARTITION)
-        _, end = self._client.get_watermark_offsets(place, cached=True)  # as the last answer said
+        _, end = self._client.get_watermark_offsets(place, cached=True)  # as of the last answer
         if end - newest > MAX_BEHIND:
             LOG.warning("announcements_skipped topic=%s n=%d", self._ship.topic, end - newest)
             self._go_to_end()

@@ -21,7 +21,7 @@ from spark.batch.timeline import Timeline
 from spark.sources.offsets import newest
 from spark.streaming.checkpoint import committed
 
-# --- A span of seconds of a run of which something must be said: nothing was recorded, or nothing came.
+# --- A span of seconds of a run that must be reported: nothing was recorded, or nothing came.
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,7 +232,7 @@ def _drift_of(
 
 
 def _as_drift(finding: Finding, course: Change) -> Finding:
-    """Return a finding as the drift that it was: what was said of causes was about an instant."""
+    """Return a finding as the drift that it was: its causes were those of an instant."""
     return replace(
         finding,
         kind="drift",

@@ -1,7 +1,7 @@
 """Offsets of readers in journals that grow while they are read.
 
 A place is the number of a file and a byte in it, always just behind a newline. The last line of a file
-counts as torn, and is left out, only once a newer file exists: its writer is then gone.
+counts as torn, and is left out, only once a newer file exists: its writer has ended then.
 """
 
 from __future__ import annotations

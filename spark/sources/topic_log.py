@@ -37,7 +37,7 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of a topic whose brokers know no ids
 _CONSUMER = {
     "group.id": "soak-samples",  # never joined: the partitions are assigned
     "enable.auto.commit": "false",
-    "auto.offset.reset": "error",  # offsets that are gone are reported, not skipped
+    "auto.offset.reset": "error",  # deleted offsets are reported, not skipped
     "enable.partition.eof": "true",
     "isolation.level": "read_uncommitted",
     # A range that ends with offsets without records is known to end by an empty answer.

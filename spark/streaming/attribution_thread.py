@@ -1,4 +1,4 @@
-"""Attribution beside the query: a batch keeps its changes and goes on, their causes are found meanwhile.
+"""Attribution in a thread of its own: a batch keeps its changes and goes on while their causes are found.
 
 Looking for a cause reads minutes of all journals, and would hold up a batch for as long. The moments that are
 due follow from what is stored, so nothing waits in line here, and nothing is lost with the process.

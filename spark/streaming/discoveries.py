@@ -1,7 +1,7 @@
 """The changes that the query has found and attribution has not come to, and the moment to which it has come.
 
-They are kept in a file beside the checkpoint, so a process that starts anew goes on from there. A batch that
-is delivered again adds its changes again; recording a change twice gives what recording it once gives.
+They are kept in a file next to the checkpoint, so a process that starts again goes on from there. A batch
+that is delivered again adds its changes again; recording a change twice gives what recording it once gives.
 """
 
 from __future__ import annotations

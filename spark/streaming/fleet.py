@@ -1,6 +1,6 @@
 """The detector of many runs: reads the samples topic, writes changes and findings of each to the topic store.
 
-State lives in the checkpoint of a folder of its own. The query begins anew, from its last batch, when the
+State lives in the checkpoint of a folder of its own. The query begins again, from its last batch, when the
 cluster was away for longer than a task waits.
 """
 
@@ -69,8 +69,9 @@ class FleetOptions:
 
     state: Path
     since_seconds: int | None = 3600
-    # Of the state; for good, a checkpoint with another number begins anew. Spark gives them to its workers in
-    # no order, and each worker takes the rows that others had before it: two share the work only in part.
+    # Of the state; for good, a checkpoint with another number is started over. Spark gives them to its
+    # workers in no order, and each worker takes the rows that others had before it: two share the work only
+    # in part.
     partitions: int = 1
     cores: int = 2
     expire_seconds: int = EXPIRE_SECONDS

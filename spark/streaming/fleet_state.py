@@ -1,7 +1,7 @@
 """The detectors of many runs inside Spark: a panel a (run, shard), as that run announces its phases and plan.
 
 An announcement comes as a row of its own, which has no source. A run that is never announced is judged by
-the defaults, all of it as soak. A run whose plan changes, or whose rows no panel can take, begins anew. The
+the defaults, all of it as soak. A run whose plan changes, or whose rows no panel can take, begins again. The
 state of a run of which nothing was heard for long is removed by a timer.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 VERSION = 3
-"""Of the state that is kept here beside that of the panel."""
+"""Of the state that is kept here in addition to that of the panel."""
 USED = (
     *("run", "shard", "source", "epoch", "k"),
     *("columns_id", "columns", "values", "trusted", "phase", "events"),
@@ -75,7 +75,7 @@ class Announced:
     phases: tuple[tuple[int, str], ...] = ()
     detection: str = ""  # that section of its plan, as JSON
     is_over: bool = False
-    sent_ns: int = field(default=0, compare=False)  # when the run first said so
+    sent_ns: int = field(default=0, compare=False)  # when the run first reported it
 
     def to_text(self) -> str:
         return json.dumps([self.phases, self.detection, self.is_over, self.sent_ns])

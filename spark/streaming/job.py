@@ -212,7 +212,7 @@ class _Stream:
         )
 
     def _is_over(self) -> bool:
-        """True when the run ended, every source said so, and all of it was taken in."""
+        """True when the run ended, every source recorded its end, and all of it was taken in."""
         if not self._has_end():
             return False
         journal = self.folder.journal

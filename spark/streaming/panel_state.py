@@ -1,6 +1,6 @@
 """The detector inside Spark: one panel a (run, shard), and the objectives of a run as a key of their own.
 
-A source belongs to one shard for good, and what is said of it follows from its own records. Objectives count
+A source belongs to one shard for good, and its changes follow from its own records. Objectives count
 all clients of a run together: their records come a second time, under the shard `OBJECTIVES`.
 
 There is no watermark: each source advances alone in the order of (epoch, k), and the panel ignores what it

@@ -97,7 +97,7 @@ def without_failing(
 ) -> tuple[T, list[SetAside]]:
     """Return what an attempt gives for these rows without those that it fails at, and these.
 
-    An attempt begins anew each time, from the stored state, and notes in `Feeding` which row is next. The
+    Each attempt begins again from the stored state, and notes in `Feeding` which row is next. The
     same rows are tried twice before one is set aside: the first failure may be due to what was kept in
     memory. Rows are fed in order, so the one at which it fails ends the shortest part that fails.
     """
@@ -235,7 +235,7 @@ class StoredPanel:
     ) -> tuple[LivePanel, list[Change], list[SetAside]]:
         """Take the rows of a batch and write what changed.
 
-        Returns the panel, what it said, and the rows that it could not take.
+        Returns the panel, its changes, and the rows that it could not take.
 
         `live`: the panel of this key that the process had last, of whatever rows.
 

@@ -159,8 +159,8 @@ class KafkaBroker:
 
         Raises:
             BrokerError: the settings are wrong, or no broker answers; where the listener is of another kind
-                than the plan says, or its certificate is refused, that is said too. A login or certificate
-                that it asks for and the plan lacks is a `LoginMissingError`.
+                than the plan says, or its certificate is refused, that is reported too. A login or
+                certificate that it asks for and the plan lacks is a `LoginMissingError`.
         """
         self.check_settings()
         cause, where = ErrorCause(), self._config.bootstrap_servers

@@ -90,7 +90,9 @@ def _look_at(host: str, port: int, timeout_seconds: float) -> _Listener:
 def _over_tls(secure: ssl.SSLSocket) -> _Listener:
     try:
         return _Listener(speaks_tls=True, logins=_logins(secure))
-    except ssl.SSLError as error:  # with TLS 1.3 a missing certificate is said after the handshake
+    except (
+        ssl.SSLError
+    ) as error:  # with TLS 1.3 a missing certificate is reported after the handshake
         wants = any(word in str(error.reason) for word in _CLIENT_CERTIFICATE)
         return _Listener(speaks_tls=True, logins=None, wants_certificate=wants)
 

@@ -138,7 +138,7 @@ def loops_on(image: Path) -> list[str]:
 
 
 def detach_without_file(loops: list[str]) -> None:
-    """Detach those of these devices whose file is gone: nbdfuse removes it, and the kernel shows `/`."""
+    """Detach those of these devices whose file nbdfuse has removed: the kernel shows `/` for it."""
     for loop in loops:
         if _read(Path("/sys/block") / Path(loop).name / "loop" / "backing_file") == "/":
             _detach(loop)

@@ -261,7 +261,7 @@ class JournalWriter:
                 self._sync.request(self._descriptor)
 
     def _close_file(self) -> None:
-        """Close the segment; even where this fails, the descriptor is gone."""
+        """Close the segment; even where this fails, the descriptor is closed."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             with drive_failure_logged(self._sync_failures):

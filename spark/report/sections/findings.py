@@ -139,11 +139,11 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
     found = one.finding
     low, high = found.interval
     title = f"{wording.what_text(found)}, cause {wording.cause_text(found.cause)}"
-    gone = "" if found.resolved_k is None else f" Resolved at {page.moment(found.resolved_k)}."
+    resolved = "" if found.resolved_k is None else f" Resolved at {page.moment(found.resolved_k)}."
     state = wording.state_word(found.state).capitalize()
     text = (
         f"Since {page.moment(found.onset_k)}; with 95 % confidence between {page.moment(low)} and "
-        f"{page.moment(high)}. {state}. Seen {_SEEN[one.found]}.{gone}"
+        f"{page.moment(high)}. {state}. Seen {_SEEN[one.found]}.{resolved}"
     )
     mark = tag("b", rank, class_="mark" if found.is_about_cluster else "mark other")
     name = f"title-{rank}"

@@ -146,5 +146,5 @@ def test_a_step_that_is_withdrawn_leaves_the_reported_one_before_it() -> None:
     for state in ("warning", "withdrawn"):
         near.note(replace(later, state=state))
 
-    assert near.beside(series_name("s", METRIC), 320) == "reported"
-    assert near.beside(series_name("s", METRIC), 340) == "none"
+    assert near.of(series_name("s", METRIC), 320) == "reported"
+    assert near.of(series_name("s", METRIC), 340) == "none"
