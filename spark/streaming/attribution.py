@@ -4,8 +4,8 @@ Runs in the driver, in a thread next to the query. It goes from moment to moment
 judges each by what the journals and the query had shown by then. A moment is an interval in which something
 was found, or at which the cause of an open incident is due. It is judged when all sources have passed it. So
 neither the batches in which records came nor the speed of the host change what is found. Nor does a restart:
-the new process judges the last moment again, to the same effect. An outage that begins waits for less: it needs
-no cause to be sent, and the source that is silent may have died with it.
+the new process judges the last moment again, to the same effect. An outage that begins waits for less: it
+needs no cause to be sent, and the source that is silent may have died with it.
 """
 
 from __future__ import annotations
