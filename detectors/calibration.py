@@ -199,7 +199,8 @@ def _smallest_step(one: Quiet, level: float, config: Config) -> float:
     column = [Column("x", unit=one.unit)]
     least = minimum_effect.least_changes(column, config.smallest_step_seconds)
     levels, is_log = np.array([level], np.float32), minimum_effect.is_log(column)
-    rises = minimum_effect.smallest_rises(levels, is_log, least, config.smallest_step_ratio)
+    ratio = np.array([config.smallest_step_ratio])
+    rises = minimum_effect.smallest_rises(levels, is_log, least, ratio)
     return float(rises[0])
 
 

@@ -60,14 +60,15 @@ def is_log(columns: Sequence[Column]) -> NDArray[np.bool_]:
     return np.array([column.unit == "seconds" for column in columns], dtype=np.bool_)
 
 
-def least_changes(columns: Sequence[Column], seconds: float) -> NDArray[np.float64]:
-    """Return the smallest absolute change of each column in its own unit, shape (n,)."""
-    return np.array(
-        [
-            seconds if column.unit == "seconds" else _LEAST_BY_UNIT.get(column.unit, 0.0)
-            for column in columns
-        ]
-    )
+def least_changes(
+    columns: Sequence[Column], seconds: float | NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the smallest absolute change of each column in its own unit, shape (n,).
+
+    `seconds`: that of a latency, one for all or shape (n,).
+    """
+    of_unit = np.array([_LEAST_BY_UNIT.get(column.unit, 0.0) for column in columns])
+    return np.where(is_log(columns), seconds, of_unit)
 
 
 def unscaled(value: float, *, logarithmic: bool) -> float:
@@ -81,15 +82,15 @@ def smallest_rises(
     level: NDArray[np.float32],
     logarithmic: NDArray[np.bool_],
     least_change: NDArray[np.float64],
-    ratio: float,
+    ratio: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Return how far above each level, on the scale of its series, the smallest step up ends, shape (n,).
 
     At least a few times the rounding of float32, so that a series that never changes has a scale too.
     """
     seconds = 10.0 ** np.where(logarithmic, level, 0.0).astype(np.float64)
-    on_log = np.maximum(log10(ratio), np.log10(1.0 + least_change / seconds))
-    linear = np.maximum(least_change, (ratio - 1.0) * np.abs(level))
+    on_log = np.maximum(np.log10(ratio), np.log10(1.0 + least_change / seconds))
+    linear = np.maximum(least_change, (ratio - 1.0).astype(np.float32) * np.abs(level))
     rounding = _FLOAT32_RATIO * np.maximum(np.abs(level), _SMALLEST_VALUE)
     return np.maximum(np.where(logarithmic, on_log, linear), rounding)
 

@@ -42,7 +42,7 @@ from soak.core.units import SECOND_NS
 # series raises one change: a step first, then spikes, then a drift, then a tail. So series and second
 # identify a change; spikes and drifts that had to wait are raised again later.
 
-VERSION = 143
+VERSION = 144
 """Version of the state of all kinds; the state of steps in it has a version of its own."""
 LAYOUT = f"{VERSION}.{online_state.VERSION}"
 """Of the whole state: what differs in it cannot be read."""
@@ -101,8 +101,8 @@ class Panel:
         self._is_watched = watched
         self._baseline = config.baseline // SECOND_NS
         self._effect = effect or config.minimum_effect
-        self._steps = online_panel.Panel(config)
-        self._tails = tail.Tails(config, self._effect)
+        self._steps = online_panel.Panel(config, tail.smallest_steps(config))
+        self._tails = tail.Tails(self._effect)
         self._sources: dict[str, dict[str, Watched]] = {}  # series by name with the source
         self._near = NearSteps()
         self._places: BySource[list[_Place]] = BySource()
@@ -133,9 +133,11 @@ class Panel:
         waiting = self._waiting.get(source, columns, Waiting.of)
         if waiting.waiting_at is not None:
             second, following = self._with_waiting(source, waiting, second, moment, following)
-        steps = self._steps.take(source, columns, k, second.values, moment, following)
-        others = self._with_other_kinds(source, columns, second, moment, steps, following)
-        return [*outages, *others]
+        every, values, following = self._tails.with_odds(
+            source, columns, second.values, following, counts=moment.counts
+        )
+        found = self._steps.take(source, every, k, values, moment, following)
+        return [*outages, *self._with_other_kinds(source, columns, second, moment, found)]
 
     def _with_waiting(
         self,
@@ -166,11 +168,11 @@ class Panel:
         columns: Sequence[Column],
         second: Second,
         moment: Moment,
-        steps: list[Change],
-        following: Following,
+        found: list[Change],
     ) -> list[Change]:
         """Return the steps, and the drifts, spikes and tails of the same second."""
         k = second.k
+        steps, odds = tail.parted(found) if found else ([], [])
         known = self._sources.setdefault(source, {})
         changes = [self._tails.renamed(change, _recents(known)) for change in steps]
         if moment.is_apart:
@@ -185,9 +187,7 @@ class Panel:
             for at, name, config in self._places.get(source, columns, self._watched):
                 slow += self._seen(known, name, k, float(second.values[at]), config)
         raised = in_turn(known, slow, k, busy)
-        tails = self._tails.update(
-            source, columns, second, moment, partial(_recents, known), self._near, following
-        )
+        tails = self._tails.update(source, k, odds, partial(_recents, known), self._near)
         if moment.counts and k % MINUTE == 0:
             raised += self._end_of_leaders(source, k)
         return [*changes, *raised, *(one for one in tails if not is_name_taken(known, one))]
@@ -226,9 +226,8 @@ class Panel:
     def to_bytes(self) -> bytes:
         """Return the whole state; the same later records give the same changes bit for bit."""
         steps = self._steps.to_bytes()
-        odds, tails = self._tails.to_state()
         rest = {
-            "tails": tails,
+            "tails": self._tails.to_state(),
             "near": dataclasses.asdict(self._near),
             "newest": self._newest,
             "outages": self._outages.to_state(),
@@ -238,8 +237,7 @@ class Panel:
             },
         }
         text = json.dumps(rest, separators=(",", ":")).encode()
-        sizes = (len(steps), len(odds), len(text))
-        return online_state.pack_header(_MAGIC, VERSION, *sizes) + steps + odds + text
+        return online_state.pack_header(_MAGIC, VERSION, len(steps), len(text)) + steps + text
 
     @classmethod
     def from_bytes(
@@ -254,12 +252,13 @@ class Panel:
         Raises:
             ValueError: the bytes are damaged or of another version.
         """
-        at, (steps, odds, text) = online_state.unpack_header(blob, _MAGIC, VERSION, 3)
+        at, (steps, text) = online_state.unpack_header(blob, _MAGIC, VERSION, 2)
         panel = cls(config, watched, outages=outages)
-        panel._steps = online_panel.Panel.from_bytes(blob[at : at + steps], config)
+        smallest = tail.smallest_steps(config)
+        panel._steps = online_panel.Panel.from_bytes(blob[at : at + steps], config, smallest)
         at += steps
-        rest = json.loads(blob[at + odds : at + odds + text])
-        panel._tails.restore(blob[at : at + odds], rest["tails"])
+        rest = json.loads(blob[at : at + text])
+        panel._tails.restore(rest["tails"])
         panel._outages.restore(rest["outages"])
         panel._near = NearSteps(**rest["near"])
         panel._newest = rest["newest"]

@@ -1,7 +1,7 @@
 """Tail growth: the slow messages become more, or slower, while the median stays.
 
 Method:  online the odds of a message to be slower than p99 and p99.9 were at first, on log10, as series of
-         their own in an online panel with the same threshold. Reported when the quantile has moved by the
+         their own that the panel of steps follows. Reported when the quantile has moved by the
          smallest step, p50 has not, and no step of that latency is reported; a step of p99.9 that neither
          p50 nor p99 shares is a tail too. Offline, in a series without counts: the width of its values.
 Assumes: what it says of online steps holds for the odds; bursts of slow messages make them vary slowly, which
@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import exp, inf, isfinite
 from typing import Any, Literal
 
@@ -26,15 +25,13 @@ from detectors.client_seconds import (
     PUBLISH_ABOVE,
     BySource,
     ChangeId,
-    Second,
     identity,
     latency_of,
 )
 from detectors.kinds.recent_rows import MINUTE, Recent
 from detectors.minimum_effect import Config, ended
 from detectors.offline import steps
-from detectors.online import panel as online_panel
-from detectors.online.step import Following, unknown
+from detectors.online.step import Following, Smallest
 from soak.core.model import Change, Column, Series
 from soak.core.series import SeriesId, parse_series, series_name, source_of
 
@@ -115,12 +112,17 @@ class Exceedance:
         self, thresholds: tuple[str, ...], above: NDArray[np.float64], total: float
     ) -> list[float]:
         """Take a second that counts; return its odds for each of `SHARES`, NaN while they are not known."""
-        if not (0.0 < total < inf and np.all(np.isfinite(above))):
-            return _UNKNOWN
-        if not self.is_of(thresholds):
-            self.rows, self.above, self.total, self.chosen = 0, {}, 0.0, None
-        if self.chosen is None:
+        is_known = self.chosen is not None and self._is_of(thresholds)
+        if not is_known and _is_measured(above, total):
             self._learn(thresholds, above, total)
+            return _UNKNOWN
+        return self.expected(thresholds, above, total)
+
+    def expected(
+        self, thresholds: tuple[str, ...], above: NDArray[np.float64], total: float
+    ) -> list[float]:
+        """Return what `odds` gives, and learn nothing."""
+        if self.chosen is None or not self._is_of(thresholds) or not _is_measured(above, total):
             return _UNKNOWN
         counts = [None if at is None else above[thresholds.index(at)] for at in self.chosen]
         return [
@@ -130,13 +132,15 @@ class Exceedance:
             for count in counts
         ]
 
-    def is_of(self, thresholds: tuple[str, ...]) -> bool:
+    def _is_of(self, thresholds: tuple[str, ...]) -> bool:
         """True for the thresholds that are being learnt, or that have those chosen."""
         if self.chosen is None:
             return not self.above or tuple(self.above) == thresholds
         return all(at is None or at in thresholds for at in self.chosen)
 
     def _learn(self, thresholds: tuple[str, ...], above: NDArray[np.float64], total: float) -> None:
+        if not self._is_of(thresholds):
+            self.rows, self.above, self.total, self.chosen = 0, {}, 0.0, None
         seen = zip(thresholds, above.tolist(), strict=True)
         self.above = {at: self.above.get(at, 0.0) + count for at, count in seen}
         self.total += total
@@ -148,8 +152,12 @@ class Exceedance:
             self.above = {}
 
 
+def _is_measured(above: NDArray[np.float64], total: float) -> bool:
+    return 0.0 < total < inf and bool(np.isfinite(above).all())
+
+
 def _counted(source: str, columns: Sequence[Column]) -> tuple[list[_Counts], tuple[Column, ...]]:
-    """Return where a source counts the messages of its latencies, and the columns of their odds."""
+    """Return where a source counts the messages of its latencies, and its columns with those of the odds."""
     found: list[_Counts] = []
     odds: list[Column] = []
     for metric, (above, total) in COUNTS.items():
@@ -160,34 +168,27 @@ def _counted(source: str, columns: Sequence[Column]) -> tuple[list[_Counts], tup
             places = np.array(at, np.int64)
             found.append(_Counts(series_name(source, metric), thresholds, places, all_at[0]))
             odds += [_odds_column(metric, quantile) for quantile in SHARES]
-    return found, tuple(odds)
+    return found, (*columns, *odds)
 
 
-def _odds(
-    places: Sequence[_Counts],
-    learnt: Sequence[Exceedance],
-    values: NDArray[np.float64],
-    *,
-    counts: bool,
+_Odds = Callable[[tuple[str, ...], NDArray[np.float64], float], list[float]]
+"""`Exceedance.odds` or `expected` of one latency."""
+
+
+def _with_odds(
+    values: NDArray[np.float64], places: Sequence[_Counts], of: Sequence[_Odds]
 ) -> NDArray[np.float64]:
-    """Return the odds of one second for all latencies of a source, each by what was learnt of it."""
-    found: list[float] = []
-    for at, known in zip(places, learnt, strict=True):
-        above, total = values[at.above], float(values[at.total])
-        found += known.odds(at.thresholds, above, total) if counts else _UNKNOWN
-    return np.array(found)
+    """Return the values of a second, and behind them the odds of each latency of its source."""
+    odds = [
+        one
+        for at, odds_of in zip(places, of, strict=True)
+        for one in odds_of(at.thresholds, values[at.above], float(values[at.total]))
+    ]
+    return np.concatenate([values, odds])
 
 
-def _odds_of(
-    places: Sequence[_Counts], learnt: Sequence[Exceedance], following: Following
-) -> list[NDArray[np.float64]]:
-    """Return the odds of the seconds that follow; none while there is something to learn from them."""
-    if any(
-        one.chosen is None or not one.is_of(at.thresholds)
-        for at, one in zip(places, learnt, strict=True)
-    ):
-        return []
-    return [_odds(places, learnt, values, counts=True) for values in following()]
+def _unknown_odds(*_: object) -> list[float]:
+    return _UNKNOWN
 
 
 def _nearest(above: NDArray[np.float64], total: float, share: float) -> int | None:
@@ -245,59 +246,81 @@ def _grown(series: Series, starts: NDArray[np.int64], step: Change) -> Change:
     )
 
 
+_ODDS = "_above_odds"  # behind the metric of a latency
 _ODDS_RATIO = 2.0  # least growth of the odds
 _OVER = frozenset({"withdrawn", "gone"})
 _MEDIAN, _SLOW, _FAR = "0.5", "0.99", "0.999"
 
 
+def smallest_steps(config: level_shift.Config) -> Smallest:
+    """Return the smallest step of the series of a panel that follows the odds too."""
+
+    def smallest(column: Column) -> tuple[float, float]:
+        if column.metric.endswith(_ODDS):
+            return _ODDS_RATIO, 0.0
+        return config.smallest_step_ratio, config.smallest_step_seconds
+
+    return smallest
+
+
+def parted(changes: Sequence[Change]) -> tuple[list[Change], list[Change]]:
+    """Return the changes of recorded series, and those of odds."""
+    of_odds = [one for one in changes if parse_series(one.series).metric.endswith(_ODDS)]
+    return [one for one in changes if one not in of_odds], of_odds
+
+
 class Tails:
     """The tails of all latencies of one run and shard."""
 
-    def __init__(self, config: level_shift.Config, effect: Config) -> None:
+    def __init__(self, effect: Config) -> None:
         self._effect = effect
-        self._settings = dataclasses.replace(
-            config, smallest_step_ratio=_ODDS_RATIO, smallest_step_seconds=0.0
-        )
-        self._panel = online_panel.Panel(self._settings)
         self._learnt: dict[str, Exceedance] = {}
-        # by the raise of the odds, for as long as their panel has it
+        # by the raise of the odds, for as long as the panel has it
         self._reported: dict[ChangeId, Change] = {}
         self._held: list[Change] = []  # of the odds, confirmed while steps wait
         self._places: BySource[tuple[list[_Counts], tuple[Column, ...]]] = BySource()
         self._alone: list[ChangeId] = []  # steps of p99.9 that are tails: series and raise
 
-    def update(
+    def with_odds(
         self,
         source: str,
         columns: Sequence[Column],
-        second: Second,
-        moment: online_panel.Moment,
+        values: NDArray[np.float64],
+        following: Following,
+        *,
+        counts: bool,
+    ) -> tuple[Sequence[Column], NDArray[np.float64], Following]:
+        """Return columns and values of the next second and the values that follow, each with the odds.
+
+        They have nothing to learn from a second that does not count.
+        """
+        places, every = self._places.get(source, columns, _counted)
+        if not places:
+            return columns, values, following
+        learnt = [self._learnt.setdefault(one.series, Exceedance()) for one in places]
+        odds = [one.odds if counts else _unknown_odds for one in learnt]
+
+        def more() -> list[NDArray[np.float64]]:
+            return [_with_odds(one, places, [of.expected for of in learnt]) for one in following()]
+
+        return every, _with_odds(values, places, odds), more
+
+    def update(
+        self,
+        source: str,
+        k: int,
+        changes: Sequence[Change],
         recents: Callable[[], Mapping[str, Recent]],
         near: NearSteps,
-        following: Following = unknown,
     ) -> list[Change]:
-        """Take a second, with the recent values by series, and the steps that may cover a tail already."""
-        places, ours = self._places.get(source, columns, _counted)
-        if not ours and not self._panel.knows(source):
-            return []
-        learnt = [self._learnt.setdefault(one.series, Exceedance()) for one in places]
-        # before the others are looked at: it learns
-        odds = _odds(places, learnt, second.values, counts=moment.counts)
-        changes = self._panel.take(
-            source,
-            ours,
-            second.k,
-            odds,
-            moment,
-            partial(_odds_of, places, learnt, following),
-        )
+        """Return what changes of the odds mean in second `k`; `near`: steps that may cover a tail already."""
         held = [one for one in self._held if source_of(one.series) == source]
         self._held = [one for one in self._held if one not in held]
         every = [*held, *changes]
         if not every:
             return []
         seen = recents()
-        return [one for change in every for one in self._meant(change, second.k, seen, near)]
+        return [one for change in every for one in self._meant(change, k, seen, near)]
 
     def renamed(self, step: Change, recents: Mapping[str, Recent]) -> Change:
         """Return a step of p99.9 as a tail when neither p50 nor p99 has moved; any other as it is."""
@@ -322,18 +345,17 @@ class Tails:
             for name in names
         )
 
-    def to_state(self) -> tuple[bytes, dict[str, Any]]:
-        """Return the state of the odds' panel, and the remaining state for JSON."""
-        return self._panel.to_bytes(), {
+    def to_state(self) -> dict[str, Any]:
+        """Return the state for JSON."""
+        return {
             "learnt": {name: dataclasses.asdict(one) for name, one in self._learnt.items()},
             "reported": [(k, one.to_row()) for (_, k), one in self._reported.items()],
             "held": [one.to_row() for one in self._held],
             "alone": self._alone,
         }
 
-    def restore(self, blob: bytes, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `to_state` gave."""
-        self._panel = online_panel.Panel.from_bytes(blob, self._settings)
         self._learnt = {name: Exceedance(**one) for name, one in state["learnt"].items()}
         self._alone = [(name, raised_k) for name, raised_k in state["alone"]]
         reported = [(k, Change.from_row(one)) for k, one in state["reported"]]
@@ -405,13 +427,13 @@ class Tails:
 
 def _odds_column(metric: str, quantile: str) -> Column:
     # the unit has the odds judged on log10, as latencies are
-    return Column(f"{metric}_above_odds", (("quantile", quantile),), "seconds")
+    return Column(f"{metric}{_ODDS}", (("quantile", quantile),), "seconds")
 
 
 def _latency_of(series: str) -> tuple[str, str, str]:
     """Return source, latency and quantile from the name of a series of odds."""
     found = parse_series(series)
-    return found.source, found.metric.removesuffix("_above_odds"), found.label("quantile")
+    return found.source, found.metric.removesuffix(_ODDS), found.label("quantile")
 
 
 def _quantile_series(source: str, metric: str, quantile: str) -> str:

@@ -53,7 +53,7 @@ _CURVES = np.ascontiguousarray(((_long_run - _ends) / (1.0 - _phi)).T)
 _OCTAVES = np.log2(AGES / np.concatenate([[1.0], AGES[:-1]]))
 _PRIOR = (CONSTANTS.prior_samples / _OCTAVES).tolist()
 _UPWARD = (CONSTANTS.upward_samples / _OCTAVES).tolist()
-_MOST_TAUGHT = 256  # numbers of rows whose samples are remembered
+_MOST_TAUGHT = 256  # sets of numbers of rows whose samples are remembered
 
 
 @dataclass(slots=True)
@@ -73,8 +73,7 @@ def judge(arrays: SeriesArrays, effect: NDArray[np.float64]) -> Noise:
     unit = np.maximum(arrays.scale, least_sd)
     least = (least_sd / unit) ** 2
     taught = np.minimum(arrays.taught, CONSTANTS.noise_rows)
-    is_one = taught.size > 0 and (taught == taught[0]).all()  # as a rule
-    known = _samples_of_one(float(taught[0])) if is_one else _samples(taught)
+    known = _samples_of(taught)
     # In one precision from here on: a call of NumPy that converts an operand takes twice as long.
     learnt = (known.number * arrays.variance).astype(np.float64)
     variances, numbers, errors = (
@@ -103,9 +102,19 @@ class _Samples:
     freedom: Floats
 
 
-def _samples(taught: Floats) -> _Samples:
-    """Return the samples in so many rows; `taught` has shape (n,)."""
-    ages = AGES[:, np.newaxis]
+def _samples_of(taught: Floats) -> _Samples:
+    """Return the samples of series that were taught by so many rows, shape (n,); few of these differ."""
+    if taught.size and (taught == taught[0]).all():
+        return _samples((float(taught[0]),))
+    distinct, place = np.unique(taught, return_inverse=True)
+    known = _samples(tuple(distinct.tolist()))
+    return _Samples(known.number[:, place], known.error[:, place], known.freedom[:, place])
+
+
+@lru_cache(maxsize=_MOST_TAUGHT)
+def _samples(rows: tuple[float, ...]) -> _Samples:
+    """Return the samples in each number of rows, a column each; sources that record together share them."""
+    ages, taught = AGES[:, np.newaxis], np.array(rows, np.float32)
     number = np.maximum(taught - 2.0 * ages, 0.0) / ages
     error = 1.0 + np.sqrt(2.0 / np.maximum(number, 1.0))
     freedom = np.empty(number.shape, np.float32)
@@ -113,16 +122,9 @@ def _samples(taught: Floats) -> _Samples:
     for g, usual in enumerate(_PRIOR):
         shorter = number[g] + 1.0 / (1.0 / usual + 1.0 / shorter)
         freedom[g] = shorter
-    return _Samples(number, error, freedom)
-
-
-@lru_cache(maxsize=_MOST_TAUGHT)
-def _samples_of_one(taught: float) -> _Samples:
-    """Return the samples in so many rows of one series: sources that record together have as many."""
-    found = _samples(np.array([taught], np.float32))
-    for array in (found.number, found.error, found.freedom):
+    for array in (number, error, freedom):
         array.flags.writeable = False  # all callers share them
-    return found
+    return _Samples(number, error, freedom)
 
 
 def log_ratio(

@@ -21,7 +21,7 @@ from detectors.minimum_effect import confidence_of, ended, is_back
 from detectors.online import state as stored
 from detectors.online.onset import Onset
 from detectors.online.state import ROWS, Candidate, SeriesArrays, SourceState
-from detectors.online.step import Following, Steps, unknown
+from detectors.online.step import Following, Smallest, Steps, unknown
 from soak.core.model import Change, Column
 from soak.core.series import series_name
 
@@ -83,8 +83,10 @@ class _Source:
 class Panel:
     """The state of all series of one run and shard."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, smallest: Smallest | None = None) -> None:
+        """`smallest`: the smallest step of each series; by default that of `config`."""
         self._config = config
+        self._smallest = smallest
         self._states: dict[str, SourceState] = {}
         self._sources: dict[str, _Source] = {}
         self._gates: dict[str, Gate] = {}
@@ -92,9 +94,6 @@ class Panel:
     def gate(self, source: str) -> Gate:
         """Return the gate of a source, which takes each of its seconds once."""
         return self._gates.setdefault(source, Gate())
-
-    def knows(self, source: str) -> bool:
-        return source in self._states
 
     def update(
         self,
@@ -155,13 +154,13 @@ class Panel:
         return stored.encode(self._states)
 
     @classmethod
-    def from_bytes(cls, blob: bytes, config: Config) -> Panel:
+    def from_bytes(cls, blob: bytes, config: Config, smallest: Smallest | None = None) -> Panel:
         """Return the panel that `to_bytes` described.
 
         Raises:
             ValueError: the bytes are not of this version.
         """
-        panel = cls(config)
+        panel = cls(config, smallest)
         panel._states = stored.decode(blob)
         panel._gates = {name: Gate(**one.gate) for name, one in panel._states.items()}
         return panel
@@ -179,7 +178,7 @@ class Panel:
         chosen = tuple(columns[i] for i in watched)
         old = self._states.get(source) or SourceState.empty(chosen)
         new = _with_columns(old, chosen, last_k, since_k)
-        found = _Source(new, Steps(new, self._config, watched), columns)
+        found = _Source(new, Steps(new, self._config, watched, self._smallest), columns)
         self._states[source], self._sources[source] = new, found
         lost = [
             _withdrawn(source, name, one)

@@ -26,6 +26,7 @@ from detectors.online import noise, onset, threshold, window
 from detectors.online.constants import CONSTANTS
 from detectors.online.onset import Onset
 from detectors.online.state import CELL, ROWS, SLOTS, Floats, SourceState
+from soak.core.model import Column
 from soak.core.units import SECOND_NS
 
 _ALL = slice(None)
@@ -34,6 +35,8 @@ _NO_SERIES = np.zeros(0, np.int64)
 _SMALL_ROWS = 60  # a shift below the minimum effect becomes the level after so many rows
 
 
+Smallest = Callable[[Column], tuple[float, float]]
+"""Returns the ratio of the smallest step of a series, and its least change in seconds if it is a latency."""
 Following = Callable[[], Sequence[NDArray[np.float64]]]
 """Gives the rows that are likely to come next, where they are known: those of a batch."""
 
@@ -68,14 +71,23 @@ class Steps:
     `watched` are the places of the first series in a record; the others are absent.
     """
 
-    def __init__(self, state: SourceState, config: Config, watched: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        state: SourceState,
+        config: Config,
+        watched: NDArray[np.int64],
+        smallest: Smallest | None = None,
+    ) -> None:
+        """`smallest`: the smallest step of each series; by default that of `config`."""
         n = len(state.columns)
         self._watched = watched
         self.state = state
         self.names = tuple(column.name for column in state.columns)
         self.places = {name: i for i, name in enumerate(self.names)}
-        self._ratio = config.smallest_step_ratio
-        self._least = minimum_effect.least_changes(state.columns, config.smallest_step_seconds)
+        of_all = config.smallest_step_ratio, config.smallest_step_seconds
+        steps = [smallest(column) if smallest else of_all for column in state.columns]
+        self._ratio, seconds = np.array(steps, np.float64).reshape(-1, 2).T
+        self._least = minimum_effect.least_changes(state.columns, seconds)
         self._is_latency = minimum_effect.is_log(state.columns)
         self._log_rows = config.log_rows
         self._baseline = config.baseline // SECOND_NS
@@ -175,8 +187,8 @@ class Steps:
     def is_step(self, i: int, before: float, after: float) -> bool:
         """True when two levels of series `i` differ by the minimum effect."""
         floor = minimum_effect.FLOOR_SECONDS if self.is_log[i] else 0.0
-        least = float(self._least[i])
-        return minimum_effect.smallest_steps(before, after, self._ratio, least, floor) >= 1.0
+        ratio, least = float(self._ratio[i]), float(self._least[i])
+        return minimum_effect.smallest_steps(before, after, ratio, least, floor) >= 1.0
 
     def has_lasted(self, i: int, found: Onset) -> bool:
         """True when a step is `confirm` rows old, above the threshold, and still there."""

@@ -8,14 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from detectors import minimum_effect
-from detectors.client_seconds import Second
 from detectors.kinds.recent_rows import Recent
 from detectors.kinds.tail import NearSteps, Tails
-from detectors.level_shift import Config
-from detectors.online.panel import Moment
 from soak.core.model import Change
 from soak.core.series import series_name
-from tests.support.detection import tail_world
 
 SOURCES = [f"produce.{at}@h" for at in range(20)]
 METRIC = "publish_latency_seconds"
@@ -50,7 +46,7 @@ def slow(source: str) -> dict[str, Recent]:
 
 
 def test_the_tails_of_all_sources_end() -> None:
-    tails = Tails(Config(), minimum_effect.Config())
+    tails = Tails(minimum_effect.Config())
     recents = {name: kept for source in SOURCES for name, kept in slow(source).items()}
     changes = [tails._meant(odds(source), 280, recents, NearSteps()) for source in SOURCES]
     ended = [tails._meant(gone(odds(source)), 900, recents, NearSteps()) for source in SOURCES]
@@ -61,7 +57,7 @@ def test_the_tails_of_all_sources_end() -> None:
 
 def test_of_a_series_that_tells_many_each_ends() -> None:
     """One that never did would leave its incident open, and all later trouble would be a part of it."""
-    tails, recents = Tails(Config(), minimum_effect.Config()), slow("s")
+    tails, recents = Tails(minimum_effect.Config()), slow("s")
     for raised_k in range(280, 286):
         tails._meant(odds("s", raised_k), raised_k, recents, NearSteps())
     ended = [
@@ -74,7 +70,7 @@ def test_of_a_series_that_tells_many_each_ends() -> None:
 
 def test_a_step_of_p999_that_is_a_tail_ends_as_one() -> None:
     """Of more sources than were ever remembered, and nothing of it is kept."""
-    tails = Tails(Config(), minimum_effect.Config())
+    tails = Tails(minimum_effect.Config())
     quiet = {
         f'{source}|{METRIC}{{quantile="{quantile}"}}': recent(level, level)
         for source in SOURCES
@@ -85,7 +81,7 @@ def test_a_step_of_p999_that_is_a_tail_ends_as_one() -> None:
     ended = [tails.renamed(gone(step), quiet).kind for step in steps]
 
     assert (kinds, ended) == (["tail"] * 20, ["tail"] * 20)
-    assert tails.to_state()[1]["alone"] == []
+    assert tails.to_state()["alone"] == []
 
 
 P99 = f'produce.0@h|{METRIC}{{quantile="0.99"}}'
@@ -103,21 +99,19 @@ def beside(step: str) -> NearSteps:
 
 
 def resumed(tails: Tails) -> Tails:
-    blob, state = tails.to_state()
-    other = Tails(Config(), minimum_effect.Config())
-    other.restore(blob, json.loads(json.dumps(state)))
+    other = Tails(minimum_effect.Config())
+    other.restore(json.loads(json.dumps(tails.to_state())))
     return other
 
 
 def update(tails: Tails, k: int, recents: dict[str, Recent], near: NearSteps) -> list[Change]:
-    """Feed a second that teaches nothing."""
-    second = Second(k, np.ones(len(tail_world.COLUMNS)))
-    return tails.update("s", tail_world.COLUMNS, second, Moment(k - 1), lambda: recents, near)
+    """Say nothing of the odds."""
+    return tails.update("s", k, [], lambda: recents, near)
 
 
 def test_a_tail_beside_a_step_that_is_withdrawn_is_reported_then_and_ends() -> None:
     """Raised in the second of the step, so it is named after that in which it is reported."""
-    tails, recents, waiting = Tails(Config(), minimum_effect.Config()), slow("s"), beside("waiting")
+    tails, recents, waiting = Tails(minimum_effect.Config()), slow("s"), beside("waiting")
     said = tails._meant(replace(odds("s", 278), state="warning"), 278, recents, waiting)
     said += tails._meant(odds("s", 278), 288, recents, waiting)
     tails = resumed(tails)
@@ -132,7 +126,7 @@ def test_a_tail_beside_a_step_that_is_withdrawn_is_reported_then_and_ends() -> N
 
 
 def test_a_tail_beside_a_step_that_is_reported_is_the_steps() -> None:
-    tails, recents = Tails(Config(), minimum_effect.Config()), slow("s")
+    tails, recents = Tails(minimum_effect.Config()), slow("s")
     said = tails._meant(odds("s", 278), 288, recents, beside("waiting"))
     said += update(tails, 290, recents, beside("confirmed"))
     said += update(tails, 291, recents, beside("withdrawn"))
