@@ -110,7 +110,8 @@ class FindingsStore:
 
     def changes(self, run: str) -> list[Change]:
         rows = self._rows("SELECT * FROM changes WHERE run = ? ORDER BY raised_k, series", (run,))
-        return [Change.from_row(dict(row)) for row in rows]
+        with _typed_errors(self.path):
+            return [Change.from_row(dict(row)) for row in rows]
 
     def assign(self, run: str, keys: Mapping[tuple[str, int], str]) -> None:
         """Assign changes (series and raise) to findings; an earlier assignment stays."""
@@ -177,16 +178,17 @@ class FindingsStore:
                 table: _parts_by_key(connection, table, run)
                 for table in ("finding_changes", "causes", "evidence")
             }
-        return [
-            finding_of(
-                row,
-                explanations_of(
-                    parts["causes"].get(row["key"], ()), parts["evidence"].get(row["key"], ())
-                ),
-                tuple(item["series"] for item in parts["finding_changes"].get(row["key"], ())),
-            )
-            for row in rows
-        ]
+        with _typed_errors(self.path):
+            return [
+                finding_of(
+                    row,
+                    explanations_of(
+                        parts["causes"].get(row["key"], ()), parts["evidence"].get(row["key"], ())
+                    ),
+                    tuple(item["series"] for item in parts["finding_changes"].get(row["key"], ())),
+                )
+                for row in rows
+            ]
 
     def has_findings(self, run: str) -> bool:
         with self._snapshot() as connection:

@@ -296,6 +296,18 @@ def test_a_damaged_file_is_a_typed_error(tmp_path: Path, damage: bytes | None) -
         store.findings("run1")
 
 
+def test_damaged_numbers_of_evidence_are_a_typed_error(tmp_path: Path) -> None:
+    """The page is intact, and holds other bytes: whoever reads all findings learns which file it is."""
+    path = tmp_path / "f.db"
+    with FindingsStore(path) as store:
+        store.save_finding(finding(), ["mail"], NOW)
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE evidence SET numbers = '.{'")
+
+        with pytest.raises(FindingsError, match=r"f\.db is damaged"):
+            store.findings("run1")
+
+
 def test_a_locked_file_is_busy_not_damaged(tmp_path: Path) -> None:
     path = tmp_path / "f.db"
     with FindingsStore(path):
