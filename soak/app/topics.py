@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, RunFolderError
 from soak.core.plan.plan import Plan
 from soak.core.plan.text import PlanFile
 from soak.core.ports import Broker, TopicCreation
-from soak.runtime.context import topics_of
+from soak.runtime.context import connect, topics_of
+from soak.service.files import file_lock
 from soak.store.plan_home import is_in_use
-from soak.store.run_folder import RunFolder, read_created_topics, read_run, write_created_topics
+from soak.store.run_folder import (
+    RunFolder,
+    read_created_topics,
+    read_plan,
+    read_run,
+    write_created_topics,
+)
 
 LOG = logging.getLogger(__name__)
 _TOPICS_PER_CALL = 20
@@ -113,6 +121,30 @@ def check_run_is_over(folder: RunFolder) -> None:
         raise RunFolderError(f"run {run.id} is starting, or the next start resumes it")
 
 
+def clean_run(folder: RunFolder, may_delete: Callable[[], bool]) -> bool:
+    """List the topics that a run created, and delete them if `may_delete` agrees; return if none is left.
+
+    Raises:
+        SoakError: the run is not over, its folder is damaged, or the cluster does not answer or delete.
+    """
+    check_run_is_over(folder)
+    plan = read_plan(folder)
+    if plan.lab is not None:
+        print("its topics went with the lab's broker")
+        return True
+    with file_lock(folder.path / "run.lock", "this run folder"):
+        found = find_run_topics(folder, connect(plan, SystemClock()))
+        print("\n".join(describe_topics(found, plan)), flush=True)
+        if not found.own:
+            return True
+        if not may_delete():
+            print("nothing was deleted: --yes deletes them")
+            return False
+        delete_topics(found, connect(plan, SystemClock()))
+    print(f"deleted: {len(found.own)}")
+    return True
+
+
 def find_run_topics(folder: RunFolder, broker: Broker) -> RunTopics:
     """Return the topics of a run by whether they still exist and are its own.
 
@@ -134,7 +166,7 @@ def describe_topics(found: RunTopics, plan: Plan) -> Iterator[str]:
     for name in found.own:
         yield f"to delete     {name} at {where}"
     for name in found.missing:
-        yield f"missing       {name}"
+        yield f"already gone  {name}"
     for name in found.foreign:
         yield f"not deleted   {name}: nothing shows that this run created it"
 

@@ -32,7 +32,7 @@ EXAMPLES = {
     "audit": "soak audit my-soak.yaml",
     "calibrate": "soak calibrate runs/night --false-alarms '1 per 30d'",
     "check": "soak check my-soak.yaml",
-    "clean": "soak clean runs/night",
+    "clean": "soak clean --yes runs/night-*",
     "compare": "soak compare runs/before runs/after --page compare.html",
     "conduct": "soak conduct --run-dir runs/night",
     "consume": "soak consume --run-dir runs/night --index 0",

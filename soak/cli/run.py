@@ -13,7 +13,7 @@ import typer
 from soak.cli.cluster import Conf, Master, Secret, run_folder
 
 if TYPE_CHECKING:  # a command imports what it needs when it is called
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rich.console import Console
 
@@ -276,37 +276,37 @@ def audit(
 
 
 def clean(
-    run_dir: Annotated[
-        Path, typer.Argument(help="Folder of a run that has ended.", resolve_path=True)
+    run_dirs: Annotated[
+        list[Path], typer.Argument(help="Folders of runs that have ended.", resolve_path=True)
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """List the topics that a run created and that still exist, and delete them after confirmation.
+    """List the topics that runs created and that still exist, and delete them after confirmation.
 
-    Exit: 0 none of them is left, 1 some are.
+    What fails for one run is reported, and the others are cleaned. Without a terminal `--yes` is needed.
+
+    Exit: 0 none of the topics is left, 1 some are, 2 the plan of a run cannot be read.
     """
-    from soak.app import topics
-    from soak.core.clock import SystemClock
-    from soak.runtime.context import connect
-    from soak.service.files import file_lock
-    from soak.store.run_folder import RunFolder, read_plan
+    from soak.app.topics import clean_run
+    from soak.core.errors import PlanError, SoakError
+    from soak.service.systemd import print_error
+    from soak.store.run_folder import RunFolder
 
-    folder = RunFolder(run_dir)
-    topics.check_run_is_over(folder)
-    plan = read_plan(folder)
-    if plan.lab is not None:
-        print("its topics went with the lab's broker")
-        return
-    with file_lock(folder.path / "run.lock", "this run folder"):
-        found = topics.find_run_topics(folder, connect(plan, SystemClock()))
-        print("\n".join(topics.describe_topics(found, plan)))
-        if not found.own:
-            return
-        if not yes and not (sys.stdin.isatty() and typer.confirm("Delete them with all in them?")):
-            print("nothing was deleted: --yes deletes them")
-            raise typer.Exit(1)
-        topics.delete_topics(found, connect(plan, SystemClock()))
-    print(f"deleted: {len(found.own)}")
+    codes = []
+    for path in run_dirs:
+        if len(run_dirs) > 1:
+            print(f"{path}:", flush=True)
+        try:
+            codes.append(0 if clean_run(RunFolder(path), _may_delete(yes)) else 1)
+        except SoakError as error:
+            print_error(f"soak: {error}")
+            codes.append(2 if isinstance(error, PlanError) else 1)
+    raise typer.Exit(max(codes))
+
+
+def _may_delete(yes: bool) -> Callable[[], bool]:
+    """Return the question whether topics are deleted, asked at a terminal if --yes is not given."""
+    return lambda: yes or (sys.stdin.isatty() and typer.confirm("Delete them with all in them?"))
 
 
 def merge(

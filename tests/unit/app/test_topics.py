@@ -30,6 +30,7 @@ from soak.store.run_folder import Run, RunFolder, read_plan, write_run
 from tests.support.fakes import FakeCluster
 
 THREE = "name: p\nbroker: {kafka: {bootstrap_servers: 'h:1'}}\ntopic: {name: t, count: 3}\n"
+LAB = "name: p\nbroker: {kafka: {}}\nlab: {broker: kafka}\n"
 
 
 def run_of(path: Path, state: str = "ended", text: str = THREE) -> RunFolder:
@@ -58,7 +59,7 @@ def test_only_what_the_run_made_is_deleted(tmp_path: Path) -> None:
 
     assert [line.split(":")[0].split() for line in result] == [
         ["to", "delete", "t-0", "at", "h"],
-        ["missing", "t-2"],
+        ["already", "gone", "t-2"],
         ["not", "deleted", "t-1"],
     ]
     assert sorted(cluster.topics) == ["other", "t-1"]
@@ -87,9 +88,44 @@ def test_a_run_that_used_topics_which_were_there_has_none_to_delete(tmp_path: Pa
     )
 
 
-def test_a_run_that_is_not_over_keeps_its_topics(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"r1 is not over, .*`soak stop"):
-        clean(run_of(tmp_path, "running").path, yes=True)
+def cleaning_code(*paths: Path, yes: bool = True) -> int:
+    with pytest.raises(typer.Exit) as raised:
+        clean(list(paths), yes=yes)
+    return raised.value.exit_code
+
+
+def test_a_run_that_is_not_over_keeps_its_topics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = cleaning_code(run_of(tmp_path, "running").path)
+
+    said = capsys.readouterr().err
+    assert code == 1
+    assert "r1 is not over" in said
+    assert "`soak stop" in said
+
+
+def test_several_runs_are_cleaned_whatever_becomes_of_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One goes on, the plan of one is damaged, one had a lab: each is named, the worst code counts."""
+    goes_on = run_of(tmp_path / "1", "running").path
+    damaged = run_of(tmp_path / "2", text="name: [").path
+    of_lab = run_of(tmp_path / "3", text=LAB).path
+
+    code = cleaning_code(goes_on, damaged, of_lab)
+
+    said = capsys.readouterr()
+    assert code == 2
+    assert said.out.splitlines() == [
+        f"{goes_on}:",
+        f"{damaged}:",
+        f"{of_lab}:",
+        "its topics went with the lab's broker",
+    ]
+    assert len(said.err.splitlines()) == 2
+    assert cleaning_code(of_lab, goes_on) == 1
+    assert cleaning_code(of_lab) == 0
 
 
 def test_a_run_that_is_starting_keeps_its_topics(tmp_path: Path) -> None:
@@ -109,8 +145,7 @@ def test_a_run_that_is_starting_keeps_its_topics(tmp_path: Path) -> None:
 
 
 def test_a_labs_topics_went_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = "name: p\nbroker: {kafka: {}}\nlab: {broker: kafka}\n"
-    clean(run_of(tmp_path, text=text).path, yes=True)
+    assert cleaning_code(run_of(tmp_path, text=LAB).path) == 0
 
     assert "went with the lab's broker" in capsys.readouterr().out
 
@@ -121,18 +156,17 @@ def cleaned(folder: RunFolder, text: str, out: Callable[[], str]) -> tuple[str, 
     broker = connect(plan, SystemClock())
     made(folder, broker, text)
     out()
-    with pytest.raises(typer.Exit):
-        clean(folder.path, yes=False)
+    assert cleaning_code(folder.path, yes=False) == 1
     asked = out()
     assert set(broker.existing(plan.topic.names)) == set(plan.topic.names)
-    clean(folder.path, yes=True)
+    assert cleaning_code(folder.path) == 0
     agreed = out()
     clock = SystemClock()
     for _ in range(100):
         if not broker.existing(plan.topic.names):
             break
         clock.sleep_until(clock.mono_ns() + 10**8)
-    clean(folder.path, yes=True)
+    assert cleaning_code(folder.path) == 0
     return asked, agreed, out(), Topics(plan.topic.names, 1)
 
 
@@ -140,7 +174,7 @@ def expect(said: tuple[str, str, str, Topics]) -> None:
     asked, agreed, again, topics = said
     for name in topics.names:
         assert f"to delete     {name} at " in asked
-        assert f"missing       {name}" in again
+        assert f"already gone  {name}" in again
     assert "nothing was deleted: --yes" in asked
     assert "deleted: 2" in agreed
 
