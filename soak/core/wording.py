@@ -137,9 +137,10 @@ def amount_of(series: str, value: float) -> str:
 
 def busy_host_text(host: str, used: float) -> str:
     """Return what it means for the figures of a run that a host of the load had hardly any CPU left."""
+    share = "all CPU" if used >= 1 else f"{share_down(used, 0)} or more of the CPU"
     return (
-        f"On {host}, a host of the load, half of the soak's seconds had {share_down(used, 0)} of the CPU in "
-        "use or more: latencies may be its own, not the cluster's."
+        f"On {host}, a host of the load, {share} was in use in half of the soak's seconds: latencies may be "
+        "its own, not the cluster's."
     )
 
 

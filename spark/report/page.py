@@ -20,7 +20,14 @@ from soak.core.series import parse_series, source_of
 from spark.batch.coverage import LEAST_COVERAGE, MOST_UNTRUSTED, Coverage
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import Timeline
-from spark.report.summary import Verdict, missed, span_of, worst_first
+from spark.report.summary import (
+    Verdict,
+    busy_hosts,
+    is_missed_on_busy_host,
+    missed,
+    span_of,
+    worst_first,
+)
 
 DAY_SECONDS = 86_400
 MOST_DETAILED = 30
@@ -226,7 +233,11 @@ def _blockers(page: Page) -> Iterator[str]:
         yield f"the load generator was the bottleneck in {share} of the soak's seconds, 10 % are allowed"
     for one in missed(page.judged):
         what, cause = wording.what_text(one.finding), wording.cause_text(one.finding.cause)
-        yield f"{what}, and the cause is not the cluster: {cause}"
+        if is_missed_on_busy_host(page.timeline, one.finding):
+            hosts = shown_name(", ".join(busy_hosts(page.timeline)), 160)
+            yield f"{what}, cause {cause}, and hardly any CPU was left on {hosts}, which made the load"
+        else:
+            yield f"{what}, and the cause is not the cluster: {cause}"
     # what came and went is reported once; the coverage has each of its times
     yield from (f"{gap.source}: {gap.why}" for gap in covered.blockers)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Literal
 
 import numpy as np
 
+from detectors.attribution import UNKNOWN
 from soak.core import wording
 from soak.core.errors import PlanError
 from soak.core.model import Change, Finding
@@ -40,6 +41,25 @@ def verdict(timeline: Timeline, judged: Sequence[Judged], covered: Coverage) -> 
     ):
         return "regressed"
     return "clean" if covered.is_enough and not missed(judged) else "inconclusive"
+
+
+def is_missed_on_busy_host(timeline: Timeline, found: Finding) -> bool:
+    """Return whether an objective was missed without a known cause, and a host of the load had no CPU left.
+
+    Its clients may have waited for their own host, and nothing tells that from a slow cluster.
+    """
+    is_missed = found.kind == "objective" and found.state != "warning"
+    return is_missed and found.cause == UNKNOWN and bool(busy_hosts(timeline))
+
+
+def without_busy_hosts(timeline: Timeline, judged: Sequence[Judged]) -> list[Judged]:
+    """Return the incidents; objectives as in `is_missed_on_busy_host` do not count against the cluster."""
+    return [
+        replace(one, finding=replace(one.finding, is_about_cluster=False))
+        if is_missed_on_busy_host(timeline, one.finding)
+        else one
+        for one in judged
+    ]
 
 
 def missed(judged: Sequence[Judged]) -> list[Judged]:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from detectors import attribution
 from soak.core import wording
-from soak.core.model import Change, Evidence, Explanation
+from soak.core.model import Change, Evidence, Explanation, Finding
 from soak.runtime.incident_size import IncidentSize
 from spark.batch.offline_analysis import Judged
 from spark.report.page import (
@@ -24,7 +24,7 @@ from spark.report.page import (
     tag,
     where,
 )
-from spark.report.summary import affected, span_of
+from spark.report.summary import affected, busy_hosts, is_missed_on_busy_host, span_of
 
 ORDER = 20
 TITLE = "Incidents"
@@ -37,6 +37,9 @@ _SEEN = {
 _SEEN_SHORT = {"both": "in the run", "online": "in the run", "offline": "in the report"}
 _MOST_SERIES = 12
 _NOT_COUNTED = "Not counted against the cluster: the client or a phase of the run explains it."
+_NOT_COUNTED_BUSY = (
+    "Not counted against the cluster: the cause is unknown, and a host of the load had no CPU left."
+)
 
 
 def render(page: Page) -> Markup:
@@ -149,7 +152,7 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
     name = f"title-{rank}"
     parts = [
         tag("h3", joined([mark, " ", tag("bdi", title)]), id=name),
-        "" if found.is_about_cluster else tag("p", tag("b", _NOT_COUNTED)),
+        "" if found.is_about_cluster else tag("p", tag("b", _why_not_counted(page, found))),
         tag(
             "p",
             joined(
@@ -171,6 +174,10 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
     return tag(
         "article", joined(parts), id=f"incident-{rank}", class_="finding", aria_labelledby=name
     )
+
+
+def _why_not_counted(page: Page, found: Finding) -> str:
+    return _NOT_COUNTED_BUSY if is_missed_on_busy_host(page.timeline, found) else _NOT_COUNTED
 
 
 def _evidence(page: Page, one: Judged) -> list[Markup]:
@@ -206,7 +213,10 @@ def _evidence(page: Page, one: Judged) -> list[Markup]:
     ]
     columns.append(tag("div", joined([tag("h4", title), against, *rest])))
     advice = attribution.causes().get(first.cause, "")
-    if first.score <= 0:
+    if is_missed_on_busy_host(page.timeline, one.finding):
+        hosts = shown_name(", ".join(busy_hosts(page.timeline)), 160)
+        advice = f"free the load host {hosts} of other work, or use more cores, and soak again"
+    elif first.score <= 0:
         when = page.moment(one.finding.onset_k)
         advice = f"compare the charts below, and ask what began at {when}: a deployment, a job, other clients"
     if advice:

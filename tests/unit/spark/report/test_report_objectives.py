@@ -5,21 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from detectors.objectives import breach_series
 from soak.core.model import Evidence, Explanation, Finding
 from soak.core.plan.objectives import parse_objective
 from soak.store.run_folder import RunFolder
-from spark.batch.timeline import assemble
+from spark.batch.timeline import Timeline, assemble
 from spark.report import job as report
-from tests.support.spark.report_run import read, summary
+from tests.support.spark.report_run import finding_of, read, summary
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 pytestmark = pytest.mark.long
 
 P99 = "p99 publish <= 10ms for 90% of minutes"
 RECEIVED = "p99.9 end-to-end <= 1s for 90% of minutes"
+STRICT = "p99 publish <= 100us for 90% of minutes"
 AVAILABLE = "99.9% of messages acknowledged within 1s"
 SHAPE = Shape(objectives=f"[{P99}, {RECEIVED}, {AVAILABLE}]")
 """From second 112 of 240 on, 3 % of the messages take 36 ms to be acknowledged."""
@@ -119,6 +121,43 @@ def test_an_objective_that_our_own_side_missed_leaves_nothing_to_call_clean(tmp_
     assert (found["verdict"], code) == ("inconclusive", 4)
     assert "Inconclusive: objective missed: p99 publish" in found["headline"]
     assert found["headline"].endswith("and the cause is not the cluster: client.")
+
+
+def busy(found: Timeline) -> Timeline:
+    """Return the run with all CPU of its host in use in every second."""
+    name = "probe@host|host_cpu_ratio"
+    k, values = found.series[name]
+    return replace(found, series={**found.series, name: (k, np.ones_like(values))})
+
+
+def test_an_objective_missed_for_unknown_reason_on_a_busy_host_is_inconclusive(
+    tmp_path: Path,
+) -> None:
+    """Its clients waited for the CPU or for the cluster: nothing tells which."""
+    shape = replace(SHAPE, fault_k=None, objectives=f"[{STRICT}]")
+    calm = assemble(write_synthetic_run(tmp_path / "run", shape), read)
+
+    assert report.write(calm, [], None) == 3
+    assert report.write(busy(calm), [], None) == 4
+    body, page = summary(calm.folder), calm.folder.report.read_text()
+    (missed,) = body["findings"]
+    assert not missed["is_about_cluster"]
+    assert body["headline"].startswith("Inconclusive: objective missed")
+    assert (
+        "cause unknown, and hardly any CPU was left on host, which made the load"
+        in body["headline"]
+    )
+    assert "Free the load host host of other work, or use more cores, and soak again." in page
+    assert "Not counted against the cluster: the cause is unknown" in page
+
+
+def test_an_objective_missed_for_a_named_cause_counts_on_a_busy_host_too(tmp_path: Path) -> None:
+    shape = replace(SHAPE, fault_k=None, objectives=f"[{STRICT}]")
+    found = busy(assemble(write_synthetic_run(tmp_path / "run", shape), read))
+    series = breach_series(parse_objective(STRICT))
+    online = finding_of(kind="objective", series=series, before=0.4, after=2.0)
+
+    assert report.write(found, [online], None) == 3
 
 
 def test_seconds_that_are_missing_or_invalid_are_not_judged(tmp_path: Path) -> None:

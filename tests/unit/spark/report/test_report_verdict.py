@@ -44,7 +44,7 @@ def test_a_host_of_the_load_without_cpu_is_named_first(tmp_path: Path) -> None:
     name = "probe@host|host_cpu_ratio"
     k, values = found.series[name]
     busy = replace(found, series={**found.series, name: (k, np.full_like(values, 0.97))})
-    sentence = "seconds had 97% of the CPU in use or more: latencies may be its own"
+    sentence = "97% or more of the CPU was in use in half of the soak&#39;s seconds: latencies may"
 
     assert report.write(found, [], None) == 0
     assert summary(found.folder)["soak"]["busy_hosts"] == {}
