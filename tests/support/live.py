@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,6 +113,16 @@ class WrittenRun:
         with self.folder.phases.open("a") as file:
             file.write(decision_line(phase, from_k))  # type: ignore[arg-type]  # a phase
 
+    def detect(self, batch: int, read_k: int) -> None:
+        """Let the detector have read up to before interval `read_k` and be done with it."""
+        checkpoint = self.folder.checkpoint
+        for name in ("offsets", "commits"):
+            path = checkpoint / name / str(batch)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        at_ns = START_WALL_NS + read_k * SECOND_NS
+        os.utime(checkpoint / "offsets" / str(batch), ns=(at_ns, at_ns))
+
     def becomes(self, state: str) -> None:
         write_run(self.folder, Run("r", START_WALL_NS, "host", {}, state, "written"))
 
@@ -180,6 +191,7 @@ def snapshot(
         troubles=troubles,
         retention="old data is deleted in 3:20",
         invalid="",
+        detection="",
         bins=tuple(bins),
         bin_seconds=1,
         findings=findings,

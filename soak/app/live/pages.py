@@ -138,6 +138,7 @@ def _context(found: Snapshot, now_ns: int, renewal: str) -> dict[str, Any]:
         "headline": report_text(found) if found.is_over else "",
         "retention": found.retention,
         "invalid": "" if found.is_over else shown(found.invalid, MAX_NAME),
+        "detection": found.detection,
         "tiles": _tiles(found),
         "history": f"p99 of the last {clock_text(len(found.publish_history))}",
         "latencies": _latencies(found),

@@ -51,6 +51,11 @@ SILENT_SECONDS = 10
 """A source without a record for so long does not measure."""
 AHEAD_SECONDS = 86_400
 """A record from further ahead has no true time; of others this host's clock is behind, and they wait."""
+DETECTOR_START_SECONDS = 60
+"""So long after the start of a run the detector has begun, unless its host is busy."""
+DETECTOR_BEHIND_SECONDS = 30
+"""A detector that is further behind than this and one of its triggers does not keep up."""
+DETECTOR = "detect-stream"
 REPORT_SECONDS = 1800
 """So long after its last record a run may still be reading and reporting."""
 OVER_STATES = frozenset({"ended", "interrupted", "failed"})
@@ -125,6 +130,7 @@ class Snapshot:
     troubles: tuple[str, ...]  # sentences, worst first
     retention: str
     invalid: str  # why the newest second says nothing about the cluster
+    detection: str  # why findings come late; empty where they do not
     bins: tuple[Bin, ...]  # of the whole run, in order of time
     bin_seconds: int
     findings: tuple[Finding, ...]
@@ -363,6 +369,7 @@ class LiveRun:
                 _forecast_window(self.folder.forecast), self._deletions, k, total, is_over=is_over
             ),
             invalid=next((one.reason for one in produced if one.reason), ""),
+            detection=self._detection(now_k, state, phases),
             bins=self._strip.in_order(self._settled_k(produced)),
             bin_seconds=self._strip.seconds,
             findings=self._read_findings(),
@@ -435,6 +442,38 @@ class LiveRun:
                 behind = self._newest_k - source.newest.k
                 if behind > SILENT_SECONDS:
                     yield f"no record of {source.name} for {_length(behind)}"
+
+    def _detection(self, now_k: int, state: str, phases: Phases) -> str:
+        """Return a sentence about a detector that is far behind or has not begun; "" where it keeps up."""
+        is_elsewhere = bool(self._run.only) and DETECTOR not in self._run.only
+        if state != "running" or is_elsewhere:
+            return ""
+        read_ns = _newest_batch_ns(self.folder.checkpoint)
+        until_k = min(now_k, self._total(phases))
+        if read_ns is None:
+            is_due = until_k > DETECTOR_START_SECONDS
+            return "the detector has not started: findings come late" if is_due else ""
+        behind = until_k - (read_ns - self._run.start_wall_ns) // SECOND_NS
+        limit = DETECTOR_BEHIND_SECONDS + self._plan.detection.trigger // SECOND_NS
+        return (
+            f"the detector is {_length(behind)} behind: findings come late"
+            if behind > limit
+            else ""
+        )
+
+
+def _newest_batch_ns(checkpoint: Path) -> int | None:
+    """Return the wall time up to which the detector has read; None before its first batch is done.
+
+    Spark plans a batch in `offsets` with what is there at that time, and notes it in `commits` at its end.
+    """
+    try:
+        done = max(
+            int(one.name) for one in (checkpoint / "commits").iterdir() if one.name.isdigit()
+        )
+        return (checkpoint / "offsets" / str(done)).stat().st_mtime_ns
+    except (OSError, ValueError):  # ValueError: there is none
+        return None
 
 
 def clock_text(seconds: int) -> str:

@@ -254,6 +254,7 @@ def _json(found: Snapshot) -> bytes:
             "troubles",
             "retention",
             "invalid",
+            "detection",
             "unread",
             "read_ratio",
         ),

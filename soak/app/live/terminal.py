@@ -282,7 +282,8 @@ def plain_line(snapshot: Snapshot) -> str:
         latency = f"p50 {latency_text(one.latency.p50)} p99 {latency_text(one.latency.p99)}"
         parts.append(f"end to end{of} {latency}")
     troubles = "".join(f"; {shown(one)}" for one in snapshot.troubles)
-    return start + ", ".join(parts) + troubles
+    late = f"; {snapshot.detection}" if snapshot.detection else ""
+    return start + ", ".join(parts) + troubles + late
 
 
 # --- The panel.
@@ -352,6 +353,8 @@ def panel(snapshot: Snapshot, width: int, height: int = _HEIGHT) -> list[Part]:
     if snapshot.invalid and not snapshot.is_over:
         why = shown(snapshot.invalid, MAX_NAME)
         parts.append(_line(f"the client was the bottleneck: {why}", "yellow"))
+    if snapshot.detection:
+        parts.append(_line(snapshot.detection, "yellow"))
     table = latency_table(snapshot, width)
     parts.append(table)
     used = len(parts) + table.row_count

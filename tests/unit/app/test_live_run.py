@@ -67,6 +67,22 @@ def test_an_outage_says_how_long_and_how_many_failed(tmp_path: Path) -> None:
     assert after(run, 140.5).troubles == ("nothing acknowledged for 40 s, 12,000 failed",)
 
 
+def test_a_detector_that_does_not_keep_up_has_a_sentence(tmp_path: Path) -> None:
+    """A busy host starts it minutes late; a trigger of its own is allowed."""
+    run = written_run(tmp_path)
+    for k in range(140):
+        run.write("produce.0@h", k, **GOOD)
+
+    assert after(run, 59.5).detection == ""
+    assert after(run, 100.5).detection == "the detector has not started: findings come late"
+    run.detect(9, read_k=40)
+    run.detect(10, read_k=50)
+    assert after(run, 80.5).detection == ""
+    assert after(run, 140.5).detection == "the detector is 90 s behind: findings come late"
+    run.becomes("ended")
+    assert after(run, 140.5).detection == ""
+
+
 def test_one_acknowledgement_ends_an_outage(tmp_path: Path) -> None:
     run = written_run(tmp_path)
     for k in range(140):

@@ -199,6 +199,14 @@ def test_a_plain_line_of_an_outage_says_so_at_once_and_when_it_is_over() -> None
     assert [OUTAGE in line for line in lines] == [False, True, False]
 
 
+def test_a_detector_that_is_behind_is_on_the_panel_and_in_lines() -> None:
+    late = "the detector is 90 s behind: findings come late"
+    found = dataclasses.replace(snapshot(), detection=late)
+
+    assert plain_line(found).endswith(f"; {late}")
+    assert late in "\n".join(_drawn(found, 100))
+
+
 def test_a_plain_line_after_the_end_has_all_messages_and_no_rate() -> None:
     line = plain_line(snapshot(900, state="ended", phase="ended"))
 
