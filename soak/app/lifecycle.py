@@ -44,6 +44,7 @@ from soak.store.run_folder import (
     read_created_topics,
     read_plan,
     read_run,
+    run_topic,
     write_plan,
     write_run,
 )
@@ -71,7 +72,7 @@ def new_run(plan: Plan, part: Part, clock: SystemClock) -> Run:
 
 def resolve_plan(plan: Plan, lab: Lab | None, run: Run) -> Plan:
     """Return the plan that the daemons read, with every name and address filled in."""
-    topic = plan.topic.name or f"soak-{run.id}"
+    topic = plan.topic.name or run_topic(run.id)
     plan = dataclasses.replace(plan, topic=dataclasses.replace(plan.topic, name=topic))
     if lab is not None:
         plan = with_plugin_values(plan, "broker", lab.broker.addresses)

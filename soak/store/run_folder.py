@@ -166,6 +166,11 @@ def own_versions() -> dict[str, str]:
     return {"soakd": version("soakd"), "python": platform.python_version()}
 
 
+def run_topic(run_id: str) -> str:
+    """Return the name of a run's topic where its plan gives none."""
+    return f"soak-{run_id}"
+
+
 def read_run(folder: RunFolder) -> Run:
     """Return the contents of `run.json`.
 

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from markupsafe import Markup
 
 from soak.core import json_text, wording
 from soak.core.model import Column
+from soak.core.plan import text as plan_text
+from soak.core.plan.plan import Plan
 from soak.core.series import host_of
 from soak.core.units import format_rate
+from soak.store.run_folder import run_topic
 from spark.batch.timeline import Timeline
 from spark.report.page import Page, broker_names, joined, shown_name, table, tag
 
 ORDER = 77
 TITLE = "What was run"
 
+_HARMLESS = r"""(?:(['"]?)\$\{(?:env|file|credential):[^}\s]+\}\2|''|""|null|\{\}|\[\])[ \t]*$"""
+"""A value that only refers to a secret, or is none: the plan needs it, and it is safe to show."""
 _SECRET = re.compile(
-    r"(?im)^(\s*(?:- )?[\w.\"'-]*(?:password|secret|token|jaas|credential)[\w.\"'-]*\s*:)[ \t]*\S.*$"
+    r"(?im)^(\s*(?:- )?[\w.\"'-]*(?:password|secret|token|jaas|credential)[\w.\"'-]*\s*:)[ \t]*"
+    rf"(?!{_HARMLESS})\S.*$"
 )
 _MOST_TOPICS, _MOST_PLAN_BYTES = 100, 200_000
 
@@ -30,7 +37,10 @@ def render(page: Page) -> Markup:
         table(("what", "in this run"), list(_facts(page))),
         _hosts(timeline),
         tag("h3", "Run it again"),
-        tag("p", "Save the plan below as plan.yaml; passwords are not in it. Then:"),
+        tag(
+            "p",
+            "Save the plan below as plan.yaml; it names where passwords are, and holds none. Then:",
+        ),
         tag("pre", _commands(timeline), tabindex=0),
         tag(
             "details",
@@ -111,13 +121,26 @@ def _label_shown(column: Column, key: str) -> str:
 
 
 def _plan_text(timeline: Timeline) -> str:
-    """Return the resolved plan; what looks like a secret is left out, although a plan should hold none."""
-    try:
-        text = timeline.folder.plan.read_text(encoding="utf-8", errors="replace")[:_MOST_PLAN_BYTES]
-    except OSError:
-        return ""
-    shown = _SECRET.sub(r"\1 (left out)", text)
+    """Return the resolved plan, fit to be run again: what was named after the run has no name.
+
+    What looks like a secret is left out, although a plan should hold none; references to secrets stay.
+    """
+    plan = _without_run_topic(timeline.plan, timeline.run.id)
+    shown = _SECRET.sub(r"\1 (left out)", plan_text.dump(plan)[:_MOST_PLAN_BYTES])
     return "\n".join(wording.printable(line) for line in shown.split("\n"))
+
+
+def _without_run_topic(plan: Plan, run_id: str) -> Plan:
+    """Return the plan without topics that were named after the run: the next run has its own."""
+    if plan.topic.name != run_topic(run_id):
+        return plan
+    probes = {
+        name: replace(config, topics=type(config.topics)())
+        if getattr(config, "topics", None) == plan.topic.names
+        else config
+        for name, config in plan.probes.items()
+    }
+    return replace(plan, topic=replace(plan.topic, name=""), probes=probes)
 
 
 def _commands(timeline: Timeline) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 
 import pytest
 
+from soak.app.lifecycle import resolve_plan
 from soak.core.model import Evidence, Explanation
+from soak.core.plan import text as plan_text
+from soak.store.run_folder import Run, read_run
+from spark.batch.timeline import assemble
 from spark.report import job as report
-from tests.support.spark.report_run import finding_of, timeline
-from tests.support.spark.synthetic_run import Shape
+from tests.support.spark.report_run import finding_of, read, timeline
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 
 @pytest.mark.long
@@ -25,3 +30,26 @@ def test_the_first_sentence_counts_the_findings_below(tmp_path: Path) -> None:
     assert "at 14:15:12Z, cause retention cliff; 1 more incident below." in page
     assert "The cause is unknown; other changes:" in page
     assert "confidence 99.90%" not in page
+
+
+def test_the_plan_on_the_page_can_be_run_again(tmp_path: Path) -> None:
+    """References to secrets stay, secrets do not, and the topic of the old run is not written to again."""
+    folder = write_synthetic_run(tmp_path / "run", Shape(fault_k=None))
+    written = plan_text.load(
+        "name: synthetic\n"
+        "broker: {kafka: {bootstrap_servers: 'h:1', common: {sasl.password: '${env:PASSWORD}',"
+        " ssl.key.password: hunter2}}}\n"
+        "probes: {round_trip: {}, retention_kafka: {directory: null}}\n",
+        "plan.yaml",
+    ).plan
+    folder.plan.write_text(plan_text.dump(resolve_plan(written, None, read_run(folder))))
+
+    report.write(assemble(folder, read), [], None)
+
+    text = folder.report.read_text()
+    shown = text.partition("The plan, with every default</summary>")[2].partition("</pre>")[0]
+    again = plan_text.load(html.unescape(shown.partition(">")[2]), "plan.yaml").plan
+    assert "hunter2" not in text
+    assert again.broker_config.common["sasl.password"] == "${env:PASSWORD}"
+    assert again.topic == written.topic
+    assert resolve_plan(again, None, Run("r2", 0, "h", {}, "running", "p")).topic.name == "soak-r2"
