@@ -149,6 +149,9 @@ def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> N
     if plan.lab is None:
         level = durability.level_text(guarantees.read_durability(plan, plan_file.document))
         print(f"Durability: {level}; `soak audit {name}` gives the reasons.")
+        unchecked = preflight.unchecked_rights(plan)
+        if unchecked:
+            print(f"Rights: {unchecked}.")
         _print_warnings(*_cluster_warnings(plan_file, clock))
     _print_warnings(*_environment_warnings(plan_file, clock))
     forecast = guarantees.forecast_plan(plan, table, Path(plan.run_directory))

@@ -159,7 +159,8 @@ def run_plan(
         copy_profile(plan_file, folder)
         write_run(folder, dataclasses.replace(run, state="beginning"))  # before topics are created
         check_run_drives(plan, lab, folder, part, "before", view.note)
-        prepare_cluster(plan_file, plan, folder, part, run)
+        with _remaining_topics_named(folder, view):
+            prepare_cluster(plan_file, plan, folder, part, run)
         check_lead_time(part, clock.wall_ns(), LEAD_NS)
         start_wall_ns = part.start_wall_ns or clock.wall_ns() + LEAD_NS
         run = dataclasses.replace(run, start_wall_ns=start_wall_ns)
@@ -227,6 +228,18 @@ def _claimed_folder(
         view = open_view(console, f"soak {name}  {folder.path}")
         stack.callback(view.close)
         yield view, stack
+
+
+@contextmanager
+def _remaining_topics_named(folder: RunFolder, view: View) -> Iterator[None]:
+    """Say of topics that were created before a start failed that they stay, and how to delete them."""
+    try:
+        yield
+    except SoakError:
+        remaining = topics.remaining_text(folder)
+        if remaining:
+            view.note(remaining)
+        raise
 
 
 def _started_lab(plan: Plan, folder: RunFolder, view: View, stack: ExitStack) -> Lab | None:

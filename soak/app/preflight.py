@@ -210,6 +210,12 @@ def topic_warnings(plan: Plan) -> list[str]:
     return found(plan.topic) if found is not None else []
 
 
+def unchecked_rights(plan: Plan) -> str:
+    """Return what the user of a plan must be allowed and no check can see in advance, or ""."""
+    found = getattr(plugins.load("soak.brokers", plan.broker_kind), "unchecked_rights", None)
+    return "" if found is None or plan.lab is not None else found(plan.broker_config, plan.topic)
+
+
 def probe_setting_faults(plan: AnyPlan, document: Document) -> list[PlanError]:
     """Return the faults in the settings of the probes, of the metrics page and of shipping."""
     metrics, ship = plan.metrics, plan.ship

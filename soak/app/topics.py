@@ -98,6 +98,21 @@ def check_same_topics(folder: RunFolder, plan: Plan, broker: Broker) -> None:
             )
 
 
+def remaining_text(folder: RunFolder) -> str:
+    """Return which topics of a start that failed stay, and the command that deletes them; "" where none does.
+
+    Raises:
+        RunFolderError: the list of created topics is damaged.
+    """
+    made = list(read_created_topics(folder).made)
+    if not made:
+        return ""
+    which = (
+        f"the empty topic {made[0]} stays" if len(made) == 1 else f"{len(made)} empty topics stay"
+    )
+    return f"{which}: `soak clean {folder.path}` deletes what the run created"
+
+
 @dataclass(frozen=True, slots=True)
 class RunTopics:
     """The topics that a run requested: its own, missing ones, and foreign topics of the same name."""

@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from soak.brokers.kafka import config as kafka
 from soak.brokers.kafka import durability, retention
 from soak.brokers.kafka.broker import KafkaBroker, KafkaGuarantees, connect_protocol
+from soak.brokers.kafka.rights import unchecked_rights
 from soak.brokers.kafka.topics import (
     ClusterSettings,
     TopicSettings,
@@ -40,7 +41,7 @@ from soak.core.plan.text import KeyPath
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration
 
-__all__ = ["Config", "check_topic", "connect", "topic_warnings"]
+__all__ = ["Config", "check_topic", "connect", "topic_warnings", "unchecked_rights"]
 
 TOPIC_PROPERTY = "write.caching"
 CLUSTER_PROPERTY = "write_caching_default"

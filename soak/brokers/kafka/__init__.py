@@ -7,6 +7,15 @@ long it retains messages. Only the plug-in loader and `soak.brokers.redpanda` im
 
 from soak.brokers.kafka.broker import KafkaBroker, KafkaGuarantees, connect
 from soak.brokers.kafka.config import Config
+from soak.brokers.kafka.rights import unchecked_rights
 from soak.brokers.kafka.topics import check_topic, topic_warnings
 
-__all__ = ["Config", "KafkaBroker", "KafkaGuarantees", "check_topic", "connect", "topic_warnings"]
+__all__ = [
+    "Config",
+    "KafkaBroker",
+    "KafkaGuarantees",
+    "check_topic",
+    "connect",
+    "topic_warnings",
+    "unchecked_rights",
+]

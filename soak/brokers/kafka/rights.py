@@ -20,12 +20,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
 from soak.brokers.kafka.config import KafkaProtocolConfig
 from soak.clients.client_settings import is_secret_reference
 from soak.clients.kafka_log import error_text
+from soak.core.plan.plan import Topic
 
 _NEEDED = {
     AclOperation.DESCRIBE: "Describe",
     AclOperation.READ: "Read",
     AclOperation.WRITE: "Write",
 }
+_NO_LOGIN = "PLAINTEXT"
 _READ_SETTINGS = "DescribeConfigs"
 _REFUSALS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -83,6 +85,14 @@ def topics_error(
         if missing:
             return _text(name, missing, config, " and ".join(missing).lower())
     return ""
+
+
+def unchecked_rights(config: KafkaProtocolConfig, topic: Topic) -> str:
+    """Return the rights that are known once the topic exists; "" where it does, or without a login."""
+    if topic.use_existing or config.common.get("security.protocol", _NO_LOGIN).upper() == _NO_LOGIN:
+        return ""
+    name = f"topic {topic.names[0]}" if topic.name else "the run's topic"
+    return f"not checked before the topic exists: Read, Write and Delete on {name}"
 
 
 def deletion_error(name: str, error: Exception, config: KafkaProtocolConfig) -> str:

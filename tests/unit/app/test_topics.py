@@ -66,6 +66,17 @@ def test_only_what_the_run_made_is_deleted(tmp_path: Path) -> None:
     assert topics.find_run_topics(folder, broker).missing == ("t-0", "t-2")
 
 
+def test_topics_of_a_start_that_failed_are_named_with_what_deletes_them(tmp_path: Path) -> None:
+    """As after a refused right to write: the topic is there, and the run has not begun."""
+    cluster, folder = FakeCluster(), run_of(tmp_path, "beginning")
+
+    assert topics.remaining_text(folder) == ""
+    made(folder, cast("Broker", cluster))
+    assert topics.remaining_text(folder) == (
+        f"3 empty topics stay: `soak clean {tmp_path}` deletes what the run created"
+    )
+
+
 def test_a_topic_that_the_cluster_keeps_can_be_deleted_later(tmp_path: Path) -> None:
     cluster, folder = FakeCluster(), run_of(tmp_path)
     broker = cast("Broker", cluster)  # as above

@@ -15,9 +15,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
 
 from soak.brokers.kafka.config import Config
 from soak.brokers.kafka.retention import unread_note
-from soak.brokers.kafka.rights import creation_error
+from soak.brokers.kafka.rights import creation_error, unchecked_rights
 from soak.brokers.kafka.topics import ClusterSettings, delete_topics
 from soak.core.errors import BrokerError
+from soak.core.plan.plan import Topic
 
 RUN_TOPIC = "soak-20261129T100000Z-45f0"
 CONFIG = Config(bootstrap_servers="b1:9093", common={"sasl.username": "soakd"})
@@ -102,3 +103,22 @@ def test_settings_that_no_broker_reports_name_a_right_only_where_it_is_missing(
         ": the forecast of retention assumes Kafka's defaults, and the durability level may be unknown"
     )
     assert (f"as user soakd lacks DescribeConfigs on the cluster ({grant})" in note) == is_refused
+
+
+@pytest.mark.parametrize(
+    ("common", "topic", "expected"),
+    [
+        ({"security.protocol": "SASL_SSL"}, Topic(), "Delete on the run's topic"),
+        ({"security.protocol": "sasl_ssl"}, Topic(name="t"), "Delete on topic t"),
+        ({"security.protocol": "SASL_SSL"}, Topic(name="t", use_existing=True), ""),
+        ({}, Topic(), ""),
+    ],
+)
+def test_rights_that_no_check_can_see_are_named(
+    common: dict[str, str], topic: Topic, expected: str
+) -> None:
+    """A cluster says what may be done with a topic once that exists."""
+    found = unchecked_rights(Config(bootstrap_servers="h:1", common=common), topic)
+
+    assert found.endswith(expected)
+    assert bool(found) == bool(expected)
