@@ -160,6 +160,7 @@ def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> N
         *forecast.warnings,
         *_small_drives(plan, forecast),
         *limit_warnings(plan_file),
+        *preflight.soak_warnings(plan),
         *preflight.topic_warnings(plan),
         *_unused_settings(plan),
         *_small_budgets(plan),

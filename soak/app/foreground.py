@@ -153,6 +153,8 @@ def run_plan(
         preflight.check_cluster_answers(plan_file)
     folder = preflight.check_run_folder(plan_file, run_dir or runs / f"{run.name}-{run.id}")
     with _claimed_folder(folder, run.name, console) as (view, stack):
+        for warning in preflight.soak_warnings(plan_file.plan):
+            view.note(f"Warning: {warning}")
         lab = _started_lab(plan_file.plan, folder, view, stack)
         plan = resolve_plan(plan_file.plan, lab, run)
         write_plan(folder, plan)

@@ -210,6 +210,16 @@ def topic_warnings(plan: Plan) -> list[str]:
     return found(plan.topic) if found is not None else []
 
 
+def soak_warnings(plan: Plan) -> list[str]:
+    """Return a warning if the soak is too short for a verdict."""
+    if plan.phases.soak >= plan.least_soak:
+        return []
+    soak, least = format_duration(plan.phases.soak), format_duration(plan.least_soak)
+    why = f"{soak} are too short to call a run clean: at least {least} are needed"
+    keys = "`baseline` and `confirm` of detection.detectors.level_shift"
+    return [f"phases.soak: {why} ({keys}), ten minutes are better"]
+
+
 def unchecked_rights(plan: Plan) -> str:
     """Return what the user of a plan must be allowed and no check can see in advance, or ""."""
     found = getattr(plugins.load("soak.brokers", plan.broker_kind), "unchecked_rights", None)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from soak.core import wording
 from soak.core.plan.load import process_index
-from soak.core.plan.plan import STREAM_DETECTOR
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 from soak.store.audit import is_order_guaranteed
@@ -268,8 +267,7 @@ def _blockers(timeline: Timeline) -> Iterator[Gap]:
         yield Gap("run", k, k, "was killed: it has no recorded end")
     if timeline.phases.end_k is not None and timeline.phases.end_k - k > LATE_SECONDS:
         yield Gap("run", k, k, "all sources stopped before its end")
-    detector = timeline.plan.detection.detectors[STREAM_DETECTOR]
-    wanted = (detector.baseline + detector.confirm) // SECOND_NS
+    wanted = timeline.plan.least_soak // SECOND_NS
     there = judged_seconds(timeline)
     if there < wanted:
         why = f"{there} s of soak could be judged, at least {wanted} s are needed"

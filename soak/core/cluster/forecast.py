@@ -299,6 +299,10 @@ def busiest_ratio(keys: Keys, partitions: int) -> float:
 
 
 _LIMIT = {"bytes": "the limit in bytes", "time": "the limit in time"}
+_LIMIT_KEYS = {
+    "bytes": "retention.bytes and segment.bytes (Pulsar: retentionSizeInMB)",
+    "time": "retention.ms and segment.ms (Pulsar: retentionTimeInMinutes)",
+}
 _MAX_FILL_RATIO = 0.9
 
 
@@ -340,12 +344,12 @@ def forecast_warnings(found: Forecast, drive: Drive | None) -> list[str]:
     if window is not None and found.seen in {"after the run", "after the soak"}:
         found_warnings.append(
             f"the soak ends before old data is deleted, {span(window.middle)} after the start: what "
-            "deletion does to latency will not be seen"
+            f"deletion does to latency will not be seen{_earlier(found)}"
         )
     if found.seen == "in the soak" and not found.seen_seconds:
         found_warnings.append(
             "the soak may end before the broker looks for old data to delete: what deletion does to latency "
-            "may not be seen"
+            f"may not be seen{_earlier(found)}"
         )
     if found.seen == "in the warm-up":
         found_warnings.append(
@@ -354,12 +358,18 @@ def forecast_warnings(found: Forecast, drive: Drive | None) -> list[str]:
         )
     if found.seen == "never":
         found_warnings.append(
-            "no limit of retention is reached, however long the run: its part will not be seen"
+            "no limit of retention is reached, however long the run: its part will not be seen; set one in "
+            "topic.settings, such as retention.bytes"
         )
     if drive is not None and drive.fill_ratio(found.most_held_bytes) > _MAX_FILL_RATIO:
         held, free = amount(found.most_held_bytes, "bytes"), amount(drive.free_bytes, "bytes")
         found_warnings.append(f"{held} are to be held, and the drive has {free} free")
     return found_warnings
+
+
+def _earlier(found: Forecast) -> str:
+    """Return which keys of a plan make the soak see the first deletion."""
+    return f"; lower {_LIMIT_KEYS[found.limit]} in topic.settings, or lengthen phases.soak"
 
 
 def forecast_json(
@@ -442,8 +452,10 @@ def _first(found: Forecast, window: Window) -> str:
     when = span(window.earliest)
     if span(window.latest) != when:
         when = f"between {when} and {span(window.latest)}"
-    text = f"Retention: {_LIMIT[found.limit]} is reached {when} after the start, {found.seen}"
-    if found.seen == "in the soak" and found.seen_seconds:
+    is_maybe_later = found.seen == "in the soak" and not found.seen_seconds
+    where = "in the soak or after it" if is_maybe_later else found.seen
+    text = f"Retention: {_LIMIT[found.limit]} is reached {when} after the start, {where}"
+    if found.seen_seconds and found.seen == "in the soak":
         text += f", which goes on for {span(found.seen_seconds)} with deletions"
     if found.first_free is not None:
         text += f"; the space is free {span(found.first_free.earliest - window.earliest)} later"

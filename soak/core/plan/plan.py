@@ -340,6 +340,12 @@ class Plan:
         return ("ship", "receive") if self.ship else ()
 
     @property
+    def least_soak(self) -> int:
+        """Return how much soak a run needs to be judged, in ns: with less the detector compares nothing."""
+        detector = self.detection.detectors[STREAM_DETECTOR]
+        return int(detector.baseline + detector.confirm)
+
+    @property
     def service_objectives(self) -> tuple[Objective, ...]:
         return tuple(map(parse_objective, self.objectives))
 

@@ -455,3 +455,13 @@ def test_the_plan_of_a_fleet_is_checked_before_a_client_gets_it(
 
     assert isinstance(result.exception, PlanError)
     assert refused in str(result.exception)
+
+
+def test_a_soak_that_is_too_short_for_a_verdict_is_warned_of(tmp_path: Path) -> None:
+    """Shortened in the plan or by --duration; the report would say so only at the end."""
+    plan = "broker: {kafka: {}}\nphases: {warm_up: 10s, soak: 10min}\n"
+    warning = "phases.soak: 90s are too short to call a run clean: at least 130s are needed"
+
+    assert warning in called(tmp_path, plan.replace("10min", "90s")).output
+    assert "too short" not in called(tmp_path, plan).output
+    assert "too short to call a run clean" in called(tmp_path, plan, "--duration", "100s").output
