@@ -43,6 +43,11 @@ _LIMIT_SECONDS = 5 * 60  # until the first segment of a partition may be deleted
 _SEGMENTS = 4  # that each partition keeps; a fifth is filled before the first is deleted
 _DEFAULT_BROKERS = 3
 _SASL = "SASL_"
+_OPTIONS = {
+    "set security.protocol to": "give --security",
+    "set sasl.mechanism": "give --mechanism",
+}
+"""The hints of a cluster's errors, and the options of `soak init` that set the same."""
 _UNLISTED = "as the cluster does not list its own"
 _UNKNOWN = (
     "a guess: the cluster asks for a login or certificate that no option gives. Add it below `broker`, "
@@ -323,13 +328,21 @@ def _brokers(path: Path, answers: Answers) -> tuple[int, str]:
     except LoginMissingError as error:
         if set(error.logins).isdisjoint(MECHANISMS):
             return _DEFAULT_BROKERS, _UNKNOWN
-        raise NotNowError(f"no plan was written: {error}") from error
+        raise NotNowError(f"no plan was written: {_with_options(error)}") from error
     except BrokerError as error:
-        raise NotNowError(f"no plan was written: {error}") from error
+        raise NotNowError(f"no plan was written: {_with_options(error)}") from error
     try:
         return max(1, broker.broker_count()), ""
     except BrokerError:  # Pulsar lists its brokers for superusers alone
         return _DEFAULT_BROKERS, _UNLISTED
+
+
+def _with_options(error: BrokerError) -> str:
+    """Return the text of an error whose hints name options: there is no plan yet whose keys could be set."""
+    found = str(error)
+    for hint, option in _OPTIONS.items():
+        found = found.replace(hint, option)
+    return found
 
 
 def _name(path: Path) -> str:

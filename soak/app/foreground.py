@@ -20,6 +20,7 @@ from rich.text import Text
 from soak.alerting.daemon import AlertDaemon, build_sinks
 from soak.alerting.heartbeat import queue_run_aborted
 from soak.app import host, preflight, topics
+from soak.app.check import without_client_logs
 from soak.app.lifecycle import check_run_drives, new_run, prepare_cluster, resolve_plan
 from soak.app.live.run import LiveRun
 from soak.app.live.terminal import View, open_view
@@ -147,10 +148,11 @@ def run_plan(
     run = new_run(plan_file.plan, part, clock)
     runs = run_dir.parent if run_dir else Path(plan_file.plan.run_directory)
     preflight.check_host(plan_file, runs)
-    if plan_file.plan.lab is None and part.is_first:
-        preflight.check_cluster(plan_file)
-    elif plan_file.plan.lab is None:
-        preflight.check_cluster_answers(plan_file)
+    with without_client_logs():
+        if plan_file.plan.lab is None and part.is_first:
+            preflight.check_cluster(plan_file)
+        elif plan_file.plan.lab is None:
+            preflight.check_cluster_answers(plan_file)
     folder = preflight.check_run_folder(plan_file, run_dir or runs / f"{run.name}-{run.id}")
     with _claimed_folder(folder, run.name, console) as (view, stack):
         for warning in preflight.soak_warnings(plan_file.plan):

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from soak.core.errors import BrokerError
+from soak.core.errors import BrokerError, LoginRefusedError
 from soak.core.ports import Clock
 from soak.core.retry import Once
 from soak.core.units import SECOND_NS
@@ -73,12 +73,14 @@ class ErrorCause:
     def __init__(self) -> None:
         self._cause = ""
         self._is_final = False
+        self._is_login_refused = False
 
     def note(self, error: KafkaError) -> None:
         """Keep the most specific error; for the client's `error_cb`."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN or self._is_final:  # noqa: SLF001  # its public name
             return
         self._cause = error.str()
+        self._is_login_refused = error.code() == KafkaError._AUTHENTICATION  # noqa: SLF001  # as above
         # That all brokers are down may follow from these, but is not their reason.
         self._is_final = error.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001  # as above
 
@@ -94,7 +96,7 @@ class ErrorCause:
         A refused login or certificate stays refused, so that only other brokers are waited for, for a second.
 
         Raises:
-            BrokerError: no broker answers, and why.
+            BrokerError: no broker answers, and why; a `LoginRefusedError` where one refuses the login.
         """
         answer = admin.describe_cluster(request_timeout=timeout_seconds)
         now_ns = clock.mono_ns()
@@ -106,7 +108,7 @@ class ErrorCause:
             if is_new and self._is_final:
                 deadline_ns = min(deadline_ns, now_ns + SECOND_NS)
         if not answer.done() or (self._cause and answer.exception() is not None):
-            raise BrokerError(f"no Kafka broker answered at {where}: {self.or_else('no answer')}")
+            raise self._failure(where, "no answer")
 
     def metadata(
         self, admin: AdminClient, where: str, timeout_seconds: float, topic: str | None = None
@@ -116,11 +118,16 @@ class ErrorCause:
         `admin` is a client with `note` as its `error_cb`.
 
         Raises:
-            BrokerError: no broker answers, and why.
+            BrokerError: no broker answers, and why; a `LoginRefusedError` where one refuses the login.
         """
         try:
             return admin.list_topics(topic=topic, timeout=timeout_seconds)
         except KafkaException as error:
             admin.poll(0)  # runs the callbacks that are due
-            reason = self.or_else(error_text(error))
-            raise BrokerError(f"no Kafka broker answered at {where}: {reason}") from error
+            raise self._failure(where, error_text(error)) from error
+
+    def _failure(self, where: str, otherwise: str) -> BrokerError:
+        reason = self.or_else(otherwise)
+        if self._is_login_refused:
+            return LoginRefusedError(f"the broker at {where} refused the login: {reason}")
+        return BrokerError(f"no Kafka broker answered at {where}: {reason}")

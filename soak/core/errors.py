@@ -63,6 +63,10 @@ class LoginMissingError(BrokerError):
         self.logins = tuple(logins)
 
 
+class LoginRefusedError(BrokerError):
+    """A broker answered and refused the login of the settings."""
+
+
 class JournalError(SoakError):
     """A journal cannot be written or is of a version that this program does not know."""
 

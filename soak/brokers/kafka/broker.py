@@ -38,7 +38,12 @@ from soak.clients.kafka_log import ClientLog, ErrorCallback, ErrorCause, error_t
 from soak.clients.kafka_throttle import ThrottleTimes, statistics_interval_ms
 from soak.core.cluster.durability import Durability
 from soak.core.cluster.forecast import Limits, Stored
-from soak.core.errors import BrokerError, LoginMissingError, NotAvailableError
+from soak.core.errors import (
+    BrokerError,
+    LoginMissingError,
+    LoginRefusedError,
+    NotAvailableError,
+)
 from soak.core.plan.config import Settings
 from soak.core.plan.load import Load
 from soak.core.plan.plan import Topic
@@ -159,7 +164,7 @@ class KafkaBroker:
 
         Raises:
             BrokerError: the settings are wrong, or no broker answers; where the listener is of another kind
-                than the plan says, or its certificate is refused, that is reported too. A login or
+                than the plan says, or its certificate or login is refused, that is reported too. A login or
                 certificate that it asks for and the plan lacks is a `LoginMissingError`.
         """
         self.check_settings()
@@ -170,7 +175,13 @@ class KafkaBroker:
             cause.metadata(admin, where, self._timeout_seconds)
         except BrokerError as error:
             found = listener.mismatch(where, self._config.common)
-            text = f"{error}; {found.text}" if found.text else str(error)
+            is_refused = isinstance(error, LoginRefusedError)
+            first = (
+                rights.refused_login(self._config, str(error), found.text)
+                if is_refused
+                else str(error)
+            )
+            text = f"{first}; {found.text}" if found.text else first
             if found.lacks_login:
                 raise LoginMissingError(text, found.logins) from error
             raise BrokerError(text) from error

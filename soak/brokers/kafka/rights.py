@@ -27,6 +27,7 @@ _NEEDED = {
     AclOperation.READ: "Read",
     AclOperation.WRITE: "Write",
 }
+_PASSWORD_MECHANISMS = ("PLAIN", "SCRAM")
 _NO_LOGIN = "PLAINTEXT"
 _READ_SETTINGS = "DescribeConfigs"
 _REFUSALS = {
@@ -98,6 +99,22 @@ def unchecked_rights(config: KafkaProtocolConfig, topic: Topic) -> str:
 def deletion_error(name: str, error: Exception, config: KafkaProtocolConfig) -> str:
     """Return which right is missing if the cluster refused to delete a topic for that reason, else ""."""
     return _text(name, ["Delete"], config, "delete") if is_refused(error) else ""
+
+
+def refused_login(config: KafkaProtocolConfig, error: str, mismatch: str) -> str:
+    """Return that a broker refused the user; why, unless the `mismatch` of its listener is known.
+
+    A broker does not say whether a name or a password is wrong: the text of the client is left out then.
+    """
+    who, common = user_name(config), config.common
+    if mismatch:
+        return f"the broker refused {who}"
+    mechanism = common.get("sasl.mechanism", common.get("sasl.mechanisms", ""))
+    if not mechanism.upper().startswith(_PASSWORD_MECHANISMS):
+        return f"the broker refused {who}: {error}"
+    password = common.get("sasl.password", "")
+    where = f" ({password})" if is_secret_reference(password) else ""
+    return f"the broker refused {who}: wrong password{where}, or another mechanism than {mechanism}"
 
 
 def is_refused(error: Exception) -> bool:

@@ -14,6 +14,7 @@ from soak.core.errors import NotNowError, PlanError
 from soak.core.plan import text
 from soak.core.plan.plan import Plan
 from soak.lab.ports import Running
+from tests.support.listener import answering
 from tests.support.pages import pages
 
 KAFKA = Answers("kafka", "b1:9092,b2:9092")
@@ -100,6 +101,17 @@ def test_no_plan_is_written_where_something_else_answers(tmp_path: Path) -> None
         init(path, replace(PULSAR, admin_url=url))
 
     assert not path.exists()
+
+
+def test_a_hint_before_there_is_a_plan_names_the_option(tmp_path: Path) -> None:
+    """A listener that wants a login: the user has typed options, and no key of a plan."""
+    names = b"\0\0\0\1\0\5PLAIN"
+    answer = b"\0\0\0\1" + (33).to_bytes(2, "big") + names
+    with (
+        answering(len(answer).to_bytes(4, "big") + answer) as address,
+        pytest.raises(NotNowError, match="give --security SASL_PLAINTEXT"),
+    ):
+        init(tmp_path / "p.yaml", replace(KAFKA, servers=address))
 
 
 @pytest.mark.broker

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import threading
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -13,24 +10,7 @@ from hypothesis import strategies as st
 
 from soak.brokers.kafka.listener import Mismatch, mismatch
 from tests.support.examples import examples
-
-
-@contextlib.contextmanager
-def answering(answer: bytes) -> Iterator[str]:
-    """Serve these bytes to each connection, after its first bytes; yield the address."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = server.accept()
-                    with connection:
-                        connection.recv(4096)
-                        connection.sendall(answer)
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)
+from tests.support.listener import answering
 
 
 def test_a_port_that_is_no_broker_s_is_named() -> None:

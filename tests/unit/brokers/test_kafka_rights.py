@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
 
 from soak.brokers.kafka.config import Config
 from soak.brokers.kafka.retention import unread_note
-from soak.brokers.kafka.rights import creation_error, unchecked_rights
+from soak.brokers.kafka.rights import creation_error, refused_login, unchecked_rights
 from soak.brokers.kafka.topics import ClusterSettings, delete_topics
 from soak.core.errors import BrokerError
 from soak.core.plan.plan import Topic
@@ -122,3 +122,17 @@ def test_rights_that_no_check_can_see_are_named(
 
     assert found.endswith(expected)
     assert bool(found) == bool(expected)
+
+
+def test_a_refused_password_is_named_by_where_the_plan_has_it() -> None:
+    """The client's own text says neither, and the user reads it as a broker that is down."""
+    login = {"sasl.username": "soak", "sasl.password": "${env:SOAK_PASSWORD}"}
+    password = Config(bootstrap_servers="h:1", common={**login, "sasl.mechanism": "SCRAM-SHA-512"})
+    ticket = Config(bootstrap_servers="h:1", common={"sasl.mechanism": "GSSAPI"})
+
+    assert refused_login(password, "client text", "") == (
+        "the broker refused user soak: wrong password (${env:SOAK_PASSWORD}), or another mechanism than "
+        "SCRAM-SHA-512"
+    )
+    assert refused_login(password, "client text", "has no PLAIN") == "the broker refused user soak"
+    assert refused_login(ticket, "client text", "").endswith("the user of the plan: client text")
