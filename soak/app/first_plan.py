@@ -27,7 +27,7 @@ from soak.core.errors import (
 )
 from soak.core.plan import text
 from soak.core.plan.plan import Plan
-from soak.core.wording import amount, counted
+from soak.core.wording import GRANT_HINT, amount, counted
 from soak.runtime.context import connect
 
 KINDS = ("kafka", "redpanda", "pulsar")
@@ -85,7 +85,14 @@ _SETTINGS = Template("""\
     retention.bytes: $retention # of each partition: exceeded after 5 minutes, so deletions are judged, too
     segment.bytes: $segment # what is deleted at once
 """)
-_KAFKA_PROBES = "  round_trip: {}\n  retention_kafka: {directory: null}"
+_KAFKA_PROBES = "  round_trip: {}\n  retention_kafka: {directory: null}\n"
+_OWN_PROBES = Template("""\
+  # The broker $server is on this host. These lines in place of the one above see its drive; LOG_DIRS is what
+  # its log.dirs says, such as /var/lib/kafka/data:
+  # retention_kafka: {directory: LOG_DIRS}
+  # disk_io: {directory: LOG_DIRS}
+  # fsync: {directory: LOG_DIRS}
+""")
 _MAIL = Template("""\
 sinks:
   mail:
@@ -155,12 +162,16 @@ def init(path: Path, answers: Answers) -> None:
             lines = _size_lines(text.load(written, str(path)).plan)
         print("\n".join(lines))
     if own_server:
-        line = _own_broker_line(own_server)
-        print(f"{line[:1].upper()}{line[1:]}.")
+        print(
+            f"The broker {own_server} is on this host: `probes` has lines for its drive, as comments."
+        )
     if answers.security.startswith(_SASL):
         print(f"The password is read from the environment variable {PASSWORD}.")
     print()
-    run_check(path, False, "", "", False, None)
+    try:
+        run_check(path, False, "", "", False, None)
+    except PlanError as error:
+        raise PlanError(f"{error}\nThen: soak check {path}") from error
     print(f"\nNext: soak run {path}")
 
 
@@ -200,13 +211,24 @@ def ask(given: Answers) -> Answers:
         url = found.admin_url or typer.prompt("Admin URL (http://host:8080)")
         return _with_mail(replace(found, admin_url=url))
     if not given.servers:  # with them, options that are left out have their defaults
-        security = typer.prompt(f"Security ({', '.join(SECURITY)})", default=found.security)
-        found = replace(found, security=security)
+        found = replace(found, security=_choice("Security", SECURITY, found.security))
     if found.security.startswith(_SASL) and not found.user:
-        user = typer.prompt("User")
-        mechanism = typer.prompt(f"Mechanism ({', '.join(MECHANISMS)})", default=found.mechanism)
-        found = replace(found, user=user, mechanism=mechanism)
+        mechanism = _choice("Mechanism", MECHANISMS, found.mechanism)
+        found = replace(found, mechanism=mechanism, user=typer.prompt("User"))
     return _with_mail(found)
+
+
+def _choice(question: str, known: Sequence[str], default: str) -> str:
+    """Ask until the answer is a known one, in any case."""
+
+    def known_value(answer: str) -> str:
+        value = answer.strip().upper()
+        if value not in known:
+            raise typer.BadParameter(f"{answer}: known are {', '.join(known)}")
+        return value
+
+    question = f"{question} ({', '.join(known)})"
+    return str(typer.prompt(question, default=default, value_proc=known_value))
 
 
 def _with_mail(answers: Answers) -> Answers:
@@ -237,20 +259,14 @@ def plan_text(path: Path, answers: Answers, brokers: int, own_server: str = "") 
         replication=copies,
         replication_why="the brokers that answered" if copies < _COPIES else "as in production",
         settings="" if is_pulsar else _SETTINGS.substitute(_retention(partitions)),
-        probes="" if is_pulsar else f"{_KAFKA_PROBES}{_own_broker_comment(own_server)}\n",
+        probes="" if is_pulsar else _KAFKA_PROBES + _own_probes(own_server),
         sinks=sinks,
     )
 
 
-def _own_broker_comment(own_server: str) -> str:
-    return f" # {_own_broker_line(own_server)}" if own_server else ""
-
-
-def _own_broker_line(own_server: str) -> str:
-    return (
-        f"the broker {own_server} is on this host: set retention_kafka.directory, disk_io and fsync to its "
-        "log.dirs"
-    )
+def _own_probes(own_server: str) -> str:
+    """Return lines, as comments, for the drive of a broker on this host; "" where there is none."""
+    return _OWN_PROBES.substitute(server=own_server) if own_server else ""
 
 
 def _own_server(answers: Answers) -> str:
@@ -284,7 +300,8 @@ def _size_lines(plan: Plan) -> Sequence[str]:
     held = amount(forecast.found.most_held_bytes, "bytes")
     return [
         f"{takes} and writes {written}; the brokers hold at most {held} of it, until `soak clean`.",
-        *(f"  note: {note}" for note in forecast.limits.notes),
+        # The command that grants a right comes with the check, where it can be copied.
+        *(f"  note: {note.partition(GRANT_HINT)[0]}" for note in forecast.limits.notes),
     ]
 
 

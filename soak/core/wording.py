@@ -135,6 +135,10 @@ def amount_of(series: str, value: float) -> str:
     return amount(value, name.unit) + "/s" * name.is_per_second
 
 
+GRANT_HINT = "; grant it: "
+"""Stands in a note before the command that grants a right."""
+
+
 def busy_host_text(host: str, used: float) -> str:
     """Return what it means for the figures of a run that a host of the load had hardly any CPU left."""
     share = "all CPU" if used >= 1 else f"{share_down(used, 0)} or more of the CPU"

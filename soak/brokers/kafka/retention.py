@@ -16,6 +16,7 @@ from soak.brokers.kafka.topics import ClusterSettings, are_topics_empty, read_cl
 from soak.core.cluster.forecast import NEVER, Limits, Stored
 from soak.core.plan.load import Load
 from soak.core.plan.plan import Topic
+from soak.core.wording import GRANT_HINT
 
 HEADER_BYTES = 61  # of a batch
 STICKY_SECONDS = 0.01  # without keys a producer stays with a partition for so long
@@ -162,13 +163,13 @@ def read_retention(
 
 def unread_note(config: KafkaProtocolConfig, cluster: ClusterSettings) -> str:
     """Return what follows where no broker reports its settings, with the command that grants the right."""
-    why = ""
+    why = grant = ""
     if cluster.is_refused:
-        who, grant = rights.user_name(config), rights.settings_grant(config)
-        why = f", as {who} lacks DescribeConfigs on the cluster ({grant})"
+        why = f", as {rights.user_name(config)} lacks DescribeConfigs on the cluster"
+        grant = f"{GRANT_HINT}{rights.settings_grant(config)}"
     return (
         f"no broker reports its settings{why}: the forecast of retention assumes Kafka's defaults, and "
-        "the durability level may be unknown"
+        f"the durability level may be unknown{grant}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -83,12 +84,13 @@ def test_a_plan_is_written_where_a_cluster_asks_for_a_login_that_no_answer_gives
     path = tmp_path / "my-soak.yaml"
     with (
         pages({"/admin/v2/clusters": status}) as url,
-        pytest.raises(PlanError, match=f"HTTP {status}"),
+        pytest.raises(PlanError, match=f"HTTP {status}") as fault,
     ):
         init(path, replace(PULSAR, admin_url=url))
 
     written = text.load(path.read_text(), str(path)).plan
     assert (written.topic.partitions, written.topic.replication) == (12, 3)
+    assert str(fault.value).endswith(f"\nThen: soak check {path}")
     printed = capsys.readouterr().out
     assert "is written for 3 brokers, a guess: the cluster asks for a login or" in printed
     assert "soak run" not in printed
@@ -138,13 +140,21 @@ def test_brokers_are_asked_by_the_probes_that_can(answers: Answers, probes: set[
     assert set(plan(answers).probes) == {"host", "pressure"} | probes
 
 
-def test_a_broker_on_this_host_is_named_where_its_folder_belongs() -> None:
-    """The plan can still be run as it is."""
+def test_a_broker_on_this_host_has_its_probes_as_comments() -> None:
+    """The plan can be run as it is, and with the comments in place of the line above them."""
     written = plan_text(Path("my-soak.yaml"), KAFKA, 1, "127.0.0.1:9092")
-    (line,) = (one for one in written.splitlines() if "retention_kafka" in one)
+    with_drive = (
+        written.replace("  retention_kafka: {directory: null}\n", "")
+        .replace("  # retention_kafka:", "  retention_kafka:")
+        .replace("  # disk_io:", "  disk_io:")
+        .replace("  # fsync:", "  fsync:")
+        .replace("{directory: LOG_DIRS}", "{directory: /data}")
+    )
 
-    assert line.partition(" # ")[2].startswith("the broker 127.0.0.1:9092 is on this host: set ")
+    assert "The broker 127.0.0.1:9092 is on this host." in written
     assert text.load(written, "my-soak.yaml").plan.probes == plan(KAFKA, 1).probes
+    probes = text.load(with_drive, "my-soak.yaml").plan.probes
+    assert {"retention_kafka", "disk_io", "fsync"} <= set(probes)
     assert "is on this host" not in plan_text(Path("my-soak.yaml"), KAFKA, 1)
 
 
@@ -232,3 +242,21 @@ def test_without_a_terminal_the_servers_must_be_given(monkeypatch: pytest.Monkey
     with pytest.raises(PlanError, match="give --servers"):
         ask(replace(KAFKA, servers=""))
     assert ask(KAFKA) == KAFKA
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_wrong_answer_is_asked_again_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the mechanism comes before the user, whose password it decides about."""
+    answers = "b1:9092", "sasl_ssl", "SCRAM-SHA-521", "scram-sha-256", "soak", ""
+    monkeypatch.setattr("sys.stdin", Terminal("".join(f"{one}\n" for one in answers)))
+
+    found = ask(Answers("kafka", ""))
+
+    assert (found.security, found.mechanism, found.user) == ("SASL_SSL", "SCRAM-SHA-256", "soak")
+    assert "SCRAM-SHA-521" in capsys.readouterr().out
