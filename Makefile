@@ -19,7 +19,7 @@ setup: $(STAMP) ## install everything into .venv, once
 # Hashes pin every file; no build isolation, so nothing unpinned is fetched for a build either.
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 14) else "soakd needs Python 3.11, 3.12 or 3.13; name one with PYTHON=...")'
-	@echo "setup: installing pinned packages into $(VENV) (about a minute, once)"
+	@echo "setup: installing pinned packages into $(VENV) (some minutes on two cores, once)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-build.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
