@@ -84,7 +84,7 @@ def test_a_failed_client_is_replaced_and_its_error_has_the_cause() -> None:
     leaders = LeaderCache(cluster.connect, "b1:9092", 3.0)
     leaders.leaders(OURS)
     cluster.is_silent = True
-    with pytest.raises(BrokerError, match="answered at b1:9092: the password has expired"):
+    with pytest.raises(BrokerError, match="at b1:9092 refused the login: the password has expired"):
         leaders.leaders(OURS)
     cluster.is_silent = False
 

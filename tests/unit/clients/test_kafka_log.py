@@ -100,7 +100,7 @@ def test_a_refusal_is_the_cause_and_not_its_consequences(first: int) -> None:
         (KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"),
     )
 
-    with pytest.raises(BrokerError, match=r"answered at b1:9092: invalid credentials$"):
+    with pytest.raises(BrokerError, match=r"at b1:9092.*: invalid credentials$"):
         cause.metadata(admin, "b1:9092", 1.0)
 
 

@@ -158,7 +158,7 @@ def test_a_deletion_that_the_soak_may_miss_is_said_so_in_both_lines() -> None:
     """The keys that bring it forward are named, by the limit that is reached."""
     found = made(100, Limits(segment_bytes=1e6, keep_seconds=639, check_seconds=2))
 
-    assert "after the start, in the soak or after it." in forecast_lines(found, None)[0]
+    assert "after the start, in the soak or after it;" in forecast_lines(found, None)[0]
     (warning,) = forecast_warnings(found, None)
     assert "lower retention.ms and segment.ms" in warning
     assert "in topic.settings, or lengthen phases.soak" in warning
