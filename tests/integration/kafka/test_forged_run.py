@@ -227,7 +227,7 @@ def findings(folder: RunFolder) -> list[tuple[str, str, str, int]]:
 
 def mails(folder: RunFolder) -> list[list[tuple[object, ...]]]:
     """Send what is pending to a mail server; return what came, without dates."""
-    inbox, clock = Inbox(), FakeClock(wall_ns=SystemClock().wall_ns())
+    inbox, clock = Inbox(), FakeClock()  # a mail that is sent late says what time it is
     with served(inbox) as port:
         sink = MailSink(Config(to=("oncall@example.org",), host="127.0.0.1", port=port))
         daemon = AlertDaemon(folder, read_plan(folder), read_run(folder), {"mail": sink}, clock)
@@ -275,6 +275,7 @@ def open_transaction(lab_kafka: Running) -> Iterator[Callable[[Ship], None]]:
         settings = {
             "bootstrap.servers": lab_kafka.bootstrap_servers,
             "transactional.id": "holds",
+            "transaction.timeout.ms": "600000",  # the test may take minutes
             "log_level": "0",
         }
         producer = confluent_kafka.Producer(settings)
