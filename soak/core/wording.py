@@ -238,9 +238,9 @@ def what_text(found: Finding, max_title_length: int | None = None) -> str:
 
 
 def _messages_text(found: Finding) -> str:
-    """Return `61,668 of 356,400 messages so far failed, 12 came late`, without what is 0 or unknown.
+    """Return `61,668 of 356,400 messages of the run so far failed, 12 came late`.
 
-    Of an outage that is over it does not say "so far".
+    Without what is 0 or unknown; of an outage that is over it says "until then".
     """
     counts = [(found.failed_messages, "failed"), (found.late_messages, "came late")]
     parts = [f"{count:,} {did}" for count, did in counts if count]
@@ -248,8 +248,8 @@ def _messages_text(found: Finding) -> str:
         return ""
     first, _, did = parts[0].partition(" ")
     is_over = found.state == "gone" or found.resolved_k is not None
-    so_far = "" if is_over else " so far"
-    return ", ".join([f"{first} of {found.due_messages:,} messages{so_far} {did}", *parts[1:]])
+    so_far = f"of the run {'until then' if is_over else 'so far'}"
+    return ", ".join([f"{first} of {found.due_messages:,} messages {so_far} {did}", *parts[1:]])
 
 
 def level_text(series: str, kind: Kind, before: float, after: float) -> str:

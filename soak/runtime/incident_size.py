@@ -58,6 +58,7 @@ class IncidentSize:
     seconds: int  # that the incident lasted, so far where it is open
     latency: str = ""  # `publish` or `end_to_end`
     messages: int | None = None  # whose latency was measured meanwhile; None: not counted
+    later_seconds: int = 0  # after its end, whose messages count as well: they waited in it
 
     def lines(self) -> list[str]:
         """Return a line for each latency, and one for the messages."""
@@ -77,10 +78,12 @@ class IncidentSize:
         slow = wording.counted(self.slow_messages, "message")
         if self.messages is not None and self.messages >= self.slow_messages:
             slow = f"{self.slow_messages:,} of {wording.counted(self.messages, 'message')}"
-        limit, lasted = wording.amount(self.limit, "seconds"), wording.span(self.seconds)
+        limit = wording.amount(self.limit, "seconds")
+        lasted = wording.span(self.seconds + self.later_seconds)
+        later = f", {self.later_seconds} s of them after its end," if self.later_seconds else ""
         return (
-            f"{slow} in the {lasted} from the onset on took longer than {limit}, the least that the plan "
-            "takes for slower"
+            f"{slow} in the {lasted} from the onset on{later} took longer than {limit}, the least that the "
+            "plan takes for slower"
         )
 
     def to_json(self) -> dict[str, object]:
@@ -118,6 +121,7 @@ def incident_size(
     rows: dict[str, list[tuple[NDArray[np.int64], Floats]]] = {one: [] for one in _QUANTILES}
     slow: list[int] = []
     messages: list[int] = []
+    newest_k = -1  # of what was recorded of the messages
     alike = [one for one in sources(history.journal) if _kind_of(one) == _kind_of(name.source)]
     for first, last in _spans(
         max(0, finding.onset_k - AROUND_SECONDS), last_k + AROUND_SECONDS, MAX_WINDOW_SECONDS
@@ -125,6 +129,7 @@ def incident_size(
         for source, seconds in history.window(
             first, last, with_counts=True, of=alike
         ).sources.items():
+            newest_k = max([newest_k, *seconds.k[seconds.k < last_k].tolist()[-1:]])
             slow += _slow(seconds, name, limit, finding.onset_k, last_k)
             messages += _messages(seconds, name, finding.onset_k, last_k)
             if source == name.source:
@@ -160,6 +165,7 @@ def incident_size(
         max(0, end_k - finding.onset_k),
         name.metric.removesuffix(_LATENCY),
         sum(messages) if messages else None,
+        max(0, newest_k + 1 - end_k) if finding.kind == "outage" else 0,
     )
 
 

@@ -259,11 +259,13 @@ def test_a_budget_is_left_or_exceeded() -> None:
 def test_an_outage_is_sized_by_its_length_and_its_messages() -> None:
     late = dataclasses.replace(OUTAGE, failed_messages=0, late_messages=12)
     both = dataclasses.replace(OUTAGE, late_messages=12)
+    what = "nothing was acknowledged for 61 s"
+    failed = f"{what}; 61,668 of 356,400 messages of the run until then failed"
 
     assert [wording.what_text(one) for one in (OUTAGE, late, both)] == [
-        "nothing was acknowledged for 61 s; 61,668 of 356,400 messages failed",
-        "nothing was acknowledged for 61 s; 12 of 356,400 messages came late",
-        "nothing was acknowledged for 61 s; 61,668 of 356,400 messages failed, 12 came late",
+        failed,
+        f"{what}; 12 of 356,400 messages of the run until then came late",
+        f"{failed}, 12 came late",
     ]
 
 
@@ -271,7 +273,7 @@ def test_an_outage_that_goes_on_says_so_far() -> None:
     going_on = dataclasses.replace(OUTAGE, state="confirmed", resolved_k=None)
 
     assert wording.what_text(going_on) == (
-        "nothing was acknowledged for 61 s; 61,668 of 356,400 messages so far failed"
+        "nothing was acknowledged for 61 s; 61,668 of 356,400 messages of the run so far failed"
     )
 
 

@@ -172,3 +172,34 @@ def test_an_outage_has_the_latencies_of_what_waited_in_it(tmp_path: Path) -> Non
     assert 10 < size.levels["p99"].worst / size.levels["p99"].before < 30
     assert size.slow_messages
     assert incident_size(History(journal), lasting, 250, MinimumEffect()) is None
+
+
+def test_messages_of_an_outage_are_said_to_be_of_the_seconds_in_which_they_were_counted(
+    tmp_path: Path,
+) -> None:
+    """They came late: ten seconds after its end count too, or those that are recorded by then."""
+    journal = write_synthetic_run(
+        tmp_path / "run", Shape(seconds=300, fault_k=ONSET_K, lifted_k=END_K)
+    ).journal
+    stopped = finding(
+        "gone",
+        series=f"{CONSUMER}|delivery_outage_seconds",
+        kind="outage",
+        onset_k=ONSET_K,
+        before=0.0,
+        after=60.0,
+        resolved_k=END_K,
+    )
+    last = dataclasses.replace(stopped, resolved_k=296)
+
+    whole, short = (
+        incident_size(History(journal), one, 300, MinimumEffect()) for one in (stopped, last)
+    )
+
+    assert whole is not None
+    assert short is not None
+    assert (whole.seconds, whole.later_seconds) == (60, 10)
+    assert (short.seconds, short.later_seconds) == (166, 4)
+    assert "messages in the 1 min 10 s from the onset on, 10 s of them after its end, took" in (
+        whole.messages_text()
+    )

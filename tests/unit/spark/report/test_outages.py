@@ -60,7 +60,9 @@ def test_an_outage_is_found_in_warm_up_and_soak(run: Path, first: int) -> None:
     assert change.due_messages == 94_000
     assert report.write(found, [], None) == 3
     (one,) = summary(found.folder)["findings"]
-    assert one["what"] == ("nothing was acknowledged for 12 s; 4,800 of 94,000 messages failed")
+    assert one["what"] == (
+        "nothing was acknowledged for 12 s; 4,800 of 94,000 messages of the run until then failed"
+    )
     assert (one["kind"], one["found"], one["state"]) == (
         "outage",
         "offline",
