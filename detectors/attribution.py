@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from detectors.causes import arbiter
 from detectors.causes.facts import Facts
@@ -23,6 +25,9 @@ UNKNOWN = arbiter.UNKNOWN
 NO_CAUSE = (Explanation(UNKNOWN, 0.0, ()),)
 _PACKAGE = "detectors.causes"
 _MOST_NAMES = 12
+JUDGED_SECONDS = 300
+"""After the onset the causes are judged for the last time."""
+_OWN_CONSUMER = re.compile(r"consume\.\d+@.+")
 _END_TO_END = 'end_to_end_latency_seconds{quantile="0.99"}'
 
 
@@ -62,20 +67,43 @@ def is_so_far(causes: Sequence[Explanation]) -> bool:
 @cache
 def causes() -> dict[str, str]:
     """Return every cause there is, sorted, with what an operator should do first."""
-    found = {UNKNOWN: arbiter.NEXT_UNKNOWN}
-    for name in plugins.names(_PACKAGE):
-        found |= getattr(plugins.load(_PACKAGE, name), "NEXT", {})
+    found = {UNKNOWN: arbiter.NEXT_UNKNOWN, **_table("NEXT")}
     return dict(sorted(found.items()))
 
 
 @cache
 def confirmations(broker_kind: str) -> dict[str, Confirmation]:
     """Return the command that confirms each cause on a kind of cluster; `unknown` has none."""
-    found: dict[str, Confirmation] = {}
-    for table in ("CONFIRM", f"CONFIRM_ON_{broker_kind.upper()}"):
-        for name in plugins.names(_PACKAGE):
-            found |= getattr(plugins.load(_PACKAGE, name), table, {})
+    found = _table("CONFIRM") | _table(f"CONFIRM_ON_{broker_kind.upper()}")
     return dict(sorted(found.items()))
+
+
+def next_step(found: Finding) -> str:
+    """Return what an operator should do first; "" for a cause that only another version knows."""
+    own: dict[str, str] = _table(f"NEXT{_special(found)}")
+    return (causes() | own).get(found.cause, "")
+
+
+def confirmation(found: Finding, broker_kind: str) -> Confirmation | None:
+    """Return the command that confirms a finding's cause; None where there is none."""
+    special = f"CONFIRM{_special(found)}"
+    own: dict[str, Confirmation] = _table(special) | _table(f"{special}_ON_{broker_kind.upper()}")
+    return (confirmations(broker_kind) | own).get(found.cause)
+
+
+def _special(found: Finding) -> str:
+    """Return the end of the names of tables for such a finding, "" where it is as any other."""
+    if _OWN_CONSUMER.fullmatch(found.suspect):
+        return "_OF_OWN_CONSUMER"
+    return "_OF_OUTAGE" if found.kind == "outage" else ""
+
+
+def _table(name: str) -> dict[str, Any]:
+    """Return the tables of this name of all modules, by cause."""
+    found: dict[str, Any] = {}
+    for module in plugins.names(_PACKAGE):
+        found |= getattr(plugins.load(_PACKAGE, module), name, {})
+    return found
 
 
 def _hypotheses(facts: Facts) -> list[Hypothesis]:

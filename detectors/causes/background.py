@@ -113,9 +113,11 @@ _MORE_OFTEN = 4.0  # than in the minute before
 class Resent:
     """Seconds in which one connection's answer came so late that a packet was probably sent again.
 
-    `seconds` of `of` after the onset, `seconds_before` of `of_before`, and the median delay in seconds.
+    `seconds` of `of` from second `from_k` on, the first that may be of the new level, `seconds_before` of
+    `of_before`, and the median delay in seconds.
     """
 
+    from_k: int
     seconds: int
     of: int
     seconds_before: int
@@ -158,7 +160,7 @@ def resent(facts: Facts) -> Resent | None:
     delay = float(np.median([late[k] for k in ks.tolist() if first <= k < end]))
     most = max(by_broker, key=by_broker.__getitem__)
     is_of_one = by_broker[most] > _OF_ONE_BROKER * sum(by_broker.values())
-    return Resent(now, of, before, of_before, delay, most if is_of_one else "")
+    return Resent(first, now, of, before, of_before, delay, most if is_of_one else "")
 
 
 def _count(ks: NDArray[np.int64], begin: int, end: int) -> int:

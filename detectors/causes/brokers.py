@@ -126,7 +126,7 @@ def _down(facts: Facts) -> Hypothesis:
     if seen.refused and (silent or stopped is not None or seen.refusing_brokers):
         who = ", ".join(sorted(filter(None, seen.refused))) or "a broker"
         since = when(min(seen.refused.values()) - facts.onset_k)
-        text = f"Connections to {who} were refused, first {since} of the step: no process listens there."
+        text = f"Connections to {who} were refused, first {since} of the step: no process listened there."
         signs.append(Sign(FAIR, Evidence(text)))
     elif silent and seen.timed_out:
         text = "Requests timed out and connections were not refused: the process may stand still."
@@ -265,9 +265,8 @@ def _effects_of_down(stopped: Silence | None, facts: Facts) -> list[Sign]:
     onset = facts.onset_k
     signs = []
     if stopped is not None:
-        until = "" if stopped.is_over else " and longer"
         text = (
-            f"{answers.missing_text(stopped)} for {wording.span(stopped.seconds)}{until}, "
+            f"{answers.missing_text(stopped)} for {_length(stopped)}, "
             f"beginning {when(stopped.from_k - onset)}."
         )
         is_outage = stopped.seconds >= _OUTAGE_SECONDS and stopped.missing_ratio > _ALL_MISSING
@@ -300,9 +299,14 @@ def _silent_text(one: Silence, facts: Facts) -> Evidence:
     what = "Broker" if ":" in one.what else "The metrics page of"
     text = (
         f"{what} {one.what} stopped answering {when(one.from_k - facts.onset_k)}, "
-        f"for {wording.span(one.seconds)}{'' if one.is_over else ' and longer'}."
+        f"for {_length(one)}."
     )
     return Evidence(text, {"from_k": one.from_k, "seconds": one.seconds})
+
+
+def _length(one: Silence) -> str:
+    """Return how long it lasted, in words that hold when it is over as well."""
+    return f"{'' if one.is_over else 'at least '}{wording.span(one.seconds)}"
 
 
 # --- standing still
@@ -606,11 +610,27 @@ def _partition(one: TimedEvent) -> tuple[str, str]:
 # --- how to confirm them
 
 _BROKER, _TOOLS = "on {the broker's host}", "from {a host with the cluster's tools}"
+_ASK_ALL = "for a in {every_broker}; do nc -zv -w 3 $a; done"
+_NO_ANSWER = "a refused connection, or no answer within 3 s"
+NEXT_OF_OUTAGE = {
+    "unknown": "see which brokers answer, then the log and the drive of the others",
+}
+CONFIRM_OF_OUTAGE = {
+    "unknown": Confirmation(
+        _TOOLS,
+        f"{_ASK_ALL}; kafka-topics.sh --bootstrap-server {{server}}{{admin}} --describe "
+        "--unavailable-partitions",
+        f"the brokers with {_NO_ANSWER}, and the partitions without a leader",
+    ),
+}
+CONFIRM_OF_OUTAGE_ON_PULSAR = {
+    "unknown": Confirmation("from {the load host}", _ASK_ALL, f"the addresses with {_NO_ANSWER}")
+}
 CONFIRM = {
     "broker_down": Confirmation(
         "from {another host}",
         "nc -zv -w 3 {host} {port}",
-        "a refused connection, or no answer within 3 s",
+        _NO_ANSWER,
     ),
     "broker_pause": Confirmation(
         _BROKER, "ps -o stat= -p {pid}", "a T, which is a stopped process, while it gives no answer"
@@ -624,11 +644,13 @@ CONFIRM = {
         _TOOLS,
         "kafka-topics.sh --bootstrap-server {server}{admin} --describe --topic {run_topic}",
         "1 partition or more whose Leader is not the first of its Replicas",
+        is_lasting=True,
     ),
     "access_denied": Confirmation(
         _TOOLS,
         "kafka-acls.sh --bootstrap-server {server}{admin} --list --principal User:{user}",
         "no right to READ or WRITE the topic",
+        is_lasting=True,
     ),
     "metadata_storm": Confirmation(
         _TOOLS,

@@ -408,9 +408,10 @@ CONFIRM = {
     ),
     "clock": Confirmation(
         "on both hosts",
-        "journalctl -u chrony -u chronyd --since -1h | grep stepped",
+        "TZ=UTC journalctl -u chrony -u chronyd --since -1h | grep stepped",
         f"a step of {_LEAST_RATIO:g} to {_MOST_RATIO:g} times that of latency, at the onset",
         f"a step of {{step_seconds*{_LEAST_RATIO:g}}} to {{step_seconds*{_MOST_RATIO:g}}} seconds, "
         "at the onset",
+        is_lasting=True,
     ),
 }

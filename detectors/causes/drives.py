@@ -534,7 +534,7 @@ CONFIRM = {
     "drive_gc": Confirmation(
         _BROKER,
         "iostat -dxy 1 5 {device}",
-        f"w_await at least {_SLOWER:g} times as before, wkB/s unchanged or lower",
+        f"w_await at least {_SLOWER:g} times what it was, wkB/s unchanged or lower",
         f"{_AWAIT}, wkB/s no higher than {{{drive_facts.WRITTEN}*{_KIB}}}, as before",
     ),
     "drive_throttled": Confirmation(
@@ -547,5 +547,6 @@ CONFIRM = {
         _BROKER,
         "smartctl -a /dev/{device}",
         "media errors above 0, or a spare below its threshold",
+        is_lasting=True,
     ),
 }

@@ -268,6 +268,7 @@ CONFIRM = {
         _BROKER,
         "cat /sys/fs/cgroup$(systemctl show -P ControlGroup {unit})/io.max",
         "1 line or more, each of them a limit on IO",
+        is_lasting=True,
     ),
     "disk_full": Confirmation(
         _BROKER,

@@ -215,18 +215,21 @@ _BROKER = "on {the broker's host}"
 CONFIRM = {
     "retention_cliff": Confirmation(
         _BROKER,
-        "grep 'Deleting segment' server.log | tail",
-        "the first of all at the onset, or one in each second of a peak",
+        "grep -h 'Deleting segment files' {log_dir}/server.log* | cut -c2-20 | sort | uniq -c | tail -n 40",
+        "seconds from the onset on and none before it, or those of the peaks",
+        is_lasting=True,
     ),
     "segment_roll": Confirmation(
         _BROKER,
-        "grep 'Rolled new log segment' server.log | tail",
-        "one in each second of a spike",
+        "grep -h 'Rolled new log segment' {log_dir}/server.log* | cut -c2-20 | sort | uniq -c | tail -n 40",
+        "the seconds of the spikes, and few others",
+        is_lasting=True,
     ),
     "compaction": Confirmation(
         "on {the bookie's host}",
         "grep -i compaction {log} | tail",
         "one that began at the onset",
+        is_lasting=True,
     ),
 }
 _BOOKIE = Confirmation(

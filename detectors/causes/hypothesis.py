@@ -38,19 +38,22 @@ class Confirmation:
     `{device}` stands for a name and `{step_seconds*1000}` for a number, times a factor. A mail fills in those
     that its incident tells, the runbook shows them in capitals; a name of several words stays as it is.
     `{admin}` follows the server of a tool of Kafka: the option with an administrator's login, or nothing.
-    `measured` is the sign in numbers, for a mail that knows all of them.
+    `measured` is the sign in numbers, for a mail that knows all of them. `is_lasting`: it is there as well
+    when the incident is over, in a log or a setting.
     """
 
     where: str
     command: str
     sign: str
     measured: str = ""
+    is_lasting: bool = False
 
     def filled(self, known: Mapping[str, str | float]) -> Confirmation:
         """Return the texts without placeholders; `known` has names and numbers, in base units."""
         names = {found[1] for found in _PLACEHOLDER.finditer(self.measured)}
         sign = self.measured if self.measured and names <= known.keys() else self.sign
-        return Confirmation(*(_filled(text, known) for text in (self.where, self.command, sign)))
+        where, command, sign = (_filled(text, known) for text in (self.where, self.command, sign))
+        return Confirmation(where, command, sign, is_lasting=self.is_lasting)
 
 
 _PLACEHOLDER = re.compile(r"\{([^{}*]+)(?:\*([\d.]+))?\}")

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+import numpy as np
 from scipy.special import bdtrc
 
 from detectors import affected_brokers
@@ -37,16 +39,22 @@ from detectors.causes.hypothesis import (
 from detectors.nearby import TimedEvent, between, when
 from soak.core import wording
 from soak.core.model import Event, Evidence, Series
-from soak.core.series import parse_series, source_of
+from soak.core.series import parse_series, series_name, source_of
 
 NEXT = {
     "catch_up_read": "find the consumers that read old data; limit them with a quota",
     "foreign_load": "find the other clients that send or read more; limit them by quota",
     "noisy_neighbour": "see which other process or tenant writes to that drive: iotop",
-    "quota_throttle": "see the quotas of clients: kafka-configs.sh --describe",
+    "quota_throttle": "see the quotas of users and clients: kafka-configs.sh --describe",
+}
+
+NEXT_OF_OWN_CONSUMER = {
+    "catch_up_read": "let it drain; find out why it received nothing before the onset",
 }
 
 _READ_MORE = 1.1
+_STANDS_AROUND_SECONDS = 10  # the peak of a backlog, and the first message after it
+_LEAST_STANDING_SECONDS = 5
 _MOST_TOPICS = 3
 
 
@@ -70,6 +78,8 @@ def _catch_up(facts: Facts) -> Hypothesis:
     read = risen(d.shifts[drive_facts.READ] for d in facts.drives if drive_facts.READ in d.shifts)
     reads = [one for one in (received, read) if one is not None]
     signs = [Sign(DECISIVE, _drained(drain, facts.onset_k))]
+    stood = _stood_before(drain, facts)
+    signs += [] if stood is None else [Sign(0.0, stood)]
     signs += [Sign(SLIGHT, one.evidence(facts.change)) for one in reads]
     fallen = 1.0 - drain.end / drain.peak
     return Hypothesis("catch_up_read", tuple(signs), source_of(drain.series), fallen)
@@ -81,9 +91,38 @@ def _drained(drain: Drain, onset_k: int) -> Evidence:
         f"A backlog began to drain {when(drain.from_k - onset_k)}: "
         f"{wording.title(drain.series)} of {source_of(drain.series)} fell from "
         f"{wording.amount(drain.peak, unit)} to {wording.amount(drain.end, unit)} "
-        f"in {wording.span(drain.seconds)}.",
+        f"in {wording.span(drain.seconds)}{_empty_soon(drain)}.",
         {"peak": drain.peak, "end": drain.end, "from_k": drain.from_k, "seconds": drain.seconds},
     )
+
+
+def _empty_soon(drain: Drain) -> str:
+    """Return when a backlog is read at the pace of its fall, "" where it is read already."""
+    left_seconds = drain.end * drain.seconds / (drain.peak - drain.end)
+    return f"; at this pace it is empty {wording.span(left_seconds)} later" if drain.end > 0 else ""
+
+
+def _stood_before(drain: Drain, facts: Facts) -> Evidence | None:
+    """Return that the reader of a backlog received nothing before it began to read; None where it did."""
+    reader = source_of(drain.series)
+    series = facts.named("received_messages").get(series_name(reader, "received_messages"))
+    if series is None:
+        return None
+    ks = series.k[series.values > 0.0]
+    since = int(np.searchsorted(ks, drain.from_k + _STANDS_AROUND_SECONDS, "right"))
+    gaps = [
+        (int(end) - int(last) - 1, int(last) + 1)
+        for last, end in pairwise(ks[:since].tolist())
+        if end >= drain.from_k - _STANDS_AROUND_SECONDS
+    ]
+    seconds, from_k = max(gaps, default=(0, 0))
+    if seconds < _LEAST_STANDING_SECONDS:
+        return None
+    text = (
+        f"{reader} received nothing for {wording.span(seconds)}, "
+        f"from {when(from_k - facts.onset_k)} on: that made the backlog."
+    )
+    return Evidence(text, {"from_k": from_k, "seconds": seconds})
 
 
 # --- other clients
@@ -641,8 +680,17 @@ CONFIRM = {
     ),
     "quota_throttle": Confirmation(
         _TOOLS,
-        "kafka-configs.sh --bootstrap-server {server}{admin} --describe --entity-type clients",
+        "for t in users clients 'users --entity-type clients'; do kafka-configs.sh --bootstrap-server "
+        "{server}{admin} --describe --entity-type $t; done",
         "a producer_byte_rate or consumer_byte_rate below the plan's bytes a second for each broker",
+        is_lasting=True,
+    ),
+}
+CONFIRM_OF_OWN_CONSUMER = {
+    "catch_up_read": Confirmation(
+        "on {the load host}",
+        "{soak} watch {run_dir}",
+        "a lag that falls to 0, and more received than sent until then",
     ),
 }
 CONFIRM_ON_PULSAR = {

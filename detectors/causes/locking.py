@@ -176,7 +176,7 @@ def repeated(
     if start is None and not is_locked:
         return None
     is_dense = not is_locked and _is_dense(ks, facts)
-    since = _since(ks, words, facts, None if is_dense else locking, explained)
+    since = _since(ks, words, facts, None if is_dense else locking, explained, is_dense=is_dense)
     begun = () if start is None else (Sign(FAIR + SLIGHT, start),)
     felt = (
         CLEAR + SLIGHT * (start is not None) if is_locked else CLEAR - SLIGHT if is_dense else 0.0
@@ -294,17 +294,25 @@ def _since(
     facts: Facts,
     locking: Locking | None,
     explained: float,
+    *,
+    is_dense: bool,
 ) -> Evidence:
     change, end = facts.change, facts.end_k
     held = int(np.count_nonzero((ks >= change.onset_k) & (ks < end)))
-    since = f"Of the {end - change.onset_k} s since the onset {held} held {words.one}"
+    length = end - change.onset_k
+    many = "All" if held == length else f"{held}"
+    since = f"{many} of the first {length} s from the onset on held {words.one}"
     quantity = wording.title(change.series)
     if locking is None:
-        return Evidence(
-            f"{since}. There are too few seconds of both kinds to compare their {quantity}: only the "
-            "time of the onset speaks for it.",
-            {"seconds_with": held, "seconds": end - change.onset_k},
+        numbers = {"seconds_with": held, "seconds": length}
+        text = (
+            f"{since}. There are too few seconds of both kinds to compare their {quantity}: only the time of "
+            "the onset speaks for it."
         )
+        if is_dense:
+            close = "" if held == length else ", and the others lie close after one"
+            text = f"{since}{close}: the {quantity} of seconds without one is not known."
+        return Evidence(text, numbers)
     lag = f" {locking.lag_seconds} s after" if locking.lag_seconds else " with"
     return Evidence(
         f"{since}: the median {quantity} of seconds{lag} {words.one} was "

@@ -42,7 +42,7 @@ from soak.core import wording
 from soak.core.model import Evidence
 from soak.core.series import host_of, source_of
 
-NEXT = {"network": "see losses on both hosts and between them: ss -tin, ip -s link"}
+NEXT = {"network": "find the bad link, host or path: drops in ip -s link, losses in mtr"}
 
 _PAGES = "scrape_duration_seconds"
 _AT_BROKER = (
@@ -210,8 +210,8 @@ def _resent(again: background.Resent, facts: Facts) -> Hypothesis:
     text = (
         f"One of several connections to {again.suspect or 'one broker or another'} was answered "
         f"{wording.amount(again.delay, 'seconds')} later than the others, as when a lost packet is sent "
-        f"again: in {again.seconds} of the {again.of} seconds looked at since the onset, and in "
-        f"{again.seconds_before} of {again.of_before} before it."
+        f"again: in {again.seconds} of {again.of} seconds from {when(again.from_k - facts.onset_k)} on, and "
+        f"in {again.seconds_before} of {again.of_before} before."
     )
     numbers = {
         "late_seconds": again.seconds,
@@ -255,7 +255,8 @@ def _hypothesis(found: list[Shift | None], facts: Facts, *more: Sign) -> Hypothe
 CONFIRM = {
     "network": Confirmation(
         "on {both hosts}",
-        "ss -tin '( dport = :{port} or sport = :{port} )'",
-        f"an N in retrans:0/N that grows by {_LEAST_PACKETS:g} a second or more",
+        "for i in 1 2 3 4 5 6; do date +%T; ss -tinH '( dport = :{port} or sport = :{port} )' | "
+        "grep -o 'retrans:[0-9]*/[0-9]*'; sleep 5; done",
+        "times with retrans:M/N below them, of which an N grows from time to time",
     )
 }

@@ -316,5 +316,6 @@ CONFIRM = {
         "grep -E 'Pause (Full|Young)' {gc_log} | tail",
         f"a pause of {_OF_STEP:.0%} of the step or more, or any Pause Full",
         f"a pause of {{step_seconds*{1000 * _OF_STEP:g}}}ms or more, or any Pause Full",
+        is_lasting=True,
     ),
 }

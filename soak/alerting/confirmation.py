@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 from detectors.affected_brokers import host_seen, is_local
 from soak.alerting.places import Places
@@ -30,6 +31,7 @@ def known_of(finding: Finding, places: Places, plan: Plan, rate: float) -> dict[
     names = {**_of_plan(plan), **_of_suspect(suspect, finding, places)}
     found: dict[str, str | float] = {key: shlex.quote(one) for key, one in names.items()}
     found["admin"] = _admin_option(plan)
+    found["every_broker"] = _every_broker(plan, places)
     if finding.causes:
         found |= _levels_before(finding.causes[0], str(names.get("device", "")))
     if parse_series(finding.series).unit == "seconds" and finding.kind == "step":
@@ -45,6 +47,15 @@ def addresses_of(plan: Plan) -> list[str]:
     return [one for one in found.split(",") if one]
 
 
+def _every_broker(plan: Plan, places: Places) -> str:
+    """Return host and port of each known address as words for a shell: `'b1 9092' 'b2 9092'`."""
+    known = [*addresses_of(plan), *sorted(places.broker_ids)]
+    found = [one for one in map(_ADDRESS.search, known) if one]
+    return " ".join(
+        dict.fromkeys(shlex.quote(f"{_bare(one['host'])} {one['port']}") for one in found)
+    )
+
+
 def is_loopback(suspect: str) -> bool:
     """True for the address of a broker that only its own machine reaches by it."""
     found = _ADDRESS.fullmatch(suspect)
@@ -53,7 +64,12 @@ def is_loopback(suspect: str) -> bool:
 
 def _of_plan(plan: Plan) -> dict[str, str]:
     first = addresses_of(plan)[:1]
-    return {"run_topic": plan.topic.names[0], **({"server": first[0]} if first else {})}
+    log = getattr(plan.probes.get("broker_log"), "log", "")
+    return {
+        "run_topic": plan.topic.names[0],
+        **({"server": first[0]} if first else {}),
+        **({"log_dir": str(Path(log).parent)} if log else {}),
+    }
 
 
 def _admin_option(plan: Plan) -> str:
@@ -69,6 +85,8 @@ def _hosts(suspect: str, finding: Finding, on_host: str, server: str) -> dict[st
     own = host_of(parse_series(finding.series).source)
     if own and is_loopback(server):
         found["a host with the cluster's tools"] = f"{own}, with the cluster's tools"
+    if reader := _own_consumer(suspect):
+        found["the load host"] = reader
     if not on_host:
         return found
     found["the broker's host"] = on_host
@@ -79,6 +97,11 @@ def _hosts(suspect: str, finding: Finding, on_host: str, server: str) -> dict[st
     if is_loopback(suspect) or _HOST.fullmatch(suspect):
         found["the load host"] = on_host
     return found
+
+
+def _own_consumer(suspect: str) -> str:
+    """Return the host of a consumer of soakd itself, "" of anything else."""
+    return host_of(suspect) if suspect.startswith("consume.") else ""
 
 
 def _is_of_bookie(finding: Finding) -> bool:

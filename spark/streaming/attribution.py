@@ -18,7 +18,14 @@ from itertools import count
 import numpy as np
 
 from detectors import level_shift
-from detectors.attribution import NO_CAUSE, UNKNOWN, attribute, attribute_breach, is_so_far
+from detectors.attribution import (
+    JUDGED_SECONDS,
+    NO_CAUSE,
+    UNKNOWN,
+    attribute,
+    attribute_breach,
+    is_so_far,
+)
 from detectors.client_seconds import ChangeId, identity
 from detectors.incidents import REJOIN_SECONDS, TOGETHER_SECONDS, Incident, group, is_regression
 from detectors.nearby import Nearby, TimedEvent
@@ -37,7 +44,7 @@ from spark.streaming.discoveries import Discoveries
 
 _LOG = logging.getLogger(__name__)
 BEFORE_SECONDS = 600  # looked at around an onset
-AFTER_SECONDS = 300
+AFTER_SECONDS = JUDGED_SECONDS
 SOON_SECONDS = 15  # of the new level before a cause is reported: a reader waits for it
 AGAIN_SECONDS = 3  # between two looks for a cause that is not known by then
 SETTLE_SECONDS = 22  # before that none is known, beyond what the slowest channel lags

@@ -252,7 +252,8 @@ KAFKA_OPTIONS = {
     "kafka-consumer-groups.sh": "describe all-groups group command-config",
     "kafka-leader-election.sh": "election-type all-topic-partitions topic partition command-config",
     "kafka-reassign-partitions.sh": "list cancel reassignment-json-file throttle command-config",
-    "kafka-topics.sh": "list describe topic under-replicated-partitions command-config",
+    "kafka-topics.sh": "list describe topic under-replicated-partitions unavailable-partitions "
+    "command-config",
 }
 """Those options of Kafka 4's tools that pages use: --help of each lists them."""
 

@@ -212,7 +212,7 @@ def _evidence(page: Page, one: Judged) -> list[Markup]:
         for other in others
     ]
     columns.append(tag("div", joined([tag("h4", title), against, *rest])))
-    advice = attribution.causes().get(first.cause, "")
+    advice = attribution.next_step(one.finding)
     if is_missed_on_busy_host(page.timeline, one.finding):
         hosts = shown_name(", ".join(busy_hosts(page.timeline)), 160)
         advice = f"free the load host {hosts} of other work, or use more cores, and soak again"

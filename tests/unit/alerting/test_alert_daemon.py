@@ -45,8 +45,8 @@ def test_a_finding_is_sent_once_with_its_chart(tmp_path: Path) -> None:
     assert 'alt="p99 end-to-end latency, consume.0@host, 2026-09-21 14:13:23Z to' in message.html
     assert "\nnext step see how files are deleted" in message.text
     assert (
-        "\nconfirm   on the broker's host\nrun       grep 'Deleting segment' server.log | tail\n"
-        "shows     the first"
+        "\nconfirm   on the broker's host\n"
+        "run       grep -h 'Deleting segment files' LOG_DIR/server.log* | cut -c2-20 | sort"
     ) in message.text
     assert world.states() == [("opened", "sent")]
 

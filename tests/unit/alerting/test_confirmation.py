@@ -9,12 +9,16 @@ import pytest
 from detectors import attribution
 from soak.alerting.confirmation import is_loopback, known_of
 from soak.alerting.places import Places
-from soak.core.model import Evidence, Explanation
+from soak.core.model import Evidence, Explanation, Finding
 from soak.core.plan.plan import Plan
 from soak.core.plan.text import load
 from tests.support.alerting.findings import finding
 
 PLACES = Places(mount_points={("b1", "nvme0n1"): "/var/lib/kafka"})
+LOSSES = (
+    "for i in 1 2 3 4 5 6; do date +%T; ss -tinH '( dport = :9092 or sport = :9092 )' | "
+    "grep -o 'retrans:[0-9]*/[0-9]*'; sleep 5; done"
+)
 SECURED = "{bootstrap_servers: 'b1:9093', common: {security.protocol: sasl_ssl}}"
 
 
@@ -37,10 +41,96 @@ def lines(
     rate: float = 1000.0,
 ) -> tuple[str, str, str]:
     """Return where to run the command of a cause, the command, and its sign."""
-    found = finding(causes=(Explanation(cause, 0.9, evidence, suspect=suspect),))
-    known = known_of(found, PLACES, plan or PLANS[kind], rate)
-    one = attribution.confirmations(kind)[cause].filled(known)
-    return one.where, one.command, one.sign
+    return lines_of(
+        finding(causes=(Explanation(cause, 0.9, evidence, suspect=suspect),)),
+        kind=kind,
+        plan=plan,
+        rate=rate,
+    )
+
+
+def lines_of(
+    found: Finding,
+    *,
+    kind: str = "kafka",
+    plan: Plan | None = None,
+    rate: float = 1000.0,
+    places: Places = PLACES,
+) -> tuple[str, str, str]:
+    own = {"soak": "/opt/soak", "run_dir": "/runs/r1"}
+    known = own | known_of(found, places, plan or PLANS[kind], rate)
+    one = attribution.confirmation(found, kind)
+    assert one is not None
+    filled = one.filled(known)
+    return filled.where, filled.command, filled.sign
+
+
+def test_a_backlog_of_soakds_own_consumer_is_seen_in_its_run_and_no_quota_is_advised() -> None:
+    """It is in no group, so no tool of the cluster lists it."""
+    found = finding(causes=(Explanation("catch_up_read", 0.9, (), suspect="consume.0@load1"),))
+
+    assert lines_of(found) == (
+        "on load1",
+        "/opt/soak watch /runs/r1",
+        "a lag that falls to 0, and more received than sent until then",
+    )
+    assert attribution.next_step(found) == (
+        "let it drain; find out why it received nothing before the onset"
+    )
+
+
+NO_ANSWER = "a refused connection, or no answer within 3 s"
+ASK_ALL = (
+    "for a in 'b1 9092' 'b2 9092' 'b3 9092'; do nc -zv -w 3 $a; done; "
+    "kafka-topics.sh --bootstrap-server b1:9092 --describe --unavailable-partitions"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "command", "sign"),
+    [
+        (
+            "kafka",
+            "from a host with the cluster's tools",
+            ASK_ALL,
+            f"the brokers with {NO_ANSWER}, and the partitions without a leader",
+        ),
+        (
+            "pulsar",
+            "from the load host",
+            "for a in 'b1 6650' 'b2 9092' 'b3 9092'; do nc -zv -w 3 $a; done",
+            f"the addresses with {NO_ANSWER}",
+        ),
+    ],
+)
+def test_an_outage_without_a_known_cause_has_every_broker_asked(
+    kind: str, where: str, command: str, sign: str
+) -> None:
+    """Each address that the plan or the journals tell."""
+    outage = finding(kind="outage", causes=())
+    step = finding(causes=())
+    places = Places({"b2:9092": "2", "b3:9092": "3"})
+
+    assert lines_of(outage, kind=kind, places=places) == (where, command, sign)
+    assert attribution.next_step(outage) == (
+        "see which brokers answer, then the log and the drive of the others"
+    )
+    assert attribution.confirmation(step, kind) is None
+
+
+def test_the_folder_of_the_brokers_log_is_that_which_a_probe_reads() -> None:
+    plan = load(
+        "name: p\nbroker: {kafka: {bootstrap_servers: 'b1:9092'}}\ntopic: {name: soak-1}\n"
+        "probes: {broker_log: {log: /var/log/kafka/server.log}}\n",
+        "p.yaml",
+    ).plan
+
+    commands = [lines("retention_cliff", "", plan=one)[1] for one in (plan, PLANS["kafka"])]
+
+    assert [one.partition(" | ")[0] for one in commands] == [
+        "grep -h 'Deleting segment files' /var/log/kafka/server.log*",
+        "grep -h 'Deleting segment files' LOG_DIR/server.log*",
+    ]
 
 
 def level(series: str, before: float) -> Evidence:
@@ -66,7 +156,7 @@ def test_without_the_values_before_the_sign_is_that_of_the_runbook() -> None:
     assert lines("drive_gc", "nvme0n1 on b1", other) == (
         "on b1",
         "iostat -dxy 1 5 nvme0n1",
-        "w_await at least 1.5 times as before, wkB/s unchanged or lower",
+        "w_await at least 1.5 times what it was, wkB/s unchanged or lower",
     )
 
 
@@ -92,7 +182,7 @@ def test_without_the_values_before_the_sign_is_that_of_the_runbook() -> None:
             "network",
             "b1:9092",
             "on both hosts",
-            "ss -tin '( dport = :9092 or sport = :9092 )'",
+            LOSSES,
         ),
         ("disk_full", "/data on b1:9100", "on b1", "df -h /data"),
         ("disk_full", "/data on [2001:db8::1]:9100", "on 2001:db8::1", "df -h /data"),
@@ -129,9 +219,7 @@ def test_tools_of_a_cluster_at_a_local_address_run_on_the_load_host() -> None:
 
 
 KAFKA_TOOLS = [
-    cause
-    for cause, one in attribution.confirmations("kafka").items()
-    if one.command.startswith("kafka-")
+    cause for cause, one in attribution.confirmations("kafka").items() if "kafka-" in one.command
 ]
 
 

@@ -503,7 +503,7 @@ def test_a_few_answers_as_late_as_a_lost_packet_are_the_network_though_their_med
     assert (found.cause, found.suspect) == ("network", "b2:9092")
     assert found.evidence[0].text == (
         "One of several connections to b2:9092 was answered 201 ms later than the others, as when a lost "
-        "packet is sent again: in 7 of the 65 seconds looked at since the onset, and in 1 of 96 before it."
+        "packet is sent again: in 7 of 65 seconds from 4 s before the onset on, and in 1 of 96 before."
     )
 
 

@@ -401,7 +401,52 @@ def test_a_backlog_that_begins_to_drain_at_the_onset() -> None:
 
     assert found.cause == "catch_up_read"
     assert "A backlog began to drain at the onset" in found.evidence[0].text
-    assert "fell from 12,000 messages to 200 messages in 59 s" in found.evidence[0].text
+    assert (
+        "fell from 12,000 messages to 200 messages in 59 s; at this pace it is empty 1 s later."
+        in found.evidence[0].text
+    )
+
+
+def received(standing: range) -> Series:
+    """Return what the reader of the backlog received in each second but these, of which it has no record."""
+    k = np.setdiff1d(np.arange(END, dtype=np.int64), np.array(standing))
+    return Series(LAG.replace("lag", "received"), k, np.full(k.size, 200.0))
+
+
+@pytest.mark.parametrize(
+    ("standing", "said"),
+    [
+        (
+            range(ONSET - 45, ONSET - 2),
+            [
+                "consume.0@h received nothing for 43 s, from 45 s before the onset on: that made the backlog."
+            ],
+        ),
+        (range(ONSET - 4, ONSET), []),
+        (range(ONSET - 60, ONSET - 30), []),
+    ],
+)
+def test_a_consumer_that_stood_until_its_backlog_drains_is_said_to_have(
+    standing: range, said: list[str]
+) -> None:
+    (found,) = attribute(STEP, around(draining(), channel(SENT, 200.0, 200.0), received(standing)))
+    texts = [one.text for one in found.evidence]
+
+    assert [one for one in texts if "received nothing" in one] == said
+
+
+def test_a_backlog_that_is_not_read_yet_is_said_to_be_when() -> None:
+    """A third of it drained in 20 s."""
+    k = np.arange(ONSET + 21, dtype=np.int64)
+    values = np.where(k <= ONSET, np.maximum(12_000.0 - 200.0 * (ONSET - k), 5.0), 0.0)
+    values = np.where(k > ONSET, 12_000.0 - 300.0 * (k - ONSET), values)
+    seen = Nearby(0, ONSET + 21, {LAG: Series(LAG, k, values)})
+
+    (found,) = attribute(STEP, seen)
+
+    assert found.evidence[0].text.endswith(
+        "fell from 12,000 messages to 6,000 messages in 20 s; at this pace it is empty 20 s later."
+    )
 
 
 @pytest.mark.parametrize("from_k", [ONSET - 30, ONSET + 20])
