@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from detectors import attribution, level_shift
+from detectors import attribution, level_shift, outage
 from detectors.causes.hypothesis import Confirmation
 from soak.alerting import heartbeat_message
+from soak.alerting.broker_state import read_broker_state
 from soak.alerting.chart import (
     Overview,
     chart_title,
@@ -28,14 +29,15 @@ from soak.alerting.confirmation import addresses_of, known_of
 from soak.alerting.digest import compose_digest, compose_end, wants_digests
 from soak.alerting.heartbeat import Notice, read_notices
 from soak.alerting.load_state import RATE_SECONDS, LoadState, read_load, read_rate_before
-from soak.alerting.message import MessageContext, compose
+from soak.alerting.message import LATE_SECONDS, MessageContext, compose
 from soak.alerting.places import NOWHERE, Places, read_places
 from soak.core import json_text, wording
 from soak.core.errors import FindingsError, JournalError
 from soak.core.model import Change, Finding
-from soak.core.plan.plan import STREAM_DETECTOR, Plan
+from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR, Plan
 from soak.core.ports import Clock, Message, Outcome, RepeatingSink, Sink
 from soak.core.retry import Backoff
+from soak.core.series import parse_series
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize, incident_size
 from soak.store.findings.port import FindingsPlace
@@ -240,7 +242,7 @@ class Delivery:
                 start_wall_ns=self._run.start_wall_ns,
                 changes=context.changes,
                 other_findings=[one for one in context.open_findings if one.key != row.subject],
-                advice=_advice(finding.cause),
+                advice=attribution.next_step(finding),
                 confirmation=self._confirmation(finding, places),
                 cluster=cluster_text(self._plan),
                 is_lab=self._plan.lab is not None,
@@ -249,18 +251,35 @@ class Delivery:
                 places=places,
                 load=load,
                 audit=context.audit,
+                broker_state=self._broker_state(finding, row),
+                late_seconds=self._late_seconds(),
             )
         )
 
+    def _late_seconds(self) -> float:
+        outages: outage.Config = self._plan.detection.detectors[OUTAGE_DETECTOR]
+        return outages.limit / SECOND_NS
+
     def _confirmation(self, finding: Finding, places: Places) -> Confirmation | None:
         """Return the command for the cause with the names and numbers of this incident."""
-        found = attribution.confirmations(self._plan.broker_kind).get(finding.cause)
+        found = attribution.confirmation(finding, self._plan.broker_kind)
         if found is None:
             return None
         rate = self._from_journals(
             finding.key, lambda history: read_rate_before(history, finding.onset_k)
         )
-        return found.filled(known_of(finding, places, self._plan, rate or 0.0))
+        own = {"soak": _own_command(), "run_dir": shlex.quote(str(self._folder.path.resolve()))}
+        return found.filled(own | known_of(finding, places, self._plan, rate or 0.0))
+
+    def _broker_state(self, finding: Finding, row: Notification) -> str:
+        """Return whether a broker that was silent answers again, at the time of a message that it is over."""
+        if row.kind != "resolved" or not finding.suspect:
+            return ""
+        end_k = (row.created_wall_ns - self._run.start_wall_ns) // SECOND_NS
+        seen = (finding.suspect, finding.onset_k, end_k, self._run.start_wall_ns)
+        if end_k - finding.onset_k > MAX_SIZED_SECONDS:
+            return ""
+        return self._from_journals(finding.key, lambda found: read_broker_state(found, *seen)) or ""
 
     def _size(self, finding: Finding, row: Notification) -> IncidentSize | None:
         """Return the size of the incident at the time of a message; of a long one the report has it."""
@@ -283,7 +302,14 @@ class Delivery:
         if resolved_k is not None:
             end_k = min(end_k, resolved_k + RATE_SECONDS)
         return self._from_journals(
-            finding.key, lambda found: read_load(found, finding.onset_k, end_k, resolved_k)
+            finding.key,
+            lambda found: read_load(
+                found,
+                finding.onset_k,
+                end_k,
+                resolved_k,
+                with_consumers=_is_about_consumers(finding.series),
+            ),
         )
 
     def _places(self, subject: str, k: int | None) -> Places:
@@ -353,6 +379,7 @@ class Delivery:
         finding = drawn(context.finding)
         try:
             first_k, last_k = window_bounds(finding, is_resolved=row.kind == "resolved")
+            last_k = self._last_shown_k(row, last_k)
             window = read_window(self._folder.journal, finding.series, first_k, last_k)
             if window is None:
                 return compose(context, None, row.created_wall_ns)
@@ -365,6 +392,13 @@ class Delivery:
         except Exception as error:  # noqa: BLE001  # a mail without a chart is better than none
             LOG.warning("chart_failed finding=%s error=%r", row.subject, error)
             return compose(context, None, row.created_wall_ns)
+
+    def _last_shown_k(self, row: Notification, last_k: int) -> int:
+        """Return the last second of a chart: as the table has it, but of a late message all there is."""
+        late_ns = self._clock.wall_ns() - row.created_wall_ns
+        if row.kind != "opened" or late_ns >= LATE_SECONDS * SECOND_NS:
+            return last_k
+        return min(last_k, (row.created_wall_ns - self._run.start_wall_ns) // SECOND_NS - 1)
 
     def _store_result(self, row: Notification, outcome: Outcome) -> None:
         now_ns = self._clock.wall_ns()
@@ -394,9 +428,9 @@ def _audit(summary: str | None) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _advice(cause: str) -> str:
-    """Return the next step for a cause; "" for a cause that only another version knows."""
-    return attribution.causes().get(cause, "")
+def _is_about_consumers(series: str) -> bool:
+    metric = parse_series(series).metric
+    return metric == wording.DELIVERY_STOPPED or metric.startswith("end_to_end")
 
 
 class Resender:

@@ -36,6 +36,8 @@ _MUTED = "color:#5f6b7a"
 _CELL = "padding:3px 14px 3px 0;vertical-align:top;text-align:left;overflow-wrap:anywhere"
 _NUMBER = "padding:3px 0 3px 14px;text-align:right;white-space:nowrap"
 _ADDRESS = re.compile(r"https?://[^\s<>\"']+")
+_IN_BRACKETS = re.compile(r"\((.+)\)")
+_LEAST_LABEL = 8  # columns, of a topic or path in a name that is too long
 _FIXED = "font-family:ui-monospace,Menlo,Consolas,monospace;font-size:12px"
 
 
@@ -185,8 +187,19 @@ def _point_lines(block: Points, max_lines: int) -> list[str]:
 
 def _pair(name: str, text: str) -> str:
     if not text:
-        return f"  {wording.shortened(name, COLUMNS - 2)}"
-    return f"  {wording.shortened(name, COLUMNS - 4 - len(text))}  {text}"
+        return f"  {_shortened_name(name, COLUMNS - 2)}"
+    return f"  {_shortened_name(name, COLUMNS - 4 - len(text))}  {text}"
+
+
+def _shortened_name(name: str, width: int) -> str:
+    """Return a name that fits: first its topic or path, in brackets, loses its middle, then the name does."""
+    found = _IN_BRACKETS.search(name)
+    over = len(name) - width
+    if found is not None and over > 0:
+        left = len(found[1]) - over
+        label = wording.shortened(found[1], left) if left >= _LEAST_LABEL else "..."
+        name = f"{name[: found.start(1)]}{label}{name[found.end(1) :]}"
+    return wording.shortened(name, width)
 
 
 def _more(count: int) -> list[str]:

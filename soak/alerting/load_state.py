@@ -1,4 +1,4 @@
-"""The load around a message: what is sent and acknowledged a second, what failed, and what the audit says."""
+"""The load around a message: what is sent, acknowledged and received a second, what failed or waits."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from soak.store.journal.reader import sources
 RATE_SECONDS = 10
 """A rate is the mean of at most so many seconds."""
 _SENT, _ACKNOWLEDGED = "sent_messages", "acked_messages"
+_RECEIVED, _UNREAD = "received_messages", "lag_messages"
 _BEHIND = 0.05  # of what is sent: more than acknowledgements lag by chance
 MAX_FAILED_SECONDS = 900
 """Of a longer incident the failures of its last seconds are counted: reading more would delay messages."""
@@ -26,6 +27,7 @@ class LoadState:
     """Rates in messages a second, and the messages that failed in the `failed_seconds` before.
 
     `recorded`: of how many of the producers there are records. `is_behind`: acknowledgements fall behind.
+    `received` and `unread`, what consumers received a second and what waits for them: None where not known.
     """
 
     sent: float
@@ -36,6 +38,8 @@ class LoadState:
     producers: int
     recorded: int
     is_behind: bool = False
+    received: float | None = None
+    unread: float | None = None
 
     def text(self) -> str:
         """Return `1,000/s sent, 990/s acknowledged; 23 messages failed since the onset`."""
@@ -52,9 +56,17 @@ class LoadState:
         failed = wording.counted(self.failed_messages, "message")
         of = f"; {self.recorded} of {self.producers} producers are recorded"
         return (
-            f"{sent}/s sent, {acknowledged}/s acknowledged{more * self.is_behind}; {failed} failed {since}"
-            f"{of * (self.recorded < self.producers)}"
+            f"{sent}/s sent, {acknowledged}/s acknowledged{more * self.is_behind}{self._read_text()}; "
+            f"{failed} failed {since}{of * (self.recorded < self.producers)}"
         )
+
+    def _read_text(self) -> str:
+        """Return what consumers received and what waits for them, "" where that is not known."""
+        received = (
+            "" if self.received is None else f", {wording.amount(self.received, '')}/s received"
+        )
+        unread = "" if self.unread is None else f", {self.unread:,.0f} wait unread"
+        return f"{received}{unread}"
 
 
 def lost_text(audit: Mapping[str, Any] | None) -> str:
@@ -69,13 +81,18 @@ def lost_text(audit: Mapping[str, Any] | None) -> str:
 
 
 def read_load(
-    history: History, onset_k: int, end_k: int, resolved_k: int | None = None
+    history: History,
+    onset_k: int,
+    end_k: int,
+    resolved_k: int | None = None,
+    *,
+    with_consumers: bool = False,
 ) -> LoadState | None:
     """Return the load before interval `end_k`; None where no producer has a record of it.
 
     Its rates are of the incident alone, or of the seconds from `resolved_k` on, in which nothing is behind.
     """
-    producers = _producers(history)
+    producers = _daemons(history, "produce.")
     rate_k = max(0, onset_k if resolved_k is None else resolved_k, end_k - RATE_SECONDS)
     failed_k = max(0, onset_k, end_k - MAX_FAILED_SECONDS)
     last_k = max(0, end_k)
@@ -99,18 +116,28 @@ def read_load(
             and sent - acknowledged >= _BEHIND * sent > 0.0
             and _is_mostly_behind(recorded, rate_k)
         ),
+        **(_read(history, rate_k, last_k) if with_consumers else {}),
     )
+
+
+def _read(history: History, rate_k: int, end_k: int) -> dict[str, float]:
+    """Return what consumers received a second, and what waited for them in their last second of these."""
+    consumers = _daemons(history, "consume.")
+    found = list(history.window(min(rate_k, end_k), end_k, of=consumers).sources.values())
+    waiting = [values for one in found if (values := _counts(one, _UNREAD, rate_k)[1]).size]
+    rate = {"received": _rate(found, _RECEIVED, rate_k)} if found else {}
+    return rate | ({"unread": sum(float(one[-1]) for one in waiting)} if waiting else {})
 
 
 def read_rate_before(history: History, onset_k: int) -> float:
     """Return the messages a second that were sent just before an onset; 0 where nothing is recorded."""
     first_k = max(0, onset_k - RATE_SECONDS)
-    window = history.window(first_k, max(0, onset_k), of=_producers(history))
+    window = history.window(first_k, max(0, onset_k), of=_daemons(history, "produce."))
     return _rate(list(window.sources.values()), _SENT, first_k)
 
 
-def _producers(history: History) -> list[str]:
-    return [one for one in sources(history.journal) if one.startswith("produce.")]
+def _daemons(history: History, kind: str) -> list[str]:
+    return [one for one in sources(history.journal) if one.startswith(kind)]
 
 
 def _rate(recorded: Sequence[SourceSeconds], metric: str, from_k: int) -> float:

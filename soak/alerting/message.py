@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from detectors import attribution
 from detectors.causes.hypothesis import Confirmation
 from detectors.client_seconds import LATENCIES
+from soak.alerting.changed_series import changed_series
 from soak.alerting.chart import Window
 from soak.alerting.confirmation import is_loopback
 from soak.alerting.document import (
@@ -18,7 +20,6 @@ from soak.alerting.document import (
     Document,
     Facts,
     Numbers,
-    Pairs,
     Paragraphs,
     Points,
     Tone,
@@ -28,7 +29,7 @@ from soak.alerting.document import (
 from soak.alerting.load_state import LoadState, lost_text
 from soak.alerting.places import NOWHERE, Places
 from soak.core import wording
-from soak.core.model import Change, Finding, Kind
+from soak.core.model import Change, Finding
 from soak.core.plan.objectives import parse_objective
 from soak.core.ports import Message
 from soak.core.series import host_of, parse_series
@@ -58,19 +59,16 @@ more than half of the last 30 s are back to normal, so that their median may be 
 _ROOM = ((4, 4, 4), (4, 4, 2), (4, 3, 1), (4, 2, 1), (4, 1, 1), (2, 1, 0))
 """The lines of a point, the points, and the other series that are named: the first that fit. Points are left
 out before one loses its end, where its numbers are."""
-_LATE_SECONDS = 30
+LATE_SECONDS = 30
 """A message that is composed so much later than it is dated has evidence of that time, and says so."""
 _WIDE_SECONDS = 60
 """An onset that is known no better is a span and no second."""
 _LIKELY = ((0.9, "almost certain"), (0.75, "very likely"), (0.0, "a suspicion"))
 _CERTAIN = 0.99  # no score is 1
-_OWN_PROCESSES = ("process_", "host_daemon_", "callback_delay", "consumer_pause")
-"""Metrics of soakd's own daemons: mostly effects, so brokers and drives are named before them."""
 _SPARK_COLUMNS = 50
 _MAX_NAME_LENGTH = 40
 _MAX_TITLE_LENGTH = 66  # title and change take two lines at most
 _MAX_SOURCE_LENGTH = 48  # source and confidence take one line
-_SAME_ONSET_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +102,9 @@ class MessageContext:
     audit: Mapping[str, Any] | None = None  # of the run; None before its end
     chart_title: str = ""  # of two lines
     has_chart: bool = False
+    broker_state: str = ""  # whether a suspect that was silent answers again
+    at_wall_ns: int = 0  # when the message is dated
+    late_seconds: float = 0.0  # after which a message of an outage counts as late; 0: not known
 
     def moment(self, k: int) -> str:
         return wording.moment(self.start_wall_ns + k * SECOND_NS)
@@ -130,6 +131,12 @@ class MessageContext:
         return self.kind == "opened" and self.occurrence > 1
 
     @property
+    def is_unjudged(self) -> bool:
+        """True before the first judgement of a cause, which an outage that is sent at once may precede."""
+        finding = self.finding
+        return self.kind == "opened" and not finding.causes and not finding.is_settled
+
+    @property
     def runbook_url(self) -> str:
         return f"{self.runbook_page}#{self.finding.cause}" if self.runbook_page else ""
 
@@ -144,6 +151,7 @@ def compose(context: MessageContext, chart_png: bytes | None, now_wall_ns: int) 
     context = replace(
         context,
         has_chart=chart_png is not None,
+        at_wall_ns=now_wall_ns,
         composed_wall_ns=_composed_later(context, now_wall_ns),
     )
     return Message(
@@ -163,7 +171,7 @@ def compose(context: MessageContext, chart_png: bytes | None, now_wall_ns: int) 
 
 def _composed_later(context: MessageContext, now_wall_ns: int) -> int | None:
     composed_ns = context.composed_wall_ns if context.kind == "opened" else None
-    is_late = composed_ns is not None and composed_ns - now_wall_ns >= _LATE_SECONDS * SECOND_NS
+    is_late = composed_ns is not None and composed_ns - now_wall_ns >= LATE_SECONDS * SECOND_NS
     return composed_ns if is_late else None
 
 
@@ -211,7 +219,8 @@ def _subject(context: MessageContext) -> str:
     second = _as_probable(finding)
     if second:
         cause, where = f"{cause} or {second}", ""
-    name = "cause unknown: " if finding.cause == _UNKNOWN else f"{cause}{where}: "
+    unknown = "cause not known yet: " if context.is_unjudged else "cause unknown: "
+    name = unknown if finding.cause == _UNKNOWN else f"{cause}{where}: "
     what = context.places.with_leader_ids(_what_briefly(context)).replace(" latency", "", 1)
     if context.is_withdrawn:
         what = f"false alarm withdrawn: {what}"
@@ -269,7 +278,13 @@ def _document(
             _cause(context, max_points),
             _ruled_out(context, max_points),
             _other_causes(context, min(MAX_CAUSES, max_points)),
-            _changed_series(context, max_series),
+            changed_series(
+                context.finding,
+                context.changes,
+                context.places,
+                max_series=max_series,
+                max_evidence=MAX_EVIDENCE,
+            ),
             Facts(_links(context), copied=("run", "report", "runbook")),
         ],
     )
@@ -325,7 +340,7 @@ def _opening(context: MessageContext) -> list[str]:
         lines.append("This is resolved by now, see the next message.")
     if context.composed_wall_ns is not None:
         at = wording.moment_with_day(context.composed_wall_ns, context.start_wall_ns)
-        lines.append(f"Sent late: evidence and cause are as of {at}, the load as of its date.")
+        lines.append(f"Sent late: evidence and cause are of {at}, load and table of its date.")
     return lines
 
 
@@ -351,6 +366,8 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
         lasted = wording.span(finding.resolved_k - finding.onset_k)
         end = f"by {context.moment_with_day(finding.resolved_k)}, after {lasted}"
         facts.append(("resolved", f"{end}{_current_level(context, '; now ')}"))
+        if context.broker_state:
+            facts.append(("now", context.places.named(context.broker_state)))
     if finding.kind == "objective":
         unit = parse_objective(parse_series(finding.series).label("objective")).unit
         left = wording.budget_left_text(finding.before - finding.after, unit)
@@ -425,6 +442,8 @@ def _sparkline(context: MessageContext) -> list[str]:
 
 
 def _cause(context: MessageContext, max_points: int) -> Points:
+    if context.is_unjudged:
+        return Points(_not_judged_yet(context), (), key="cause")
     if not context.finding.causes:
         return Points(context.cause, (), key="cause")
     best = context.finding.causes[0]
@@ -443,6 +462,14 @@ def _cause(context: MessageContext, max_points: int) -> Points:
         key="cause",
         left_out=len(best.evidence) - max_points,
     )
+
+
+def _not_judged_yet(context: MessageContext) -> str:
+    """Return how old the incident is, and until when a message with its cause may follow."""
+    onset_ns = context.start_wall_ns + context.finding.onset_k * SECOND_NS
+    age = wording.span(max(0, context.at_wall_ns - onset_ns) / SECOND_NS)
+    last = wording.moment(onset_ns + attribution.JUDGED_SECONDS * SECOND_NS)
+    return f"not known yet ({age} after the onset); a correction follows by {last} if one is found"
 
 
 def _score(score: float) -> str:
@@ -478,50 +505,16 @@ def _other_causes(context: MessageContext, max_causes: int) -> Points:
     return Points("other possible causes", [*map(context.places.named, points)])
 
 
-def _changed_series(context: MessageContext, max_series: int) -> Pairs:
-    """Return other series that changed, without those of the evidence; those of soakd itself come last."""
-    finding = context.finding
-    own = parse_series(finding.series)
-    evidence = finding.causes[0].evidence[:MAX_EVIDENCE] if finding.causes else ()
-    named = {str(one.numbers.get("series", "")) for one in evidence}
-    series = [
-        name
-        for name in finding.changes
-        if (parse_series(name).source, parse_series(name).metric) != (own.source, own.metric)
-        and name not in named
-    ]
-    series.sort(key=_of_own_daemons)
-    rows = [_changed_series_row(context, name) for name in series[:max_series]]
-    return Pairs("also changed", rows, len(series) - len(rows))
-
-
-def _of_own_daemons(series: str) -> tuple[bool, bool]:
-    """Return what sorts brokers and drives first, then latencies, then the work of soakd's own daemons."""
-    name = parse_series(series)
-    return name.metric.startswith(_OWN_PROCESSES), not name.source.startswith("probe")
-
-
-def _changed_series_row(context: MessageContext, series: str) -> tuple[str, str]:
-    name = context.places.named(wording.title_with_other_source(series, context.finding.series))
-    onset_k = context.finding.onset_k
-    known = [
-        change
-        for change in context.changes
-        if change.series == series and abs(change.onset_k - onset_k) <= _SAME_ONSET_SECONDS
-    ]
-    if not known:
-        return name, ""
-    change = min(known, key=lambda one: abs(one.onset_k - onset_k))
-    kind: Kind = "outage" if change.kind == "outage" else "step"
-    return name, wording.level_text(series, kind, change.before, change.after)
-
-
 def _links(context: MessageContext) -> list[tuple[str, str]]:
-    is_advised = context.advice and not context.is_resolved
+    is_news = bool(context.previous_cause) and context.finding.cause != _UNKNOWN
+    is_advised = context.advice and (not context.is_resolved or is_news)
+    confirmation = context.confirmation
+    if context.is_resolved and confirmation is not None and not confirmation.is_lasting:
+        confirmation = None  # what it shows is over
     return [
-        *(_confirmation(context.confirmation) if is_advised else []),
+        *(_confirmation(confirmation) if is_advised else []),
         *([("next step", context.advice)] if is_advised else []),
-        *([("runbook", context.runbook_url)] if is_advised and context.runbook_url else []),
+        *([("runbook", context.runbook_url)] if context.runbook_url else []),
         ("report", context.report),
         ("finding", context.finding.key),
     ]
@@ -550,7 +543,11 @@ def _title(context: MessageContext) -> str:
 
 def _what(context: MessageContext) -> str:
     """Return what changed; the title of a series may be too long for a message."""
-    return _with_all_leaders(wording.what_text(context.finding, _MAX_TITLE_LENGTH), context)
+    text = wording.what_text(context.finding, _MAX_TITLE_LENGTH)
+    if context.late_seconds and context.finding.kind == "outage":
+        limit = wording.amount(context.late_seconds, "seconds")
+        text = text.replace(" came late", f" came more than {limit} late")
+    return _with_all_leaders(text, context)
 
 
 def _what_briefly(context: MessageContext) -> str:

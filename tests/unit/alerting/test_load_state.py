@@ -152,6 +152,37 @@ def test_nothing_is_said_to_be_lost_or_not_before_it_is_known(
     assert lost_text(audit) == expected
 
 
+def test_of_end_to_end_latency_the_load_has_what_consumers_received_and_what_waits(
+    tmp_path: Path,
+) -> None:
+    """The rate is a mean, the backlog that of the last second of each consumer."""
+    write_producer(tmp_path, 0, (range(100), 400, 400, 0))
+    for number, lag in ((0, 20_000.0), (1, 574.0)):
+        columns = columns_line(
+            [Column(f"{name}_messages", (), "messages") for name in ("received", "lag")]
+        )
+        record = Record(
+            k=99,
+            epoch=1,
+            at_ns=START_WALL_NS + 100 * SECOND_NS,
+            length_ns=SECOND_NS,
+            columns_id=columns.id,
+            values=(1_136.0, lag),
+        )
+        folder = tmp_path / f"consume.{number}@h"
+        folder.mkdir()
+        (folder / "000000.jsonl").write_bytes(encode(columns) + encode(record))
+
+    found = read_load(History(tmp_path), 50, 100, with_consumers=True)
+
+    assert found is not None
+    assert found.text() == (
+        "400/s sent, 400/s acknowledged, 2,272/s received, 20,574 wait unread; 0 messages failed since the "
+        "onset"
+    )
+    assert "received" not in load_of(tmp_path, 50, 100)
+
+
 def test_a_slow_load_keeps_its_fractions() -> None:
     slow = LoadState(0.5, 0.45, 0, 20, is_since_onset=True, producers=1, recorded=1, is_behind=True)
 

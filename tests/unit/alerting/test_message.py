@@ -213,7 +213,7 @@ def test_an_unknown_cause_has_no_score_but_lists_what_else_changed() -> None:
     assert "cause     unknown\n" in texts[1]
 
 
-def test_an_open_finding_has_a_next_step_and_a_resolved_one_has_none() -> None:
+def test_an_open_finding_has_a_next_step_and_a_resolved_one_its_runbook_alone() -> None:
     last = dataclasses.replace(CONTEXT, advice="see the drive", runbook_page="https://wiki/soak")
     over = dataclasses.replace(
         last, kind="resolved", finding=dataclasses.replace(FINDING, resolved_k=180)
@@ -224,7 +224,81 @@ def test_an_open_finding_has_a_next_step_and_a_resolved_one_has_none() -> None:
     assert f"next step see the drive\nrunbook   {runbook}\nreport    on h1:" in message.text
     assert (message.runbook_url, compose(over, None, 0).runbook_url) == (runbook, runbook)
     assert "next step" not in compose(over, None, 0).text
-    assert "runbook" not in compose(over, None, 0).text
+    assert f"\nrunbook   {runbook}\nreport " in compose(over, None, 0).text
+
+
+LASTING = Confirmation("on b1", "grep x", "a line", is_lasting=True)
+
+
+@pytest.mark.parametrize(
+    ("one", "confirm"),
+    [
+        (LASTING, "confirm   on b1\nrun       grep x\nshows     a line\n"),
+        (dataclasses.replace(LASTING, is_lasting=False), ""),
+    ],
+)
+def test_a_resolved_finding_has_the_next_step_of_a_cause_that_readers_did_not_know(
+    one: Confirmation, confirm: str
+) -> None:
+    """Its command too, where that still shows it when the incident is over."""
+    context = dataclasses.replace(
+        CONTEXT,
+        kind="resolved",
+        previous_cause="unknown",
+        advice="see the drive",
+        confirmation=one,
+        runbook_page="wiki",
+        finding=dataclasses.replace(FINDING, resolved_k=180),
+    )
+
+    text = compose(context, None, 0).text
+
+    assert text.endswith(
+        f"\n\n{confirm}next step see the drive\nrunbook   wiki#retention_cliff\n"
+        "report    on h1: soak report /runs/r1\nfinding   run1-118\n"
+    )
+
+
+def test_a_resolved_finding_says_whether_its_broker_answers_again() -> None:
+    gone = dataclasses.replace(FINDING, state="gone", resolved_k=180)
+
+    text = text_of(
+        finding=gone,
+        kind="resolved",
+        broker_state="b3:9092 answers again since 14:16:19Z",
+        places=Places({"b3:9092": "3"}),
+        window=None,
+    )
+
+    assert (
+        "resolved  by 14:16:20Z, after 1 min 8 s\n"
+        "now       broker 3 at b3:9092 answers again since 14:16:19Z\n"
+    ) in text
+
+
+def test_an_outage_whose_cause_was_not_judged_yet_says_until_when_a_correction_follows() -> None:
+    """Nobody has looked for its cause: that is no verdict."""
+    outage = dataclasses.replace(
+        FINDING,
+        series="produce.0@host|acknowledgement_outage_seconds",
+        kind="outage",
+        before=0.0,
+        after=5.0,
+        causes=(),
+        changes=(),
+        is_settled=False,
+    )
+    at_ns = START_WALL_NS + (112 + 7) * SECOND_NS
+
+    message = compose(dataclasses.replace(CONTEXT, finding=outage, window=None), None, at_ns)
+
+    assert message.subject == (
+        "[soakd] cause not known yet: nothing was acknowledged for 5 s - demo"
+    )
+    assert (
+        "cause     not known yet (7 s after the onset); a correction follows by\n"
+        "          14:20:12Z if one is found\n"
+    ) in message.text
 
 
 def test_an_open_finding_has_the_command_that_confirms_its_cause_and_a_resolved_one_has_none() -> (
@@ -545,8 +619,32 @@ def test_an_outage_is_reported_by_its_length_and_its_messages() -> None:
     what = "nothing was acknowledged for"
 
     assert f"[soakd] cause unknown: {what} 5 s - " in compose(opened, None, 7).subject
-    assert f"{what} 5 s; 10 of 900 messages so far failed" in compose(opened, None, 7).text
+    assert f"{what} 5 s; 10 of 900 messages of the run so far failed" in compose(
+        opened, None, 7
+    ).text.replace("\n          ", " ")
     assert f"resolved: {what} 61 s - " in compose(resolved, None, 7).subject
+
+
+def test_messages_of_an_outage_that_came_late_are_said_to_be_later_than_the_plans_limit() -> None:
+    outage = dataclasses.replace(
+        FINDING,
+        series="produce.0@h|acknowledgement_outage_seconds",
+        kind="outage",
+        before=0.0,
+        after=16.0,
+        state="gone",
+        resolved_k=131,
+        failed_messages=0,
+        late_messages=1268,
+        due_messages=24_600,
+    )
+
+    text = text_of(finding=outage, window=None, kind="resolved", late_seconds=10.0)
+
+    assert text.startswith(
+        "what      nothing was acknowledged for 16 s; 1,268 of 24,600 messages of the\n"
+        "          run until then came more than 10 s late\n"
+    )
 
 
 def test_an_outage_that_is_open_again_because_latency_rose_says_so_first() -> None:
@@ -800,7 +898,7 @@ def test_a_mail_that_is_composed_later_than_its_date_says_when() -> None:
     at_once = text_of(composed_wall_ns=7 + SECOND_NS)
 
     assert later.startswith(
-        "Sent late: evidence and cause are as of 14:16:40Z, the load as of its date.\n\nwhat "
+        "Sent late: evidence and cause are of 14:16:40Z, load and table of its date.\n\nwhat "
     )
     assert at_once == CONFIRMED
 
@@ -958,3 +1056,53 @@ def test_brokers_and_drives_are_named_before_soakd_itself_and_evidence_is_not_re
         "host daemon CPU of probe@b1",
     ]
     assert listed[3] == ""
+
+
+def test_messages_that_came_through_are_named_first_and_polls_of_soakd_itself_not_at_all() -> None:
+    """Hundredths of a core of its daemons are noise."""
+    received, of_drive, own, poll = (
+        "consume.1@host|received_messages",
+        "probe@b1|disk_write_await_seconds",
+        'probe@b1|host_daemon_cpu_cores{daemon="consume.0"}',
+        "probe@b1|broker_log_poll_age_seconds",
+    )
+    changes = tuple(
+        dataclasses.replace(CHANGE, series=one, before=before, after=after)
+        for one, before, after in (
+            (poll, 0.2, 0.1),
+            (own, 0.0, 0.02),
+            (of_drive, 0.001, 0.2),
+            (received, 200.0, 0.0),
+        )
+    )
+    finding = dataclasses.replace(FINDING, changes=tuple(one.series for one in changes))
+
+    listed = text_of(finding=finding, changes=changes).partition("also changed\n")[2]
+
+    assert listed.startswith(
+        "  received messages of consume.1@host  200 messages -> 0 messages\n"
+        "  disk write await of probe@b1  1 ms -> 200 ms (x200)\n\n"
+    )
+
+
+def test_a_name_that_is_too_long_loses_the_middle_of_its_topic_and_no_metric() -> None:
+    series = 'probe@vm|retention_deleted_messages{topic="soak-20261130T011914Z-0932-of-orders"}'
+    finding = dataclasses.replace(FINDING, changes=(series,))
+    change = dataclasses.replace(CHANGE, series=series, before=0.0, after=1000.0)
+
+    listed = text_of(finding=finding, changes=(change,)).partition("also changed\n")[2]
+
+    (line, *_) = listed.splitlines()
+    assert line == ("  retention deleted messages (...) of probe@vm  0 messages -> 1,000 messages")
+
+
+def test_a_name_that_is_a_little_too_long_keeps_the_ends_of_its_topic() -> None:
+    series = 'probe@vm|retention_deleted_bytes{topic="soak-20261130T011914Z-0932"}'
+    finding = dataclasses.replace(FINDING, changes=(series,))
+    change = dataclasses.replace(CHANGE, series=series, before=0.0, after=2.0**20)
+
+    listed = text_of(finding=finding, changes=(change,)).partition("also changed\n")[2]
+
+    assert listed.startswith(
+        "  retention deleted bytes (soak-20...0T011914Z-0932) of probe@vm  0 B -> 1 MiB\n"
+    )

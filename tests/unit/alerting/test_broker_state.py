@@ -1,0 +1,68 @@
+"""Whether a broker that was silent answers again when its incident is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from soak.alerting.broker_state import read_broker_state
+from soak.core.journal_format import columns_line, encode
+from soak.core.model import Column, Record
+from soak.core.units import SECOND_NS
+from soak.store.journal.history import History
+from tests.support.spark.synthetic_run import START_WALL_NS
+
+ONSET_K, END_K = 60, 90
+COLUMNS = columns_line([Column("broker_round_trip_seconds", (("target", "b3:9092"),), "seconds")])
+
+
+def state(folder: Path, silent_k: Collection[int], suspect: str = "b3:9092") -> str:
+    """Return what is said where the probe has a record of each second, but no answer in some."""
+    lines = [
+        encode(
+            Record(
+                k=k,
+                epoch=1,
+                at_ns=START_WALL_NS + (k + 1) * SECOND_NS,
+                length_ns=SECOND_NS,
+                columns_id=COLUMNS.id,
+                values=(math.nan if k in silent_k else 0.001,),
+            )
+        )
+        for k in range(END_K)
+    ]
+    source = folder / "probe@h"
+    source.mkdir()
+    (source / "000000.jsonl").write_bytes(encode(COLUMNS) + b"".join(lines))
+    return read_broker_state(History(folder), suspect, ONSET_K, END_K, START_WALL_NS)
+
+
+@pytest.mark.parametrize(
+    ("silent_k", "expected"),
+    [
+        (range(60, 80), "b3:9092 answers again since 14:14:40Z"),
+        ((*range(60, 80), 85), "b3:9092 answers again since 14:14:40Z"),
+        (range(60, END_K), "b3:9092 does not answer yet"),
+        ((60, 70, 80), ""),
+        ((), ""),
+    ],
+)
+def test_a_broker_that_was_silent_answers_again_or_not_yet(
+    tmp_path: Path, silent_k: Collection[int], expected: str
+) -> None:
+    """Single seconds without an answer are no silence."""
+    assert state(tmp_path, silent_k) == expected
+
+
+@pytest.mark.parametrize("suspect", ["", "b1:9092", "consume.0@h"])
+def test_nothing_is_said_of_what_is_not_asked(tmp_path: Path, suspect: str) -> None:
+    assert state(tmp_path, range(60, 80), suspect) == ""
+
+
+def test_each_of_several_suspects_has_its_state(tmp_path: Path) -> None:
+    assert state(tmp_path, range(60, 80), "b1:9092, B3:9092") == (
+        "B3:9092 answers again since 14:14:40Z"
+    )
