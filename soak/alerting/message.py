@@ -269,7 +269,7 @@ def _document(
     return Document(
         badge,
         tone,
-        _title_of_page(context.finding),
+        _title_of_page(context),
         [
             Paragraphs(_opening(context)),
             Facts(_facts(context)),
@@ -290,10 +290,12 @@ def _document(
     )
 
 
-def _title_of_page(finding: Finding) -> str:
+def _title_of_page(context: MessageContext) -> str:
     """Return the cause in words, with a capital: `Drive GC`."""
-    words = wording.cause_text(finding.cause)
-    return "Cause unknown" if finding.cause == _UNKNOWN else words[:1].upper() + words[1:]
+    if context.finding.cause == _UNKNOWN:
+        return "Cause not known yet" if context.is_unjudged else "Cause unknown"
+    words = wording.cause_text(context.finding.cause)
+    return words[:1].upper() + words[1:]
 
 
 def _badge(context: MessageContext) -> tuple[str, Tone]:

@@ -295,6 +295,7 @@ def test_an_outage_whose_cause_was_not_judged_yet_says_until_when_a_correction_f
     assert message.subject == (
         "[soakd] cause not known yet: nothing was acknowledged for 5 s - demo"
     )
+    assert ">Cause not known yet</p>" in message.html
     assert (
         "cause     not known yet (7 s after the onset); a correction follows by\n"
         "          14:20:12Z if one is found\n"
