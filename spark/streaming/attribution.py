@@ -4,8 +4,7 @@ Runs in the driver, in a thread next to the query. It goes from moment to moment
 judges each by what the journals and the query had shown by then. A moment is an interval in which something
 was found, or at which the cause of an open incident is due. It is judged when all sources have passed it. So
 neither the batches in which records came nor the speed of the host change what is found. Nor does a restart:
-the new process judges the last moment again, to the same effect. An outage that begins waits for less: it
-needs no cause to be sent, and the source that is silent may have died with it.
+the new process judges the last moment again, to the same effect.
 """
 
 from __future__ import annotations
@@ -50,9 +49,6 @@ AGAIN_SECONDS = 3  # between two looks for a cause that is not known by then
 SETTLE_SECONDS = 22  # before that none is known, beyond what the slowest channel lags
 BREACH_SECONDS = 60  # of patience for the cause of an incident in which a budget was spent
 PATIENCE_SECONDS = 10  # for a source that is behind the others
-OUTAGE_PATIENCE_SECONDS = (
-    3  # before an outage is reported: a host may have died with the broker on it
-)
 _ALL_K = 2**62
 _PRODUCER = "produce."
 
@@ -90,7 +86,6 @@ class Attribution:
     _host: str = field(init=False)  # the one that this process is on
     _own: tuple[int, int] = (-1, 0)  # the newest second of its sources, and since when it is that
     complete_k: int = field(default=-1, init=False)  # up to which all records are there
-    _outage_k: int = -1  # up to which outages may be reported
     _newest_k: int = -1  # of all records that were taken
     _moment_k: int | None = None  # the last one that was judged; None: this process judged none
     _due_k: int | None = None  # when something is due although nothing is found until then
@@ -107,7 +102,7 @@ class Attribution:
         if changes:
             self._discoveries.add(changes)
         if reached:
-            self._newest_k, self.complete_k, self._outage_k = self._extent(reached)
+            self._newest_k, self.complete_k = self._extent(reached)
 
     def judge(self) -> bool:
         """Judge as of the next moment that all records are there for; return False when there is none."""
@@ -115,7 +110,7 @@ class Attribution:
             self._judge_at(self._not_ahead(self._discoveries.moment_k()))
         self._moment_k = self._not_ahead(self._last_k)
         k = self._next_k()
-        if k is None or k > max(self.complete_k, self._last_k, self._new_outage_k(k)):
+        if k is None or k > max(self.complete_k, self._last_k):
             return False
         self._judge_at(k)
         return True
@@ -142,13 +137,6 @@ class Attribution:
         """Return the next moment; what was found late is judged as of the last one."""
         known = [k for k in (self._discoveries.first_k(), self._due_k) if k is not None]
         return max(min(known), self._last_k) if known else None
-
-    def _new_outage_k(self, k: int) -> int:
-        """Return where the last outage was raised that may be reported now; -1 where none waits for `k`."""
-        if not self.complete_k < k <= self._outage_k:
-            return -1
-        found = self._discoveries.up_to(self._outage_k).values()
-        return max((one.raised_k for one in found if one.kind == "outage"), default=-1)
 
     def _judge_at(self, k: int, *, is_over: bool = False) -> None:
         """Bring the findings up to date with a moment; what is found after it is not looked at."""
@@ -306,14 +294,13 @@ class Attribution:
         )
         return k >= worst.interval[1] + SETTLE_SECONDS + round(late_seconds)
 
-    def _extent(self, reached: Mapping[str, int]) -> tuple[int, int, int]:
-        """Return the newest interval, that up to which all sources have come, and the same for outages.
+    def _extent(self, reached: Mapping[str, int]) -> tuple[int, int]:
+        """Return the newest interval, and that up to which all sources have come that are waited for.
 
         No source of another host counts for more than those of this one: the run goes by this host's clock,
-        and another's may be ahead; unless all of this host are silent. A source that is further behind than
-        patience lasts is not waited for: it is silent, late, or was cut off and sends what it has kept. But
-        while the query is behind the journals of this host, or the run is over, all records that were written
-        are waited for.
+        and another's may be ahead; unless all of this host are silent. A source that is further behind is
+        not waited for: it is silent, late, or was cut off and sends what it has kept. But while the query is
+        behind the journals of this host, or the run is over, all records that were written are waited for.
         """
         own = {source for source in reached if host_of(source) == self._host}
         newest = max((reached[source] for source in own), default=-1)
@@ -328,15 +315,12 @@ class Attribution:
         is_behind = self._is_run_over() or any(
             unread.get(source, 0) > PATIENCE_SECONDS for source in own
         )
-
-        def complete_k(patience_seconds: int) -> int:
-            return min(
-                min(k, newest)
-                for source, k in reached.items()
-                if k >= newest - patience_seconds or (is_behind and unread.get(source, 0) > 0)
-            )
-
-        return newest, complete_k(PATIENCE_SECONDS), complete_k(OUTAGE_PATIENCE_SECONDS)
+        awaited = [
+            min(k, newest)
+            for source, k in reached.items()
+            if k >= newest - PATIENCE_SECONDS or (is_behind and unread.get(source, 0) > 0)
+        ]
+        return newest, min(awaited)
 
     def _nearby(self, worst: Change, moment: _Moment) -> Nearby:
         k0, k1 = seconds_around(worst, moment.k + 1)
