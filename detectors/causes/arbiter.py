@@ -83,17 +83,17 @@ def _explained_away(one: Hypothesis, others: Iterable[Hypothesis]) -> Hypothesis
     causes = [
         other
         for other in others
-        if one.cause in other.explains | EXPLAINS.get(other.cause, frozenset())
+        if (other.has_as_effect(one) or one.cause in EXPLAINS.get(other.cause, frozenset()))
         and other.probability >= _EXPLAINS_FROM
         and one.cause not in _stronger_reasons(other, one)
     ]
     if not causes or one.ruled_out or one.is_provisional:
         return one
-    reason = max(causes, key=lambda other: (one.cause in other.explains, other.probability))
+    reason = max(causes, key=lambda other: (other.has_as_effect(one), other.probability))
     strength = _EXPLAINED
     if one.log_odds > 0.0:
         least_left = min(0.0, _LEAST_LEFT - one.log_odds)
-        is_whole = one.cause in reason.explains
+        is_whole = reason.has_as_effect(one)
         strength = least_left if is_whole else max(strength, least_left)
     text = f"{_capital(reason.cause)} brings this about by itself."
     sign = Sign(strength, Evidence(text, {"by": reason.cause}))
@@ -102,7 +102,7 @@ def _explained_away(one: Hypothesis, others: Iterable[Hypothesis]) -> Hypothesis
 
 def _stronger_reasons(reason: Hypothesis, one: Hypothesis) -> frozenset[str]:
     """Return the cause where it explains its own reason in turn, and is at least as sure."""
-    is_mutual = reason.cause in one.explains | EXPLAINS.get(one.cause, frozenset())
+    is_mutual = one.has_as_effect(reason) or reason.cause in EXPLAINS.get(one.cause, frozenset())
     return frozenset({one.cause}) if is_mutual and one.log_odds > reason.log_odds else frozenset()
 
 

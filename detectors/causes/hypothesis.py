@@ -75,7 +75,7 @@ class Hypothesis:
     `share`: of the step, that it accounts for. `ruled_out`: a sign that it cannot do without was measured and
     is absent; that sign is among `signs`. `missing`: what would have to be measured to tell.
     `is_provisional`: seconds that may take it back have not come yet. `explains`: causes that are its effects
-    in this incident, with all their signs.
+    in this incident, with all their signs; with `explains_on` only what is suspected on that host.
     """
 
     cause: str
@@ -86,6 +86,12 @@ class Hypothesis:
     missing: tuple[str, ...] = ()
     is_provisional: bool = False
     explains: frozenset[str] = frozenset()
+    explains_on: str = ""
+
+    def has_as_effect(self, other: Hypothesis) -> bool:
+        """True when another cause is an effect of this one in this incident."""
+        is_there = not self.explains_on or other.suspect.endswith(f" on {self.explains_on}")
+        return other.cause in self.explains and is_there
 
     @property
     def log_odds(self) -> float:

@@ -5,8 +5,8 @@ Method:  the CPU of a broker's host, its steal, the time that tasks wait for CPU
          quarter of the step, 5 ms at least) begin at the onset, or come there three times as often, and
          latency is locked to them. Shorter ones matter together where they take much of a second; where only
          the time a second is known, as of a metrics page, that must step at the onset.
-         Where the hypervisor takes more of the CPU though no more is done on it, drives, flushes, the network
-         and JVMs of that host are slower for that alone.
+         Where the hypervisor takes more of the CPU though no more is done on it, drives, flushes and JVMs
+         of that host are slower for that alone.
          CPU that was nearly as short before says little. Request handlers of Kafka that are not idle are busy
          or wait, for a drive maybe: they count where CPU runs short.
          On a CPU that runs short usual pauses last longer, too: what latency is not locked to is sure only
@@ -52,8 +52,8 @@ NEXT = {
 
 _IDLE = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_ratio"
 _MOST_IDLE = 0.3
-_SLOWED = frozenset({"slow_drive", "slow_fsync", "gc_pause", "network"})
-"""All that needs a processor to go on takes longer where others take it."""
+_SLOWED = frozenset({"slow_drive", "slow_fsync", "gc_pause"})
+"""What needs a processor of its host to go on takes longer where that is withheld."""
 
 
 def examine(facts: Facts) -> Iterator[Hypothesis]:
@@ -68,7 +68,8 @@ def _cpu(facts: Facts) -> Hypothesis:
     if not short:
         return _not_short(idle, facts)
     found = [*short, *idle]
-    taken = [one for one in short if _is_taken(one, facts)]
+    is_one_host = len({_host(one) for one in found}) == 1
+    taken = [one for one in short if is_one_host and _is_taken(one, facts)]
     has_two = len({one.metric for one in found}) > 1
     was_short = cpu.was_short(found)
     strengths = [FAIR if was_short else CLEAR, FAIR if has_two else 0.0, *[0.0] * len(found)]
@@ -81,16 +82,23 @@ def _cpu(facts: Facts) -> Hypothesis:
         signs.append(Sign(0.0, Evidence("It had been short before the step, too.")))
     if taken:
         text = (
-            f"{_host(taken[0])} did no more work than before: other virtual machines took the CPU."
+            f"{_host(taken[0])} did no more work than before: its hypervisor withheld CPU, for other "
+            "virtual machines or by a limit of this one."
         )
         signs.append(Sign(FAIR, Evidence(text)))
     share = max(min(1.0, abs(one.rise)) for one in found)
-    explains = _SLOWED if taken else frozenset()
-    return Hypothesis("broker_cpu", tuple(signs), _host(found[0]), share, explains=explains)
+    return Hypothesis(
+        "broker_cpu",
+        tuple(signs),
+        _host(found[0]),
+        share,
+        explains=_SLOWED if taken else frozenset(),
+        explains_on=_host(taken[0]) if taken else "",
+    )
 
 
 def _is_taken(one: Shift, facts: Facts) -> bool:
-    """True for steal of a host on which no more was done: work of its own is no reason for it."""
+    """True for steal of a host on which no more was done than before."""
     used_metric = cpu.USED_OF_STOLEN.get(one.metric)
     if used_metric is None:
         return False

@@ -379,7 +379,7 @@ class Delivery:
         finding = drawn(context.finding)
         try:
             first_k, last_k = window_bounds(finding, is_resolved=row.kind == "resolved")
-            last_k = self._last_shown_k(row, last_k)
+            last_k = self._last_shown_k(row, finding, last_k)
             window = read_window(self._folder.journal, finding.series, first_k, last_k)
             if window is None:
                 return compose(context, None, row.created_wall_ns)
@@ -393,12 +393,14 @@ class Delivery:
             LOG.warning("chart_failed finding=%s error=%r", row.subject, error)
             return compose(context, None, row.created_wall_ns)
 
-    def _last_shown_k(self, row: Notification, last_k: int) -> int:
+    def _last_shown_k(self, row: Notification, finding: Finding, last_k: int) -> int:
         """Return the last second of a chart: as the table has it, but of a late message all there is."""
         late_ns = self._clock.wall_ns() - row.created_wall_ns
         if row.kind != "opened" or late_ns >= LATE_SECONDS * SECOND_NS:
             return last_k
-        return min(last_k, (row.created_wall_ns - self._run.start_wall_ns) // SECOND_NS - 1)
+        shown_k = (row.created_wall_ns - self._run.start_wall_ns) // SECOND_NS - 1
+        is_set_back = shown_k < finding.raised_k  # the clock was, since the finding was raised
+        return last_k if is_set_back else min(last_k, shown_k)
 
     def _store_result(self, row: Notification, outcome: Outcome) -> None:
         now_ns = self._clock.wall_ns()

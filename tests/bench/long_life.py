@@ -119,12 +119,22 @@ def look(session: SparkSession, folder: RunFolder, batch: int, seconds: float, c
 
 
 def growth(looks: Sequence[Look]) -> dict[str, float]:
-    """Return by how much each figure grew from the second look to the last."""
+    """Return by how much each figure grew: the median of later looks over that of earlier ones.
+
+    The first two looks are of processes that are still starting. What Spark removes now and then, as
+    files of the checkpoint, is sometimes more and sometimes less.
+    """
+    lived = looks[2:] if len(looks) > 3 else looks[-2:]
+    half = len(lived) // 2
     names = (*FLAT, "batch_cpu_seconds")
     return {
-        name: round(getattr(looks[-1], name) / max(getattr(looks[1], name), 1e-9), 3)
+        name: round(_median(lived[half:], name) / max(_median(lived[:half], name), 1e-9), 3)
         for name in names
     }
+
+
+def _median(looks: Sequence[Look], name: str) -> float:
+    return float(statistics.median(getattr(one, name) for one in looks))
 
 
 def main() -> int:

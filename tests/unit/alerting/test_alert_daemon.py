@@ -69,7 +69,10 @@ def test_a_finding_is_sent_with_the_load_and_the_audit_of_a_run_that_has_ended(
         world.daemon().poll()
 
     _, during, after = (one.text for one in world.sink.messages)
-    load = "\nload      160/s sent, 160/s acknowledged; 0 messages failed since the onset\n"
+    load = (
+        "\nload      160/s sent, 160/s acknowledged, 160/s received, 0 wait unread; 0\n"
+        "          messages failed since the onset\n"
+    )
     assert f"{load}lost      not known before the end of the run\n" in during
     assert f"{load}lost      0 messages, 2 duplicated in the whole run\n" in after
 
