@@ -16,11 +16,25 @@ from soak.store.journal.history import History
 from tests.support.spark.synthetic_run import START_WALL_NS
 
 ONSET_K, END_K = 60, 90
-COLUMNS = columns_line([Column("broker_round_trip_seconds", (("target", "b3:9092"),), "seconds")])
+COLUMNS = columns_line(
+    [
+        Column("broker_round_trip_seconds", (("target", "b3:9092"),), "seconds"),
+        Column("probe_lag_seconds", (("probe", "round_trip"),), "seconds"),
+    ]
+)
 
 
-def state(folder: Path, silent_k: Collection[int], suspect: str = "b3:9092") -> str:
-    """Return what is said where the probe has a record of each second, but no answer in some."""
+def state(
+    folder: Path,
+    silent_k: Collection[int],
+    suspect: str = "b3:9092",
+    *,
+    recorded_k: Collection[int] = range(END_K),
+    unreported_k: Collection[int] = (),
+    end_k: int = END_K,
+    source: str = "probe@h",
+) -> str:
+    """Return what is said where the probe has no answer in some seconds, or reports nothing."""
     lines = [
         encode(
             Record(
@@ -29,15 +43,18 @@ def state(folder: Path, silent_k: Collection[int], suspect: str = "b3:9092") -> 
                 at_ns=START_WALL_NS + (k + 1) * SECOND_NS,
                 length_ns=SECOND_NS,
                 columns_id=COLUMNS.id,
-                values=(math.nan if k in silent_k else 0.001,),
+                values=(
+                    math.nan if k in silent_k or k in unreported_k else 0.001,
+                    math.nan if k in unreported_k else 0.001,
+                ),
             )
         )
-        for k in range(END_K)
+        for k in recorded_k
     ]
-    source = folder / "probe@h"
-    source.mkdir()
-    (source / "000000.jsonl").write_bytes(encode(COLUMNS) + b"".join(lines))
-    return read_broker_state(History(folder), suspect, ONSET_K, END_K, START_WALL_NS)
+    place = folder / source
+    place.mkdir()
+    (place / "000000.jsonl").write_bytes(encode(COLUMNS) + b"".join(lines))
+    return read_broker_state(History(folder), suspect, ONSET_K, end_k, START_WALL_NS)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +72,39 @@ def test_a_broker_that_was_silent_answers_again_or_not_yet(
 ) -> None:
     """Single seconds without an answer are no silence."""
     assert state(tmp_path, silent_k) == expected
+
+
+@pytest.mark.parametrize(
+    ("end_k", "expected"), [(END_K + 4, "b3:9092 does not answer yet"), (END_K + 5, "")]
+)
+def test_a_broker_that_nobody_asked_of_late_may_answer_again(
+    tmp_path: Path, end_k: int, expected: str
+) -> None:
+    assert state(tmp_path, range(60, END_K), end_k=end_k) == expected
+
+
+def test_seconds_in_which_the_probe_reported_nothing_are_no_silence(tmp_path: Path) -> None:
+    assert state(tmp_path, (), unreported_k=range(60, 80)) == ""
+
+
+def test_a_silence_ends_before_seconds_in_which_the_probe_reported_nothing(tmp_path: Path) -> None:
+    found = state(tmp_path, range(60, 70), unreported_k=range(70, 80))
+
+    assert found == "b3:9092 answers again since 14:14:40Z"
+
+
+@pytest.mark.parametrize("seconds", [7197, 7198, 7200, 7201])
+def test_an_incident_may_last_as_long_as_a_window_or_longer(tmp_path: Path, seconds: int) -> None:
+    end_k = ONSET_K + seconds
+    recorded_k = range(end_k - 20, end_k)
+
+    found = state(tmp_path, recorded_k, recorded_k=recorded_k, end_k=end_k)
+
+    assert found == "b3:9092 does not answer yet"
+
+
+def test_the_journals_of_clients_are_not_read_for_it(tmp_path: Path) -> None:
+    assert state(tmp_path, range(60, 80), source="produce.0@h") == ""
 
 
 @pytest.mark.parametrize("suspect", ["", "b1:9092", "consume.0@h"])
