@@ -121,12 +121,16 @@ def read_load(
 
 
 def _read(history: History, rate_k: int, end_k: int) -> dict[str, float]:
-    """Return what consumers received a second, and what waited for them in their last second of these."""
+    """Return what consumers received a second, and what waited for them in their last second of these.
+
+    What waits is not known where a consumer has no record of it: the most may wait for one that died.
+    """
     consumers = _daemons(history, "consume.")
     found = list(history.window(min(rate_k, end_k), end_k, of=consumers).sources.values())
     waiting = [values for one in found if (values := _counts(one, _UNREAD, rate_k)[1]).size]
     rate = {"received": _rate(found, _RECEIVED, rate_k)} if found else {}
-    return rate | ({"unread": sum(float(one[-1]) for one in waiting)} if waiting else {})
+    is_known = 0 < len(waiting) == len(consumers)
+    return rate | ({"unread": sum(float(one[-1]) for one in waiting)} if is_known else {})
 
 
 def read_rate_before(history: History, onset_k: int) -> float:

@@ -40,6 +40,24 @@ def write_producer(journal: Path, number: int, *parts: tuple[range, float, float
     (folder / "000000.jsonl").write_bytes(encode(COLUMNS) + b"".join(lines))
 
 
+def write_consumer(journal: Path, number: int, k: int, lag: float) -> None:
+    """Write the one record of a consumer: what waited for it in a second in which it received 1136."""
+    columns = columns_line(
+        [Column(f"{name}_messages", (), "messages") for name in ("received", "lag")]
+    )
+    record = Record(
+        k=k,
+        epoch=1,
+        at_ns=START_WALL_NS + (k + 1) * SECOND_NS,
+        length_ns=SECOND_NS,
+        columns_id=columns.id,
+        values=(1_136.0, lag),
+    )
+    folder = journal / f"consume.{number}@h"
+    folder.mkdir()
+    (folder / "000000.jsonl").write_bytes(encode(columns) + encode(record))
+
+
 def load_of(journal: Path, onset_k: int, end_k: int, resolved_k: int | None = None) -> str:
     found = read_load(History(journal), onset_k, end_k, resolved_k)
     assert found is not None
@@ -157,21 +175,8 @@ def test_of_end_to_end_latency_the_load_has_what_consumers_received_and_what_wai
 ) -> None:
     """The rate is a mean, the backlog that of the last second of each consumer."""
     write_producer(tmp_path, 0, (range(100), 400, 400, 0))
-    for number, lag in ((0, 20_000.0), (1, 574.0)):
-        columns = columns_line(
-            [Column(f"{name}_messages", (), "messages") for name in ("received", "lag")]
-        )
-        record = Record(
-            k=99,
-            epoch=1,
-            at_ns=START_WALL_NS + 100 * SECOND_NS,
-            length_ns=SECOND_NS,
-            columns_id=columns.id,
-            values=(1_136.0, lag),
-        )
-        folder = tmp_path / f"consume.{number}@h"
-        folder.mkdir()
-        (folder / "000000.jsonl").write_bytes(encode(columns) + encode(record))
+    write_consumer(tmp_path, 0, 99, 20_000.0)
+    write_consumer(tmp_path, 1, 99, 574.0)
 
     found = read_load(History(tmp_path), 50, 100, with_consumers=True)
 
@@ -181,6 +186,18 @@ def test_of_end_to_end_latency_the_load_has_what_consumers_received_and_what_wai
         "onset"
     )
     assert "received" not in load_of(tmp_path, 50, 100)
+
+
+def test_what_waits_is_not_known_where_a_consumer_has_no_record_of_it(tmp_path: Path) -> None:
+    """The most may wait for the one that died."""
+    write_producer(tmp_path, 0, (range(100), 400, 400, 0))
+    write_consumer(tmp_path, 0, 99, 574.0)
+    write_consumer(tmp_path, 1, 80, 20_000.0)
+
+    found = read_load(History(tmp_path), 50, 100, with_consumers=True)
+
+    assert found is not None
+    assert (found.received, found.unread) == (1_136.0, None)
 
 
 def test_a_slow_load_keeps_its_fractions() -> None:
