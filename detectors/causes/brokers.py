@@ -610,7 +610,7 @@ def _partition(one: TimedEvent) -> tuple[str, str]:
 # --- how to confirm them
 
 _BROKER, _TOOLS = "on {the broker's host}", "from {a host with the cluster's tools}"
-_ASK_ALL = "for a in {every_broker}; do nc -zv -w 3 $a; done"
+_ASK_ALL = "{ask_every_broker}"
 _NO_ANSWER = "a refused connection, or no answer within 3 s"
 NEXT_OF_OUTAGE = {
     "unknown": "see which brokers answer, then the log and the drive of the others",

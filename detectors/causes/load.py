@@ -662,6 +662,7 @@ def _listed(parts: list[str]) -> str:
 
 _TOOLS = "from {a host with the cluster's tools}"
 _ALL_GROUPS = "kafka-consumer-groups.sh --bootstrap-server {server}{admin} --describe --all-groups"
+_QUOTAS = "kafka-configs.sh --bootstrap-server {server}{admin} --describe"
 _DRAINED = f"that falls from call to call, by {background.FALLEN:.0%} or more in all"
 CONFIRM = {
     "catch_up_read": Confirmation(_TOOLS, _ALL_GROUPS, f"a LAG {_DRAINED}"),
@@ -680,8 +681,8 @@ CONFIRM = {
     ),
     "quota_throttle": Confirmation(
         _TOOLS,
-        "for t in users clients 'users --entity-type clients'; do kafka-configs.sh --bootstrap-server "
-        "{server}{admin} --describe --entity-type $t; done",
+        f"for t in users clients; do {_QUOTAS} --entity-type $t; done; "
+        f"{_QUOTAS} --entity-type users --entity-type clients",
         "a producer_byte_rate or consumer_byte_rate below the plan's bytes a second for each broker",
         is_lasting=True,
     ),

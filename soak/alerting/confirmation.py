@@ -12,11 +12,15 @@ from soak.core.model import Explanation, Finding
 from soak.core.plan.plan import Plan
 from soak.core.series import host_of, parse_series
 
-_NAME = r"[\w.-]+|\[[\da-fA-F:.]+\]"
+# A name that began with a hyphen would be an option of the command.
+_NAME = r"\w[\w.-]*|\[[\da-fA-F:.]+\]"
 _ADDRESS = re.compile(rf"(?P<host>{_NAME}):(?P<port>\d+)")
-_THING = re.compile(rf"(?:JVM of (?P<gc_log>\S+)|(?P<thing>\S+)) on (?P<host>{_NAME})(?::\d+)?")
-_TOPIC = re.compile(r"topic (?P<topic>\S+)")
-_HOST = re.compile(r"[\w.-]+")
+_PLACE = re.compile(rf"(?:[a-zA-Z][\w+]*://)?(?P<host>{_NAME})(?::(?P<port>\d+))?")
+_THING = re.compile(
+    rf"(?:JVM of (?P<gc_log>[\w/]\S*)|(?P<thing>[\w/]\S*)) on (?P<host>{_NAME})(?::\d+)?"
+)
+_TOPIC = re.compile(r"topic (?P<topic>\w\S*)")
+_HOST = re.compile(r"\w[\w.-]*")
 _OF_BOOKIES = ("bookie_", "bookkeeper_server_")
 _LOGIN = " --command-config admin.properties"
 
@@ -31,7 +35,7 @@ def known_of(finding: Finding, places: Places, plan: Plan, rate: float) -> dict[
     names = {**_of_plan(plan), **_of_suspect(suspect, finding, places)}
     found: dict[str, str | float] = {key: shlex.quote(one) for key, one in names.items()}
     found["admin"] = _admin_option(plan)
-    found["every_broker"] = _every_broker(plan, places)
+    found["ask_every_broker"] = _ask_every_broker(plan, places)
     if finding.causes:
         found |= _levels_before(finding.causes[0], str(names.get("device", "")))
     if parse_series(finding.series).unit == "seconds" and finding.kind == "step":
@@ -44,16 +48,30 @@ def known_of(finding: Finding, places: Places, plan: Plan, rate: float) -> dict[
 def addresses_of(plan: Plan) -> list[str]:
     """Return the addresses by which clients find the cluster."""
     found = next(iter(plan.broker_config.addresses.values()), "")
-    return [one for one in found.split(",") if one]
+    return [one.strip() for one in found.split(",") if one.strip()]
 
 
-def _every_broker(plan: Plan, places: Places) -> str:
-    """Return host and port of each known address as words for a shell: `'b1 9092' 'b2 9092'`."""
+def _ask_every_broker(plan: Plan, places: Places) -> str:
+    """Return a command for each known address: `nc -zv -w 3 b1 9092; nc -zv -w 3 b2 9092`.
+
+    Where none is known, the one with capitals.
+    """
+    usual = _usual_port(plan)
     known = [*addresses_of(plan), *sorted(places.broker_ids)]
-    found = [one for one in map(_ADDRESS.search, known) if one]
-    return " ".join(
-        dict.fromkeys(shlex.quote(f"{_bare(one['host'])} {one['port']}") for one in found)
-    )
+    found = [
+        (shlex.quote(_bare(one["host"])), one["port"] or usual)
+        for one in map(_PLACE.fullmatch, known)
+        if one
+    ]
+    asked = dict.fromkeys(found or [("HOST", "PORT")])
+    return "; ".join(f"nc -zv -w 3 {host} {port}" for host, port in asked)
+
+
+def _usual_port(plan: Plan) -> str:
+    """Return the port of an address without one, as clients take it."""
+    if plan.broker_kind != "pulsar":
+        return "9092"
+    return "6651" if addresses_of(plan)[:1] and "+ssl://" in addresses_of(plan)[0] else "6650"
 
 
 def is_loopback(suspect: str) -> bool:
@@ -140,7 +158,7 @@ def _bare(host: str) -> str:
 
 def _mounted(places: Places, host: str, device: str) -> dict[str, str]:
     point = places.mount_points.get((host, device), "")
-    return {"data_dir": point.split(", ")[0]} if point else {}
+    return {"data_dir": point.split(", ")[0]} if point.startswith("/") else {}
 
 
 def _levels_before(cause: Explanation, device: str) -> dict[str, str | float]:

@@ -81,7 +81,7 @@ def test_a_backlog_of_soakds_own_consumer_is_seen_in_its_run_and_no_quota_is_adv
 
 NO_ANSWER = "a refused connection, or no answer within 3 s"
 ASK_ALL = (
-    "for a in 'b1 9092' 'b2 9092' 'b3 9092'; do nc -zv -w 3 $a; done; "
+    "nc -zv -w 3 b1 9092; nc -zv -w 3 b2 9092; nc -zv -w 3 b3 9092; "
     "kafka-topics.sh --bootstrap-server b1:9092 --describe --unavailable-partitions"
 )
 
@@ -98,7 +98,7 @@ ASK_ALL = (
         (
             "pulsar",
             "from the load host",
-            "for a in 'b1 6650' 'b2 9092' 'b3 9092'; do nc -zv -w 3 $a; done",
+            "nc -zv -w 3 b1 6650; nc -zv -w 3 b2 9092; nc -zv -w 3 b3 9092",
             f"the addresses with {NO_ANSWER}",
         ),
     ],
@@ -116,6 +116,42 @@ def test_an_outage_without_a_known_cause_has_every_broker_asked(
         "see which brokers answer, then the log and the drive of the others"
     )
     assert attribution.confirmation(step, kind) is None
+
+
+@pytest.mark.parametrize(
+    ("broker", "command"),
+    [
+        ("kafka: {bootstrap_servers: 'b1,b2'}", "nc -zv -w 3 b1 9092; nc -zv -w 3 b2 9092"),
+        ("kafka: {bootstrap_servers: 'b1, [::1]'}", "nc -zv -w 3 b1 9092; nc -zv -w 3 ::1 9092"),
+        ("kafka: {bootstrap_servers: '-e,b2:9093'}", "nc -zv -w 3 b2 9093"),
+        ("kafka: {}", "nc -zv -w 3 HOST PORT"),
+        ("pulsar: {service_url: 'pulsar://b1'}", "nc -zv -w 3 b1 6650"),
+        (
+            "pulsar: {service_url: 'pulsar+ssl://b1,b2:6652'}",
+            "nc -zv -w 3 b1 6651; nc -zv -w 3 b2 6652",
+        ),
+    ],
+)
+def test_an_address_without_a_port_is_asked_at_the_usual_one(broker: str, command: str) -> None:
+    """Each address has a command of its own: not every shell splits a variable into words."""
+    known = known_of(finding(kind="outage", causes=()), Places(), plan_of(broker), 0.0)
+
+    assert known["ask_every_broker"] == command
+
+
+@pytest.mark.parametrize(
+    ("cause", "suspect", "command"),
+    [
+        ("broker_down", "-e:9092", "nc -zv -w 3 HOST PORT"),
+        ("drive_gc", "-h on b1", "iostat -dxy 1 5 DEVICE"),
+        ("gc_pause", "JVM of -f on b1", "grep -E 'Pause (Full|Young)' GC_LOG | tail"),
+    ],
+)
+def test_a_name_that_looks_like_an_option_is_not_used_in_a_command(
+    cause: str, suspect: str, command: str
+) -> None:
+    """Brokers and exporters report such names: their listeners, their drives."""
+    assert lines(cause, suspect)[1] == command
 
 
 def test_the_folder_of_the_brokers_log_is_that_which_a_probe_reads() -> None:
