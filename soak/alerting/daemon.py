@@ -45,7 +45,10 @@ RANKS: dict[NotificationKind, int] = {
     **dict.fromkeys(("ended", "digest"), 2),
     **dict.fromkeys(("resolved", "returned"), 3),
 }
-"""Which of the messages that are due go first: people act on what has begun, and not on what is over."""
+"""Which of the messages that are due go first: people act on what has begun, and not on what is over.
+
+One that has waited for an hour goes with the first: it would wait for ever where the hourly limit is used up.
+"""
 
 _POLL_SECONDS = 1.0
 
@@ -342,8 +345,9 @@ class AlertDaemon:
         try:
             self._delivery.store_last_result()
             with self._findings.open() as store:
-                found = store.due(self._clock.wall_ns() + ahead_ns)
-                rows = sorted(found, key=self._priority)
+                now_ns = self._clock.wall_ns()
+                found = store.due(now_ns + ahead_ns)
+                rows = sorted(found, key=lambda row: self._priority(row, now_ns))
                 is_in_sight = self._draws_later and store.has_findings(self._run.id)
             if is_in_sight and not rows:  # its message is due in some seconds
                 self._draws_later = False
@@ -367,9 +371,10 @@ class AlertDaemon:
             self._problem = str(error)
         return settled
 
-    def _priority(self, row: Notification) -> tuple[bool, int]:
+    def _priority(self, row: Notification, now_ns: int) -> tuple[bool, int]:
         """Return the key that messages are sorted by; those of one key keep their order, oldest first."""
-        return row.sink in self._failing, RANKS[row.kind]
+        has_waited = now_ns - row.created_wall_ns >= HOUR_NS
+        return row.sink in self._failing, 0 if has_waited else RANKS[row.kind]
 
     def _is_over_limit(self, row: Notification) -> bool:
         """True when the sink got its share of messages in the last hour; summaries are not counted."""

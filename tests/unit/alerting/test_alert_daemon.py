@@ -167,7 +167,7 @@ def test_many_messages_are_spread_over_the_hours(tmp_path: Path) -> None:
 
 
 def test_openings_and_other_causes_go_before_what_is_over(tmp_path: Path) -> None:
-    """However old the others are: at three an hour the two that were resolved wait for another hour."""
+    """At three an hour the two that were resolved wait for another hour."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.change_plan("alerts: {max_per_hour: 3}")
     for number in range(2):
@@ -189,17 +189,34 @@ def test_openings_and_other_causes_go_before_what_is_over(tmp_path: Path) -> Non
     for number in range(2):
         world.save("confirmed", key=f"synthetic-1-{300 + number}")
     sent = []
-    for _ in range(3):
+    for seconds in (3000, 3601, 0):
         before = len(world.sink.messages)
         world.daemon().poll()
         sent.append([one.key.removeprefix(RUN) for one in world.sink.messages[before:]])
-        world.clock.advance(3601)
+        world.clock.advance(seconds)
 
     assert sent == [
         [],
         ["-300.confirmed", "-301.confirmed", "-130.corrected"],
         ["-200.gone", "-201.gone"],
     ]
+
+
+def test_what_is_over_is_sent_although_incidents_use_up_the_hourly_limit(tmp_path: Path) -> None:
+    """A message that has waited for an hour goes with the openings, and is older than them."""
+    world = AlertWorld(tmp_path, DELIVERED).without_charts()
+    world.change_plan("alerts: {max_per_hour: 1}")
+    world.daemon().poll()
+    world.clock.advance(1000)
+    world.save("gone")
+    for number in range(3):
+        world.clock.advance(2601 if number == 0 else 3601)
+        world.save("confirmed", key=f"synthetic-1-{200 + number}")
+        world.daemon().poll()
+
+    sent = [one.key.removeprefix(RUN) for one in world.sink.messages]
+
+    assert sent == ["-130.confirmed", "-200.confirmed", "-130.gone", "-201.confirmed"]
 
 
 def test_nothing_is_sent_in_a_maintenance_window(tmp_path: Path) -> None:
