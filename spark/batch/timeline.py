@@ -135,6 +135,16 @@ def read_timeline(session: SparkSession, folder: RunFolder, note: Note = no_note
     return assemble(folder, read, note)
 
 
+def leader_addresses(timeline: Timeline) -> dict[str, str]:
+    """Return the address of each broker by its number, as clients saw it."""
+    found = {}
+    for column in timeline.columns.values():
+        if column.metric == "leader_info":
+            labels = dict(column.labels)
+            found[labels.get("leader", "")] = labels.get("address", "")
+    return found
+
+
 def assemble(
     folder: RunFolder,
     read: Callable[[Sequence[Path], int, Scope], Sequence[Row]],

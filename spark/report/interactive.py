@@ -26,11 +26,11 @@ from soak.store.journal.history import MAX_WINDOW_SECONDS, History
 from spark.batch.coverage import runs
 from spark.batch.digest import reduction
 from spark.batch.outcomes import CURVE, counts_above, curve, shares
+from spark.batch.timeline import leader_addresses
 from spark.report.packing import Grid, Scale, Words, band_words, bands, block, scale_of, windows
 from spark.report.page import (
     MOST_DETAILED,
     Page,
-    leader_addresses,
     merged_spans,
     ranked,
     shown_name,

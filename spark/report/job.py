@@ -40,7 +40,7 @@ from spark.cluster.master import Cluster
 from spark.cluster.session import build_session
 from spark.report.interactive import page_data
 from spark.report.page import Page, broker_names, headline, shown_name
-from spark.report.summary import EXIT_CODE, overview, summary, verdict, without_busy_hosts
+from spark.report.summary import EXIT_CODE, overview, summary, verdict
 from spark.streaming.attribution import step_config
 
 ASSETS = Path(__file__).parent / "assets"
@@ -148,8 +148,7 @@ def write(
     effect = step_config(timeline.plan).minimum_effect
     journal = timeline.folder.journal
     sizes = each(_size, [(journal, one.finding, timeline.end_k, effect) for one in found_offline])
-    sized = [replace(one, size=size) for one, size in zip(found_offline, sizes, strict=True)]
-    judged = without_busy_hosts(timeline, sized)
+    judged = [replace(one, size=size) for one, size in zip(found_offline, sizes, strict=True)]
     covered = coverage(timeline, unread)
     durability, forecast = durability_of(timeline.folder), forecast_of(timeline.folder)
     found = verdict(timeline, judged, covered)

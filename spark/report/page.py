@@ -19,11 +19,11 @@ from soak.core.ports import Each, each_here
 from soak.core.series import parse_series, source_of
 from spark.batch.coverage import LEAST_COVERAGE, MOST_UNTRUSTED, Coverage
 from spark.batch.offline_analysis import Judged
-from spark.batch.timeline import Timeline
+from spark.batch.timeline import Timeline, leader_addresses
+from spark.report.busy_hosts import busy_hosts_of
 from spark.report.summary import (
     Verdict,
-    busy_hosts,
-    is_missed_on_busy_host,
+    is_counted,
     missed,
     span_of,
     worst_first,
@@ -90,16 +90,6 @@ def broker_names(timeline: Timeline) -> str:
     return shown_name(
         f"{timeline.plan.broker_kind.capitalize()} at {', '.join(map(str, found))}", 160
     )
-
-
-def leader_addresses(timeline: Timeline) -> dict[str, str]:
-    """Return the address of each broker by its number, as clients saw it."""
-    found = {}
-    for column in timeline.columns.values():
-        if column.metric == "leader_info":
-            labels = dict(column.labels)
-            found[labels.get("leader", "")] = labels.get("address", "")
-    return found
 
 
 def source_text(page: Page, source: str) -> str:
@@ -233,8 +223,9 @@ def _blockers(page: Page) -> Iterator[str]:
         yield f"the load generator was the bottleneck in {share} of the soak's seconds, 10 % are allowed"
     for one in missed(page.judged):
         what, cause = wording.what_text(one.finding), wording.cause_text(one.finding.cause)
-        if is_missed_on_busy_host(page.timeline, one.finding):
-            hosts = shown_name(", ".join(busy_hosts(page.timeline)), 160)
+        busy = busy_hosts_of(page.timeline, one.finding)
+        if busy:
+            hosts = shown_name(", ".join(busy), 160)
             yield f"{what}, cause {cause}, and hardly any CPU was left on {hosts}, which made the load"
         else:
             yield f"{what}, and the cause is not the cluster: {cause}"
@@ -246,7 +237,7 @@ def _regression(page: Page) -> Iterator[str]:
     lost = page.timeline.audit["lost"]
     if lost:
         yield f"{wording.counted(lost, 'acknowledged message')} {'was' if lost == 1 else 'were'} lost"
-    counting = [one for one in ranked(page) if one.finding.is_about_cluster]
+    counting = [one for one in ranked(page) if is_counted(page.timeline, one.finding)]
     if not counting:
         return
     found, more = counting[0].finding, len(counting) - 1

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Literal
 
 import numpy as np
 
-from detectors.attribution import UNKNOWN
 from soak.core import wording
 from soak.core.errors import PlanError
 from soak.core.model import Change, Finding
 from soak.core.plan.rates import rate_text, rates_between
-from soak.core.series import host_of, parse_series, series_name, source_of
+from soak.core.series import parse_series, series_name
 from soak.core.units import format_rate
 from soak.store.admission import read_refused
 from soak.store.run_folder import rate_table
-from spark.batch.coverage import LOADING, Coverage, gap_json
+from spark.batch.coverage import Coverage, gap_json
 from spark.batch.digest import EXTREMES_SECONDS
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import Timeline
+from spark.report.busy_hosts import busy_hosts, busy_hosts_of
 
 Verdict = Literal["clean", "regressed", "inconclusive"]
-
-_BUSY = 0.9
-"""Share of a host's CPU in use above which its clients may wait for it: of 2 cores a fifth of one is left."""
 
 EXIT_CODE: dict[Verdict, int] = {"clean": 0, "regressed": 3, "inconclusive": 4}
 
@@ -34,32 +31,20 @@ EXIT_CODE: dict[Verdict, int] = {"clean": 0, "regressed": 3, "inconclusive": 4}
 def verdict(timeline: Timeline, judged: Sequence[Judged], covered: Coverage) -> Verdict:
     """Return the verdict: a loss or a regression that was seen stands, however little was covered.
 
-    Where an objective was missed and the cluster is not to blame, nothing shows that the cluster keeps it.
+    Where an objective was missed and the incident does not count, nothing shows that the cluster keeps it.
     """
-    if timeline.audit["lost"] or any(
-        one.finding.is_about_cluster and one.finding.state != "warning" for one in judged
-    ):
+    if timeline.audit["lost"] or any(is_counted(timeline, one.finding) for one in judged):
         return "regressed"
     return "clean" if covered.is_enough and not missed(judged) else "inconclusive"
 
 
-def is_missed_on_busy_host(timeline: Timeline, found: Finding) -> bool:
-    """Return whether an objective was missed without a known cause, and a host of the load had no CPU left.
+def is_counted(timeline: Timeline, found: Finding) -> bool:
+    """Return whether an incident makes the run regressed.
 
-    Its clients may have waited for their own host, and nothing tells that from a slow cluster.
+    An objective that clients without CPU may have missed does not: nothing tells them from a slow cluster.
     """
-    is_missed = found.kind == "objective" and found.state != "warning"
-    return is_missed and found.cause == UNKNOWN and bool(busy_hosts(timeline))
-
-
-def without_busy_hosts(timeline: Timeline, judged: Sequence[Judged]) -> list[Judged]:
-    """Return the incidents; objectives as in `is_missed_on_busy_host` do not count against the cluster."""
-    return [
-        replace(one, finding=replace(one.finding, is_about_cluster=False))
-        if is_missed_on_busy_host(timeline, one.finding)
-        else one
-        for one in judged
-    ]
+    is_regression = found.is_about_cluster and found.state != "warning"
+    return is_regression and not busy_hosts_of(timeline, found)
 
 
 def missed(judged: Sequence[Judged]) -> list[Judged]:
@@ -124,24 +109,6 @@ def soak_json(timeline: Timeline) -> dict[str, object]:
         "latency_seconds": {name: one.seconds() for name, one in sorted(totals.latencies.items())},
         "busy_hosts": busy_hosts(timeline),
     }
-
-
-def busy_hosts(timeline: Timeline) -> dict[str, float]:
-    """Return the hosts of the load with hardly any CPU left: by name the median of what was in use.
-
-    A client that has to wait for the CPU measures its own host, and what is short all the time has no onset
-    by which a cause could be found.
-    """
-    hosts = {host_of(source) for source in timeline.seconds if source.startswith(LOADING)}
-    found = {}
-    for name, (k, values) in timeline.series.items():
-        source = source_of(name)
-        if name != f"{source}|host_cpu_ratio" or host_of(source) not in hosts:
-            continue
-        used = values[np.isin(k // timeline.step, timeline.soak_seconds // timeline.step)]
-        if used.size and float(np.median(used)) >= _BUSY:
-            found[host_of(source)] = round(float(np.median(used)), 3)
-    return found
 
 
 def _soak_seconds(timeline: Timeline) -> int:

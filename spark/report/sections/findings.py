@@ -12,10 +12,11 @@ from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation, Finding
 from soak.runtime.incident_size import IncidentSize
 from spark.batch.offline_analysis import Judged
+from spark.batch.timeline import leader_addresses
+from spark.report.busy_hosts import busy_hosts_of
 from spark.report.page import (
     Page,
     joined,
-    leader_addresses,
     plain,
     ranked,
     shown_name,
@@ -24,7 +25,7 @@ from spark.report.page import (
     tag,
     where,
 )
-from spark.report.summary import affected, busy_hosts, is_missed_on_busy_host, span_of
+from spark.report.summary import affected, span_of
 
 ORDER = 20
 TITLE = "Incidents"
@@ -38,7 +39,7 @@ _SEEN_SHORT = {"both": "in the run", "online": "in the run", "offline": "in the 
 _MOST_SERIES = 12
 _NOT_COUNTED = "Not counted against the cluster: the client or a phase of the run explains it."
 _NOT_COUNTED_BUSY = (
-    "Not counted against the cluster: the cause is unknown, and a host of the load had no CPU left."
+    "Left out of the verdict: the cause is unknown, and a host of the load had hardly any CPU left."
 )
 
 
@@ -152,7 +153,7 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
     name = f"title-{rank}"
     parts = [
         tag("h3", joined([mark, " ", tag("bdi", title)]), id=name),
-        "" if found.is_about_cluster else tag("p", tag("b", _why_not_counted(page, found))),
+        _not_counted(page, found),
         tag(
             "p",
             joined(
@@ -176,8 +177,13 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
     )
 
 
-def _why_not_counted(page: Page, found: Finding) -> str:
-    return _NOT_COUNTED_BUSY if is_missed_on_busy_host(page.timeline, found) else _NOT_COUNTED
+def _not_counted(page: Page, found: Finding) -> Markup:
+    """Return why an incident does not count, if it does not."""
+    if not found.is_about_cluster:
+        return tag("p", tag("b", _NOT_COUNTED))
+    return (
+        tag("p", tag("b", _NOT_COUNTED_BUSY)) if busy_hosts_of(page.timeline, found) else Markup()
+    )
 
 
 def _evidence(page: Page, one: Judged) -> list[Markup]:
@@ -213,8 +219,9 @@ def _evidence(page: Page, one: Judged) -> list[Markup]:
     ]
     columns.append(tag("div", joined([tag("h4", title), against, *rest])))
     advice = attribution.next_step(one.finding)
-    if is_missed_on_busy_host(page.timeline, one.finding):
-        hosts = shown_name(", ".join(busy_hosts(page.timeline)), 160)
+    busy = busy_hosts_of(page.timeline, one.finding)
+    if busy:
+        hosts = shown_name(", ".join(busy), 160)
         advice = f"free the load host {hosts} of other work, or use more cores, and soak again"
     elif first.score <= 0:
         when = page.moment(one.finding.onset_k)

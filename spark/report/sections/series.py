@@ -6,8 +6,9 @@ import numpy as np
 from markupsafe import Markup
 
 from soak.core import wording
+from spark.batch.timeline import leader_addresses
 from spark.report.interactive import BROKER_PREFIXES, FIRST_METRICS
-from spark.report.page import Page, joined, leader_addresses, shown_name, table, tag, where
+from spark.report.page import Page, joined, shown_name, table, tag, where
 
 ORDER = 50
 TITLE = "Load, hosts, drives and brokers"

@@ -12,8 +12,9 @@ from soak.core.plan.rates import size_text
 from spark.batch.outcomes import state_of
 from spark.batch.soak_totals import QUANTILES
 from spark.batch.timeline import Timeline
+from spark.report.busy_hosts import busy_hosts
 from spark.report.page import Page, headline, joined, table, tag
-from spark.report.summary import busy_hosts, outages, planned_rate, soak_json
+from spark.report.summary import outages, planned_rate, soak_json
 
 ORDER = 10
 TITLE = ""
