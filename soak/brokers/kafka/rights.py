@@ -28,7 +28,7 @@ _NEEDED = {
     AclOperation.WRITE: "Write",
 }
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM")
-_NO_LOGIN = "PLAINTEXT"
+_CERTIFICATE_SETTINGS = ("ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.location")
 _READ_SETTINGS = "DescribeConfigs"
 _REFUSALS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -89,11 +89,21 @@ def topics_error(
 
 
 def unchecked_rights(config: KafkaProtocolConfig, topic: Topic) -> str:
-    """Return the rights that are known once the topic exists; "" where it does, or without a login."""
-    if topic.use_existing or config.common.get("security.protocol", _NO_LOGIN).upper() == _NO_LOGIN:
+    """Return the rights that are known once the topics exist; "" where they do, or without a login."""
+    if topic.use_existing or not _has_login(config):
         return ""
-    name = f"topic {topic.names[0]}" if topic.name else "the run's topic"
-    return f"not checked before the topic exists: Read, Write and Delete on {name}"
+    if topic.count > 1:
+        which, name = "topics exist", f"the run's {topic.count} topics"
+    else:
+        which, name = "topic exists", f"topic {topic.name}" if topic.name else "the run's topic"
+    return f"not checked before the {which}: Read, Write and Delete on {name}"
+
+
+def _has_login(config: KafkaProtocolConfig) -> bool:
+    """Return whether clients log in: with SASL, or over TLS with a certificate of their own."""
+    protocol = config.common.get("security.protocol", "plaintext").lower()
+    has_certificate = any(config.common.get(name) for name in _CERTIFICATE_SETTINGS)
+    return protocol.startswith("sasl") or (protocol == "ssl" and has_certificate)
 
 
 def deletion_error(name: str, error: Exception, config: KafkaProtocolConfig) -> str:

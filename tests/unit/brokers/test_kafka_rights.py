@@ -112,6 +112,13 @@ def test_settings_that_no_broker_reports_name_a_right_only_where_it_is_missing(
         ({"security.protocol": "SASL_SSL"}, Topic(), "Delete on the run's topic"),
         ({"security.protocol": "sasl_ssl"}, Topic(name="t"), "Delete on topic t"),
         ({"security.protocol": "SASL_SSL"}, Topic(name="t", use_existing=True), ""),
+        ({"security.protocol": "SASL_SSL"}, Topic(name="t", count=3), "on the run's 3 topics"),
+        ({"security.protocol": "SSL"}, Topic(), ""),
+        (
+            {"security.protocol": "ssl", "ssl.keystore.location": "k"},
+            Topic(),
+            "on the run's topic",
+        ),
         ({}, Topic(), ""),
     ],
 )
