@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -171,8 +172,8 @@ def init(path: Path, answers: Answers) -> None:
     try:
         run_check(path, False, "", "", False, None)
     except PlanError as error:
-        raise PlanError(f"{error}\nThen: soak check {path}") from error
-    print(f"\nNext: soak run {path}")
+        raise PlanError(f"{error}\nThen: soak check {shlex.quote(str(path))}") from error
+    print(f"\nNext: soak run {shlex.quote(str(path))}")
 
 
 def _check_login(answers: Answers) -> None:

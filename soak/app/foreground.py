@@ -163,9 +163,9 @@ def run_plan(
         copy_profile(plan_file, folder)
         write_run(folder, dataclasses.replace(run, state="beginning"))  # before topics are created
         check_run_drives(plan, lab, folder, part, "before", view.note)
-        with _remaining_topics_named(folder, view):
+        with topics.remaining_topics_named(folder, view.note):
             prepare_cluster(plan_file, plan, folder, part, run)
-        check_lead_time(part, clock.wall_ns(), LEAD_NS)
+            check_lead_time(part, clock.wall_ns(), LEAD_NS)
         start_wall_ns = part.start_wall_ns or clock.wall_ns() + LEAD_NS
         run = dataclasses.replace(run, start_wall_ns=start_wall_ns)
         write_run(folder, run)
@@ -234,18 +234,6 @@ def _claimed_folder(
         yield view, stack
 
 
-@contextmanager
-def _remaining_topics_named(folder: RunFolder, view: View) -> Iterator[None]:
-    """Say of topics that were created before a start failed that they stay, and how to delete them."""
-    try:
-        yield
-    except SoakError:
-        remaining = topics.remaining_text(folder)
-        if remaining:
-            view.note(remaining)
-        raise
-
-
 def _started_lab(plan: Plan, folder: RunFolder, view: View, stack: ExitStack) -> Lab | None:
     """Start the lab of a plan, if it has one; the stack stops it."""
     if plan.lab is None:
@@ -290,7 +278,9 @@ def supervise(current: ForegroundRun) -> FinishedRun:
         current.lab.stop()
     write_run(folder, dataclasses.replace(current.run, state=state))
     if current.lab is None and read_created_topics(folder).asked:
-        view.note(f"the topics of the run stay: `soak clean {folder.path}` deletes them")
+        view.note(
+            f"the topics of the run stay: `soak clean {shlex.quote(str(folder.path))}` deletes them"
+        )
     view.show(live.look_at_all())
     return _conclude(current, state, failure, stop)
 
@@ -468,7 +458,7 @@ def _run_report_process(folder: RunFolder, stop: threading.Event, note: Note) ->
     finally:
         children.kill(process)
     if process.returncode not in VERDICT_CODES:
-        retry = f"see {log}; `soak report {folder.path}` tries again"
+        retry = f"see {log}; `soak report {shlex.quote(str(folder.path))}` tries again"
         raise SoakError(f"the report failed with exit code {process.returncode}; {retry}")
     return process.returncode
 
@@ -513,7 +503,10 @@ def read_summary(folder: RunFolder) -> dict[str, Any]:
 def show_outcome(console: Console, folder: RunFolder) -> None:
     """Print verdict, findings, audit and coverage of a run; every line stands alone in a log."""
     if not folder.summary.exists():  # the report was interrupted too
-        _print_line(console, f"this run has no report; `soak report {folder.path}` creates it")
+        _print_line(
+            console,
+            f"this run has no report; `soak report {shlex.quote(str(folder.path))}` creates it",
+        )
         return
     summary = read_summary(folder)
     verdict = str(summary["verdict"])

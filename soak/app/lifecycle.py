@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import shlex
 import threading
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
@@ -348,7 +349,9 @@ def _close_run(home: PlanHome, folder: RunFolder) -> None:
         check_run_drives(plan, None, folder, WHOLE, "after", print)
     write_run(folder, dataclasses.replace(run, state=state))
     if read_created_topics(folder).asked:
-        print(f"the topics of the run stay: `soak clean {folder.path}` deletes them")
+        print(
+            f"the topics of the run stay: `soak clean {shlex.quote(str(folder.path))}` deletes them"
+        )
     home.remove_daemons()
 
 

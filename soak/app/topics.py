@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import secrets
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from soak.core.clock import SystemClock
-from soak.core.errors import BrokerError, RunFolderError
+from soak.core.errors import BrokerError, RunFolderError, SoakError
 from soak.core.plan.plan import Plan
 from soak.core.plan.text import PlanFile
-from soak.core.ports import Broker, TopicCreation
+from soak.core.ports import Broker, Note, TopicCreation
 from soak.runtime.context import connect, topics_of
 from soak.service.files import file_lock
 from soak.store.plan_home import is_in_use
@@ -94,7 +96,7 @@ def check_same_topics(folder: RunFolder, plan: Plan, broker: Broker) -> None:
         if not noted.is_own(name, identity):
             raise RunFolderError(
                 f"topic {name} is not the one that the run in {folder.path} created, and the run does not "
-                f"write to it; `soak stop {folder.path}` ends the run when it is resumed"
+                f"write to it; `soak stop {shlex.quote(str(folder.path))}` ends the run when it is resumed"
             )
 
 
@@ -110,7 +112,25 @@ def remaining_text(folder: RunFolder) -> str:
     which = (
         f"the empty topic {made[0]} stays" if len(made) == 1 else f"{len(made)} empty topics stay"
     )
-    return f"{which}: `soak clean {folder.path}` deletes what the run created"
+    return f"{which}: `soak clean {shlex.quote(str(folder.path))}` deletes what the run created"
+
+
+@contextmanager
+def remaining_topics_named(folder: RunFolder, note: Note) -> Iterator[None]:
+    """Note of topics that were created before a start failed that they stay, and how to delete them.
+
+    The failure of the start is raised, whatever the list of created topics looks like.
+    """
+    try:
+        yield
+    except SoakError:
+        try:
+            remaining = remaining_text(folder)
+        except RunFolderError as error:
+            remaining = f"it is not known whether topics stay: {error}"
+        if remaining:
+            note(remaining)
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +150,7 @@ def check_run_is_over(folder: RunFolder) -> None:
     """
     run = read_run(folder)
     if run.state == "running":
-        how = f"`soak stop {folder.path}` ends it as soon as it runs"
+        how = f"`soak stop {shlex.quote(str(folder.path))}` ends it as soon as it runs"
         raise RunFolderError(f"run {run.id} is not over, its topics stay: {how}")
     if run.state == "beginning" and is_in_use(folder):
         raise RunFolderError(f"run {run.id} is starting, or the next start resumes it")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -134,7 +135,9 @@ def _in_folders(folders: Sequence[Path], unread: list[str]) -> Iterable[FleetRun
                 notes = read_acknowledged(folder)
                 yield _of_summary(json_text.loads(folder.summary.read_text()), notes, path)
             except FileNotFoundError:
-                unread.append(f"{path}: no report yet; make it with `soak report {path}`")
+                unread.append(
+                    f"{path}: no report yet; make it with `soak report {shlex.quote(str(path))}`"
+                )
             except RunFolderError as error:
                 unread.append(str(error))
             except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -77,6 +77,35 @@ def test_topics_of_a_start_that_failed_are_named_with_what_deletes_them(tmp_path
     )
 
 
+def test_the_path_in_a_command_to_be_copied_is_quoted(tmp_path: Path) -> None:
+    """A shell would take a blank in it for the end of the path."""
+    folder = run_of(tmp_path / "my run", "beginning")
+    made(folder, cast("Broker", FakeCluster()))
+
+    assert f"`soak clean '{tmp_path}/my run'` deletes" in topics.remaining_text(folder)
+
+
+@pytest.mark.parametrize(
+    ("is_damaged", "text"),
+    [(False, "3 empty topics stay"), (True, "it is not known whether topics stay")],
+)
+def test_a_start_that_failed_raises_its_own_error_whatever_is_known_of_its_topics(
+    tmp_path: Path, *, is_damaged: bool, text: str
+) -> None:
+    folder, notes = run_of(tmp_path, "beginning"), list[str]()
+    made(folder, cast("Broker", FakeCluster()))
+    if is_damaged:
+        folder.topics.write_text("{")
+
+    with (
+        pytest.raises(BrokerError, match="no right"),
+        topics.remaining_topics_named(folder, notes.append),
+    ):
+        raise BrokerError("no right")
+    (note,) = notes
+    assert note.startswith(text)
+
+
 def test_a_topic_that_the_cluster_keeps_can_be_deleted_later(tmp_path: Path) -> None:
     cluster, folder = FakeCluster(), run_of(tmp_path)
     broker = cast("Broker", cluster)  # as above
