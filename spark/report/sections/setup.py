@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from markupsafe import Markup
 
+from detectors.affected_brokers import is_local
 from soak.core import json_text, wording
 from soak.core.model import Column
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import Plan
 from soak.core.series import host_of
 from soak.core.units import format_rate
-from soak.store.run_folder import run_topic
+from soak.store.run_folder import RunFolder, run_topic
 from spark.batch.timeline import Timeline
 from spark.report.page import Page, broker_names, joined, shown_name, table, tag
 
@@ -121,11 +123,11 @@ def _label_shown(column: Column, key: str) -> str:
 
 
 def _plan_text(timeline: Timeline) -> str:
-    """Return the resolved plan, fit to be run again: what was named after the run has no name.
+    """Return the resolved plan, fit to be run again: names and addresses that were only this run's are empty.
 
     What looks like a secret is left out, although a plan should hold none; references to secrets stay.
     """
-    plan = _without_run_topic(timeline.plan, timeline.run.id)
+    plan = _without_lab(_without_run_topic(timeline.plan, timeline.run.id), timeline.folder)
     shown = _SECRET.sub(r"\1 (left out)", plan_text.dump(plan)[:_MOST_PLAN_BYTES])
     return "\n".join(wording.printable(line) for line in shown.split("\n"))
 
@@ -141,6 +143,44 @@ def _without_run_topic(plan: Plan, run_id: str) -> Plan:
         for name, config in plan.probes.items()
     }
     return replace(plan, topic=replace(plan.topic, name=""), probes=probes)
+
+
+def _without_lab(plan: Plan, folder: RunFolder) -> Plan:
+    """Return the plan without what a run fills in for its lab's broker and mailbox: both are gone with it.
+
+    The lab's addresses are in every section that names the cluster. Paths count as the lab's by their folder.
+    """
+    if plan.lab is None:
+        return plan
+    own = set(plan.broker_config.addresses.values())
+    place = f"/{folder.path.resolve().name}/{folder.lab.name}/"
+
+    def cleared(config: Any) -> Any:  # noqa: ANN401  # a plug-in's Config
+        fresh = {
+            item.name: type(value)()
+            for item in fields(config)
+            if (value := getattr(config, item.name))
+            and isinstance(value, (str, tuple))
+            and (value in own or place in str(value))
+        }
+        return replace(config, **fresh)
+
+    return replace(
+        plan,
+        broker={name: cleared(config) for name, config in plan.broker.items()},
+        probes={name: cleared(config) for name, config in plan.probes.items()},
+        ship=None if plan.ship is None else cleared(plan.ship),
+        sinks={name: _without_mailbox(config) for name, config in plan.sinks.items()}
+        if plan.lab.mailbox
+        else plan.sinks,
+    )
+
+
+def _without_mailbox(config: Any) -> Any:  # noqa: ANN401  # a plug-in's Config
+    """Return a sink without the server of the lab's mailbox, which listens on loopback."""
+    server = {item.name: item.default for item in fields(config) if item.name in ("host", "port")}
+    is_filled = "host" in server and is_local(config.host)
+    return replace(config, **server) if is_filled else config
 
 
 def _commands(timeline: Timeline) -> str:
