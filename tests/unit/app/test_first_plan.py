@@ -80,8 +80,8 @@ def test_nothing_is_written_where_no_broker_answers(
 def test_a_plan_is_written_where_a_cluster_asks_for_a_login_that_no_answer_gives(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], status: int
 ) -> None:
-    """The check that follows names the fault with its line."""
-    path = tmp_path / "my-soak.yaml"
+    """The check that follows names the fault with its line; the command has the path for a shell."""
+    path = tmp_path / "my soak.yaml"
     with (
         pages({"/admin/v2/clusters": status}) as url,
         pytest.raises(PlanError, match=f"HTTP {status}") as fault,
@@ -90,7 +90,7 @@ def test_a_plan_is_written_where_a_cluster_asks_for_a_login_that_no_answer_gives
 
     written = text.load(path.read_text(), str(path)).plan
     assert (written.topic.partitions, written.topic.replication) == (12, 3)
-    assert str(fault.value).endswith(f"\nThen: soak check {path}")
+    assert str(fault.value).endswith(f"\nThen: soak check '{path}'")
     printed = capsys.readouterr().out
     assert "is written for 3 brokers, a guess: the cluster asks for a login or" in printed
     assert "soak run" not in printed
