@@ -350,12 +350,13 @@ def next_look(finding: Finding, k: int) -> list[int]:
 def _is_other_trouble(before: Finding | None, worst: Change) -> bool:
     """True when the causes stored of an incident say nothing of the change that is its worst by now.
 
-    A change that came much later may have a cause of its own. One that came soon after may not, unless the
-    first was the client's: that would hide what the cluster did.
+    A change that came much later may have a cause of its own. One that came soon after may not, unless that
+    of the first is unknown or was the client: this would hide what the cluster did.
     """
     if before is None or before.worst_k is None or _is_same_onset(before, worst):
         return False
-    return abs(before.worst_k - worst.onset_k) > REJOIN_SECONDS or not before.is_about_cluster
+    is_much_later = abs(before.worst_k - worst.onset_k) > REJOIN_SECONDS
+    return is_much_later or before.cause == UNKNOWN or not before.is_about_cluster
 
 
 def _is_same_onset(before: Finding | None, worst: Change) -> bool:

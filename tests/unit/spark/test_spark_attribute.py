@@ -176,6 +176,31 @@ def test_what_was_the_client_s_does_not_hide_what_the_cluster_does_next(tmp_path
     ]
 
 
+def test_a_small_change_without_a_cause_does_not_hide_that_of_a_large_one_soon_after(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    """They are one incident, and the deletions began with the large one."""
+    small = replace(
+        LATER,
+        series=LATER.series.replace("0.99", "0.5"),
+        onset_k=172,
+        interval=(172, 172),
+        raised_k=184,
+        before=0.001,
+        after=0.0016,
+    )
+    folder = begun(whole, tmp_path / "r")
+    judge = attribution(folder)
+    found = []
+    for end, change in ((173 + SETTLE_SECONDS, small), (ONSET + SOON_SECONDS + 1, STEP)):
+        grow(whole, folder, end)
+        advance(judge, [change])
+        (finding,) = findings(folder)
+        found.append((finding.cause, finding.worst_k))
+
+    assert found == [("unknown", 172), ("retention_cliff", ONSET)]
+
+
 def test_a_silent_source_is_not_waited_for_without_end(whole: RunFolder, tmp_path: Path) -> None:
     """The consumer died at the onset."""
     folder = begun(whole, tmp_path / "r")
