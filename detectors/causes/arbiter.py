@@ -83,9 +83,9 @@ def _explained_away(one: Hypothesis, others: Iterable[Hypothesis]) -> Hypothesis
     causes = [
         other
         for other in others
-        if (other.has_as_effect(one) or one.cause in EXPLAINS.get(other.cause, frozenset()))
+        if _brings_about(other, one)
         and other.probability >= _EXPLAINS_FROM
-        and one.cause not in _stronger_reasons(other, one)
+        and not _is_stronger_reason(one, other)
     ]
     if not causes or one.ruled_out or one.is_provisional:
         return one
@@ -100,10 +100,13 @@ def _explained_away(one: Hypothesis, others: Iterable[Hypothesis]) -> Hypothesis
     return replace(one, signs=(*one.signs, sign), share=1.0)
 
 
-def _stronger_reasons(reason: Hypothesis, one: Hypothesis) -> frozenset[str]:
-    """Return the cause where it explains its own reason in turn, and is at least as sure."""
-    is_mutual = one.has_as_effect(reason) or reason.cause in EXPLAINS.get(one.cause, frozenset())
-    return frozenset({one.cause}) if is_mutual and one.log_odds > reason.log_odds else frozenset()
+def _brings_about(reason: Hypothesis, effect: Hypothesis) -> bool:
+    return reason.has_as_effect(effect) or effect.cause in EXPLAINS.get(reason.cause, frozenset())
+
+
+def _is_stronger_reason(one: Hypothesis, other: Hypothesis) -> bool:
+    """True where a cause explains its own reason in turn, and is surer."""
+    return _brings_about(one, other) and one.log_odds > other.log_odds
 
 
 def _kept(named: Sequence[Explanation], best: Mapping[str, Hypothesis]) -> list[Explanation]:
