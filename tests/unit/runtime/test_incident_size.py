@@ -10,7 +10,7 @@ import pytest
 
 from detectors.minimum_effect import Config as MinimumEffect
 from soak.core.journal_format import Columns, columns_line, decode, encode
-from soak.core.model import Column, Record
+from soak.core.model import Column, Finding, Record
 from soak.runtime.incident_size import IncidentSize, Level, incident_size
 from soak.store.journal.history import History
 from soak.store.journal.reader import segments
@@ -150,12 +150,9 @@ def test_a_step_of_waits_alone_has_the_level_that_it_was_found_with(tmp_path: Pa
     assert any("p99 " in line and "4 s at worst" in line for line in size.lines())
 
 
-def test_an_outage_has_the_latencies_of_what_waited_in_it(tmp_path: Path) -> None:
-    """It is over, and its messages came late; while it lasts nothing is known of them."""
-    journal = write_synthetic_run(
-        tmp_path / "run", Shape(seconds=300, fault_k=ONSET_K, lifted_k=END_K)
-    ).journal
-    stopped = finding(
+def stopped_delivery() -> Finding:
+    """Return an outage that is over, in which nothing was received for a minute."""
+    return finding(
         "gone",
         series=f"{CONSUMER}|delivery_outage_seconds",
         kind="outage",
@@ -164,6 +161,14 @@ def test_an_outage_has_the_latencies_of_what_waited_in_it(tmp_path: Path) -> Non
         after=60.0,
         resolved_k=END_K,
     )
+
+
+def test_an_outage_has_the_latencies_of_what_waited_in_it(tmp_path: Path) -> None:
+    """It is over, and its messages came late; while it lasts nothing is known of them."""
+    journal = write_synthetic_run(
+        tmp_path / "run", Shape(seconds=300, fault_k=ONSET_K, lifted_k=END_K)
+    ).journal
+    stopped = stopped_delivery()
     lasting = dataclasses.replace(stopped, state="confirmed", resolved_k=None)
 
     size = incident_size(History(journal), stopped, 250, MinimumEffect())
@@ -181,15 +186,7 @@ def test_messages_of_an_outage_are_said_to_be_of_the_seconds_in_which_they_were_
     journal = write_synthetic_run(
         tmp_path / "run", Shape(seconds=300, fault_k=ONSET_K, lifted_k=END_K)
     ).journal
-    stopped = finding(
-        "gone",
-        series=f"{CONSUMER}|delivery_outage_seconds",
-        kind="outage",
-        onset_k=ONSET_K,
-        before=0.0,
-        after=60.0,
-        resolved_k=END_K,
-    )
+    stopped = stopped_delivery()
     last = dataclasses.replace(stopped, resolved_k=296)
 
     whole, short = (
