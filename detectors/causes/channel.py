@@ -1,10 +1,10 @@
 """How one channel changed around one onset: by how much, in which direction, when, and whether that is usual.
 
 Method:  Cliff's delta of up to 60 values before and after the interval of the onset says whether there is a
-         change, of few values more of it than chance gives; a least-squares split of the ranks dates it, with
-         the interval of its likelihood, widened by the lag-1 correlation of the noise. How much neighbouring
-         medians differed at earlier places of the channel says whether such changes are usual there. So
-         neither unit nor outliers matter.
+         change, of few values more of it than chance gives. A least-squares split dates it, on logarithms
+         that are cut at the medians before and after, with the interval of its likelihood, widened by the
+         lag-1 correlation of the noise. How much neighbouring medians differed at earlier places of the
+         channel says whether such changes are usual there. So neither unit nor outliers matter.
 Assumes: one change of the channel within these two minutes; of two the larger is dated.
 """
 
@@ -152,10 +152,11 @@ def shift_of(series: Series, change: Change, nearby: Nearby) -> Shift | None:
     if before.size < LEAST_VALUES or after.size < least:
         return None
     low, end = np.searchsorted(series.k, [start, stop])
-    (earliest, latest), onset_k = _dated(series.k[low:end], series.values[low:end])
+    was, became = float(np.median(before)), float(np.median(after))
+    way = _way(series.values[low:end], was, became, floor_of(series.name))
+    (earliest, latest), onset_k = _dated(series.k[low:end], way)
     delta = float(np.sign(after[:, None] - before[None, :]).mean())
     is_at_onset = earliest <= last and latest >= first
-    was, became = float(np.median(before)), float(np.median(after))
     n, m = before.size, after.size
     clear = max(CLEAR, _SIGMAS * sqrt((n + m + 1) / (3.0 * n * m)))
     usual = _usual_ratio(series, first, after) if abs(delta) >= clear else 0.0
@@ -199,7 +200,7 @@ def recovered_k(change: Change, nearby: Nearby) -> int | None:
     k, values = series.k[low:end], series.values[low:end]
     if k.size < 2 * LEAST_VALUES:
         return change.resolved_k
-    _, at = _dated(k, values)
+    _, at = _dated(k, mid_ranks(values))
     high, back = values[k < at], values[k >= at]
     if min(high.size, back.size) < LEAST_VALUES:
         return change.resolved_k
@@ -253,17 +254,31 @@ def _usual_ratio(series: Series, first: int, after: NDArray[np.float64]) -> floa
     return float(np.mean(sign * past >= sign * contrast[-1]))
 
 
-def _dated(k: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[tuple[int, int], int]:
-    """Return the seconds that may hold the change with 95 %, and the most probable one."""
-    n = values.size
-    ranks = mid_ranks(values)
-    sums, left = np.cumsum(ranks)[:-1], np.arange(1, n)
-    gain = sums**2 / left + sums**2 / (n - left)  # the ranks sum to zero
+def _way(
+    values: NDArray[np.float64], was: float, became: float, floor: float
+) -> NDArray[np.float64]:
+    """Return how far each value is from one level to the other, on logarithms, about zero.
+
+    A value beyond a level counts as that level: neither outliers nor a small change before weigh much.
+    Mid-ranks where the levels are equal.
+    """
+    low, high = np.log(np.maximum(sorted((was, became)), floor))
+    if high - low <= 0.0:
+        return mid_ranks(values)
+    y = (np.clip(np.log(np.maximum(values, floor)), low, high) - low) / (high - low)
+    return np.asarray(y - y.mean(), dtype=np.float64)
+
+
+def _dated(k: NDArray[np.int64], y: NDArray[np.float64]) -> tuple[tuple[int, int], int]:
+    """Return the seconds that may hold a change with 95 %, and the most probable one; `y` sums to zero."""
+    n = y.size
+    sums, left = np.cumsum(y)[:-1], np.arange(1, n)
+    gain = sums**2 / left + sums**2 / (n - left)
     best = int(np.argmax(gain))
-    unexplained = np.maximum(float(ranks @ ranks) - gain, 1e-3 * n)
+    unexplained = np.maximum(float(y @ y) - gain, 1e-3 * n)
     ratio = 0.5 * n * np.log(unexplained / unexplained[best])
     means = sums[best] / (best + 1), -sums[best] / (n - best - 1)
-    rest = ranks - np.where(np.arange(n) <= best, *means)
+    rest = y - np.where(np.arange(n) <= best, *means)
     energy = float(rest @ rest)
     rho = max(0.0, float(rest[1:] @ rest[:-1]) / energy) if energy > 0.0 else 0.0
     probable = np.flatnonzero(ratio * (1.0 - rho) / (1.0 + rho) <= _DROP)
