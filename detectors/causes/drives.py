@@ -11,6 +11,7 @@ Assumes: drives that are watched are the brokers'. A peer with the same work tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -145,16 +146,18 @@ def _collecting(drive: Drive, facts: Facts) -> Hypothesis | None:
     if share < _LEAST_SHARE:
         return None
     signs.append(Sign(0.0, _work_text(written)))
-    each = _same_time_each(drive, facts)
+    each, uneven = _same_time_each(drive, facts), _uneven(drive, facts)
     if each is not None:
         signs.append(Sign(-CLEAR, each))
+    if uneven is not None:
+        signs.append(Sign(0.0, uneven))
     if drive.is_worn:
         signs.append(Sign(FAIR, _wear_text(drive)))
         if facts.is_load_steady:
             signs.append(Sign(SLIGHT, _steady_text(facts)))
     else:
         signs.append(Sign(0.0, _wear_text(drive)))
-        if drive.is_slow_throughout and drive.flush is not None:
+        if drive.is_slow_throughout and drive.flush is not None and uneven is None:
             signs.append(Sign(-FAIR, drive.flush.evidence(facts.change)))
         else:
             like = (
@@ -224,7 +227,7 @@ def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
         return unmeasured(
             "slow_drive", f"flushes of {drive.name} (probe disk_io, kernel 5.5 or newer)"
         )
-    each = _same_time_each(drive, facts)
+    each, uneven = _same_time_each(drive, facts), _uneven(drive, facts)
     if not drive.is_slow_throughout and each is None:
         return ruled_out(
             "slow_drive",
@@ -239,6 +242,7 @@ def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
         Sign(0.0, flush.evidence(facts.change)),
         Sign(0.0, _work_text(written)),
         *([] if each is None else [Sign(SLIGHT, each)]),
+        *([] if uneven is None else [Sign(-FAIR, uneven)]),
         Sign(-CLEAR if drive.is_worn and each is None else 0.0, _wear_text(drive)),
         *_slow_request_signs(drive),
         *_probed_signs(drive, facts),
@@ -306,34 +310,80 @@ def _same_time_each(drive: Drive, facts: Facts) -> Evidence | None:
     Its requests stay at one number a second while their bytes vary. Garbage is collected for bytes; a limit
     on requests need not concern flushes.
     """
+    slower, flush = drive.risen(drive_facts.WRITE_AWAIT), drive.flush
+    spreads = _spreads(drive, facts)
+    if slower is None or flush is None or spreads is None:
+        return None
+    if flush.rise < _MOSTLY * slower.rise or not spreads.are_requests_steady:
+        return None
+    if spreads.of_bytes < _MORE_VARIED * spreads.of_requests:
+        return None
+    text = (
+        f"{drive.name} took the same time for each request: it completed {spreads.requests:,.0f} writes "
+        f"a second (within {spreads.of_requests:.1%}) however many bytes they had (they varied by "
+        f"{spreads.of_bytes:.1%}), and flushes were as late."
+    )
+    return Evidence(text, spreads.numbers)
+
+
+def _uneven(drive: Drive, facts: Facts) -> Evidence | None:
+    """Return what says that a busy drive did not take the same time for each request, as a slow one does.
+
+    Its requests vary as their bytes do. A flush waits for what was written before it there: how long it takes
+    says nothing.
+    """
+    spreads = _spreads(drive, facts)
+    if spreads is None or spreads.are_requests_steady:
+        return None
+    if spreads.of_bytes >= _MORE_VARIED * spreads.of_requests:
+        return None
+    text = (
+        f"{drive.name}, busy all the time, did not take the same time for each request: the writes that it "
+        f"completed in a second varied by {spreads.of_requests:.0%}, their bytes by {spreads.of_bytes:.0%}."
+    )
+    return Evidence(text, spreads.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spreads:
+    """By how much writes completed a second, and their bytes, varied on a busy drive from the onset on."""
+
+    requests: float  # a second
+    of_requests: float
+    of_bytes: float
+
+    @property
+    def are_requests_steady(self) -> bool:
+        """True within what counting whole requests makes of a constant rate."""
+        one_more = _OF_NORMAL / max(self.requests, 1.0)
+        return self.of_requests <= max(_STEADY, one_more)
+
+    @property
+    def numbers(self) -> dict[str, float | int | str]:
+        return {
+            "requests_spread_ratio": self.of_requests,
+            "bytes_spread_ratio": self.of_bytes,
+        }
+
+
+def _spreads(drive: Drive, facts: Facts) -> _Spreads | None:
+    """Return by how much a drive's work varied; None unless it is busy all the time, or of too few values."""
     requests, written = (
         drive.shifts.get(metric) for metric in (drive_facts.WRITES, drive_facts.WRITTEN)
     )
-    slower, flush = drive.risen(drive_facts.WRITE_AWAIT), drive.flush
-    if requests is None or written is None or slower is None or flush is None:
+    if requests is None or written is None or not drive.is_always_busy:
         return None
-    if not drive.is_always_busy or flush.rise < _MOSTLY * slower.rise:
-        return None
-    spreads = [_spread_after(one, facts) for one in (requests, written)]
-    of_requests, of_bytes = spreads
+    of_requests, of_bytes = (_spread_after(one, facts) for one in (requests, written))
     if of_requests is None or of_bytes is None:
         return None
-    one_more = _OF_NORMAL / max(requests.after, 1.0)
-    if of_requests > max(_STEADY, one_more) or of_bytes < _MORE_VARIED * of_requests:
-        return None
-    text = (
-        f"{drive.name} took the same time for each request: it completed {requests.after:,.0f} writes "
-        f"a second (within {of_requests:.1%}) however many bytes they had (they varied by {of_bytes:.1%}), "
-        "and flushes were as late."
-    )
-    return Evidence(text, {"requests_spread_ratio": of_requests, "bytes_spread_ratio": of_bytes})
+    return _Spreads(requests.after, of_requests, of_bytes)
 
 
 def _spread_after(shift: Shift, facts: Facts) -> float | None:
     """Return by how much a channel varied from the onset on; None where too little of it is known."""
     series = facts.nearby.series.get(shift.series)
     after = None if series is None else between(series, facts.near[1], facts.end_k)
-    return None if after is None or after.size < _LEAST_VALUES else _deviation(after)
+    return None if after is None or after.size < channel.LEAST_VALUES else _deviation(after)
 
 
 def _plateau(metric: str, drive: Drive, facts: Facts) -> Evidence | None:
@@ -366,10 +416,11 @@ def _plateau(metric: str, drive: Drive, facts: Facts) -> Evidence | None:
 
 
 def _deviation(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    middle = float(np.median(values))
-    return (
-        _OF_NORMAL * float(np.median(np.abs(values - middle))) / middle if middle > 0.0 else np.inf
-    )
+    """Return the robust relative deviation; the usual one where half of the values are 0."""
+    middle, mean = float(np.median(values)), float(np.mean(values))
+    if middle > 0.0:
+        return _OF_NORMAL * float(np.median(np.abs(values - middle))) / middle
+    return float(np.std(values)) / mean if mean > 0.0 else np.inf
 
 
 def _falls_behind(facts: Facts) -> bool:

@@ -643,6 +643,51 @@ def test_a_drive_that_completes_few_requests_has_one_more_or_less_in_a_second() 
     assert causes(around(*one_at_a_time(0.6, 35e-3, 11.0))) == ["slow_drive"]
 
 
+def test_a_busy_drive_whose_requests_vary_as_their_bytes_collects_garbage_though_flushes_wait() -> (
+    None
+):
+    """A megabyte every other second, in 16 to 27 requests; a flush waits for what was written before it."""
+    k = np.arange(END, dtype=np.int64)
+    rng = np.random.default_rng(0)
+    is_given = (k < ONSET) | (k % 2 == 0)
+    number = np.where(k < ONSET, 1200.0 * rng.lognormal(0.0, 0.1, END), rng.integers(16, 28, END))
+    found = attribute(
+        STEP,
+        around(
+            channel(AWAIT, 0.5e-3, 0.18),
+            channel(f"probe@b1|node_disk_write_time_seconds{VDA}", 0.5, 5.0),
+            channel(BUSY, 0.6, 1.0),
+            channel(f"probe@b1|disk_flush_await_seconds{VDA}", 0.35e-3, 0.15),
+            channel(f"probe@b1|disk_turnover_ratio{VDA}", 0.2, 0.2),
+            Series(f"probe@b1|node_disk_writes_completed{VDA}", k, number * is_given),
+            Series(WRITTEN, k, np.where(k < ONSET, 7e3, 5e4) * number * is_given),
+        ),
+    )
+
+    assert found[0].cause == "drive_gc"
+    assert "did not take the same time for each request" in " ".join(
+        one.text for one in found[0].evidence
+    )
+
+
+def test_a_small_rise_before_does_not_move_the_date_of_a_large_one() -> None:
+    """Most seconds that were known by then lay between the two."""
+    written = channel(AWAIT, 0.5e-3, 0.2)
+    values = np.where((written.k >= ONSET - 37) & (written.k < ONSET), 0.8e-3, written.values)
+    is_known = (written.k < ONSET + 20) & ((written.k < ONSET) | (written.k % 2 == 0))
+    first = attribute(
+        STEP,
+        around(
+            Series(AWAIT, written.k[is_known], values[is_known]),
+            channel(BUSY, 0.6, 1.0),
+            channel(WRITTEN, 7e6, 2e5),
+        ),
+    )[0]
+
+    dated = [one.numbers["onset_k"] for one in first.evidence if one.numbers.get("series") == AWAIT]
+    assert dated == [ONSET]
+
+
 def test_a_limit_on_bytes_or_one_that_flushes_do_not_feel_is_no_slow_drive() -> None:
     """Bytes as steady as requests; then flushes as fast as before beside writes that wait."""
     for held in (one_at_a_time(size_spread=0.02), one_at_a_time(flush=0.6e-3)):
