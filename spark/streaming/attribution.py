@@ -49,6 +49,7 @@ AGAIN_SECONDS = 3  # between two looks for a cause that is not known by then
 SETTLE_SECONDS = 22  # before that none is known, beyond what the slowest channel lags
 BREACH_SECONDS = 60  # of patience for the cause of an incident in which a budget was spent
 PATIENCE_SECONDS = 10  # for a source that is behind the others
+_FAR_WORSE = 2.0  # times the ratio
 _ALL_K = 2**62
 _PRODUCER = "produce."
 
@@ -67,6 +68,16 @@ class _Moment:
         since = self.k - incident.headline.onset_k - SOON_SECONDS
         is_new = any(identity(change) in self.new for change in incident.changes)
         return since >= 0 and (is_new or since % AGAIN_SECONDS == 0)
+
+    def is_second_look(self, incident: Incident, before: Finding | None) -> bool:
+        """True when the cause is looked for anew, once: of what came later and is far worse.
+
+        It may have a cause of its own.
+        """
+        worst = incident.headline
+        since = self.k - worst.onset_k - SETTLE_SECONDS
+        is_new = not _is_same_onset(before, worst)
+        return (since == 0 or (since > 0 and is_new)) and _is_far_worse(incident)
 
 
 @dataclass(slots=True)
@@ -246,11 +257,13 @@ class Attribution:
             is_all_seen = moment.k >= worst.onset_k + AFTER_SECONDS
             is_last = is_all_seen or moment.is_over
             is_settled = is_all_seen or (moment.is_over and self._is_run_over())
-            if is_last or (is_so_far(causes) and moment.is_look(incident)):
+            is_again = bool(causes) and moment.is_second_look(incident, before)
+            if is_last or is_again or (is_so_far(causes) and moment.is_look(incident)):
                 nearby = self._nearby(worst, moment)
-                named = causes if _is_same_onset(before, worst) else ()
+                named = causes if is_again or _is_same_onset(before, worst) else ()
                 found = attribute(incident, nearby, is_last=is_settled, named=named)
-                if found[0].cause != UNKNOWN or is_last or self._is_all_there(worst, moment.k):
+                is_known = found[0].cause != UNKNOWN or self._is_all_there(worst, moment.k)
+                if is_last or (not is_so_far(found) if is_again else is_known):
                     causes = found
         is_about_cluster = is_regression(incident, causes)
         return replace(
@@ -343,7 +356,8 @@ def next_look(finding: Finding, k: int) -> list[int]:
         looks = max(0, (k - soon_k) // AGAIN_SECONDS + 1)
         again_k = soon_k + looks * AGAIN_SECONDS
         last_k = onset_k + AFTER_SECONDS
-        wanted = [min(again_k, last_k) if is_so_far(finding.causes) else last_k]
+        again = [min(again_k, last_k)] if is_so_far(finding.causes) else [onset_k + SETTLE_SECONDS]
+        wanted = [*again, last_k]
     return [one for one in wanted if one > k]
 
 
@@ -357,6 +371,21 @@ def _is_other_trouble(before: Finding | None, worst: Change) -> bool:
         return False
     is_much_later = abs(before.worst_k - worst.onset_k) > REJOIN_SECONDS
     return is_much_later or before.cause == UNKNOWN or not before.is_about_cluster
+
+
+def _is_far_worse(incident: Incident) -> bool:
+    """True when the worst change of an incident is much worse than what began earlier."""
+    worst = incident.headline
+    earlier = [
+        change.after / change.before
+        for change in incident.rises
+        if change.state != "warning"
+        and change.onset_k < worst.onset_k - TOGETHER_SECONDS
+        and change.before > 0.0
+    ]
+    if worst.kind != "step" or not earlier or worst.before <= 0.0:
+        return False
+    return worst.after / worst.before >= _FAR_WORSE * max(earlier)
 
 
 def _is_same_onset(before: Finding | None, worst: Change) -> bool:

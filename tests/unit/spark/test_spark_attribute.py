@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from detectors.incidents import group
+from detectors.incidents import Incident, group
 from detectors.objectives import breach_series
 from soak.core.errors import FindingsError
-from soak.core.model import Change, Finding
+from soak.core.model import Change, Explanation, Finding
 from soak.core.plan import text
 from soak.core.plan.objectives import parse_objective
 from soak.core.plan.phases import decision_line
@@ -199,6 +199,48 @@ def test_a_small_change_without_a_cause_does_not_hide_that_of_a_large_one_soon_a
         found.append((finding.cause, finding.worst_k))
 
     assert found == [("unknown", 172), ("retention_cliff", ONSET)]
+
+
+@pytest.mark.parametrize(
+    ("after", "second", "causes"),
+    [
+        pytest.param(0.038, 0.9, ["broker_cpu", "broker_cpu", "network"], id="far worse"),
+        pytest.param(0.038, 0.5, ["broker_cpu", "broker_cpu", "broker_cpu"], id="not sure"),
+        pytest.param(0.005, 0.9, ["broker_cpu", "broker_cpu", "broker_cpu"], id="as bad"),
+    ],
+)
+def test_what_is_far_worse_than_the_beginning_of_an_incident_is_judged_by_itself(
+    whole: RunFolder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    after: float,
+    second: float,
+    causes: list[str],
+) -> None:
+    """It joins half a minute later; the cause of the beginning stays until another is sure."""
+    small = replace(STEP, onset_k=172, interval=(172, 172), raised_k=184, after=0.0043)
+    large = replace(LATER, after=after)
+
+    def attribute(incident: Incident, *_: object, **__: object) -> list[Explanation]:
+        is_small = incident.headline.onset_k == 172
+        return [
+            Explanation("broker_cpu", 0.9, ()) if is_small else Explanation("network", second, ())
+        ]
+
+    monkeypatch.setattr("spark.streaming.attribution.attribute", attribute)
+    folder = begun(whole, tmp_path / "r")
+    judge = attribution(folder)
+    found = []
+    for end, change in (
+        (172 + SOON_SECONDS + 1, small),
+        (ONSET + SETTLE_SECONDS, large),
+        (ONSET + SETTLE_SECONDS + 1, large),
+    ):
+        grow(whole, folder, end)
+        advance(judge, [change])
+        found.append(findings(folder)[0].cause)
+
+    assert found == causes
 
 
 def test_a_silent_source_is_not_waited_for_without_end(whole: RunFolder, tmp_path: Path) -> None:
