@@ -273,7 +273,7 @@ class Delivery:
 
     def _broker_state(self, finding: Finding, row: Notification) -> str:
         """Return whether a broker that was silent answers again, at the time of a message that it is over."""
-        if row.kind != "resolved" or not finding.suspect:
+        if row.kind != "resolved" or not (finding.suspect and finding.is_about_cluster):
             return ""
         end_k = (row.created_wall_ns - self._run.start_wall_ns) // SECOND_NS
         seen = (finding.suspect, finding.onset_k, end_k, self._run.start_wall_ns)

@@ -103,6 +103,7 @@ class MessageContext:
     chart_title: str = ""  # of two lines
     has_chart: bool = False
     broker_state: str = ""  # whether a suspect that was silent answers again
+    latency_since_outage: Change | None = None  # for which an outage that was over is open again
     at_wall_ns: int = 0  # when the message is dated
     late_seconds: float = 0.0  # after which a message of an outage counts as late; 0: not known
 
@@ -153,6 +154,7 @@ def compose(context: MessageContext, chart_png: bytes | None, now_wall_ns: int) 
         has_chart=chart_png is not None,
         at_wall_ns=now_wall_ns,
         composed_wall_ns=_composed_later(context, now_wall_ns),
+        latency_since_outage=_latency_since_outage(context),
     )
     return Message(
         key=_key(context, context.kind, context.occurrence),
@@ -222,6 +224,8 @@ def _subject(context: MessageContext) -> str:
     unknown = "cause not known yet: " if context.is_unjudged else "cause unknown: "
     name = unknown if finding.cause == _UNKNOWN else f"{cause}{where}: "
     what = context.places.with_leader_ids(_what_briefly(context)).replace(" latency", "", 1)
+    again = "again: " * context.is_reopened
+    over = "resolved by now: " * (finding.state == "gone")
     if context.is_withdrawn:
         what = f"false alarm withdrawn: {what}"
     elif context.is_resolved:
@@ -229,13 +233,11 @@ def _subject(context: MessageContext) -> str:
     elif context.is_corrected:
         was = " or ".join(map(wording.cause_text, context.previous_cause.split(" or ")))
         what = f"cause now {cause}, not {was}: {what}"
-    elif (latency := _latency_since_outage(context)) is not None:
+    elif context.latency_since_outage is not None:
         known = "" if finding.cause == _UNKNOWN else f" ({wording.cause_text(finding.cause)})"
-        now = _title_and_level(context, latency).replace(" latency", "", 1)
-        what = f"again: {now}, after {_what_briefly(context)}{known}"
+        now = _title_and_level(context, context.latency_since_outage).replace(" latency", "", 1)
+        what = f"{again}{over}{now}, after {_what_briefly(context)}{known}"
     else:
-        again = "again: " * context.is_reopened
-        over = "resolved by now: " * (finding.state == "gone")
         what = f"{again}{over}{name}{what}"
     tag = wording.subject_tag(is_lab=context.is_lab)
     room = _MAX_SUBJECT_LENGTH - len(f"{tag}  - {context.plan}")
@@ -332,7 +334,7 @@ def _opening(context: MessageContext) -> list[str]:
     elif context.is_reopened:
         is_over = context.finding.state == "gone"
         lines = [f"The finding was resolved and {'came back' if is_over else 'is open again'}."]
-        if _latency_since_outage(context) is not None:
+        if context.latency_since_outage is not None:
             lines.append(
                 "The outage is over; latency rose after it. Cause and evidence are of the outage."
             )
@@ -355,9 +357,9 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
     since = f"{began} ({width})"
     if high - low > _WIDE_SECONDS:
         since = f"some time {width}, most likely {began}"
-    now = _latency_since_outage(context)
+    now = _now(context)
     facts = [
-        *([("now", _latency_now(context, now))] if now is not None else []),
+        *([("now", now)] if now else []),
         ("what", context.places.with_leaders(_what(context))),
         *([("lab", LAB)] if context.is_lab else []),
         ("since", since),
@@ -368,8 +370,6 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
         lasted = wording.span(finding.resolved_k - finding.onset_k)
         end = f"by {context.moment_with_day(finding.resolved_k)}, after {lasted}"
         facts.append(("resolved", f"{end}{_current_level(context, '; now ')}"))
-        if context.broker_state:
-            facts.append(("now", context.places.named(context.broker_state)))
     if finding.kind == "objective":
         unit = parse_objective(parse_series(finding.series).label("objective")).unit
         left = wording.budget_left_text(finding.before - finding.after, unit)
@@ -579,7 +579,11 @@ def _latency_since_outage(context: MessageContext) -> Change | None:
     return max(rises, key=lambda change: (change.after, change.series), default=None)
 
 
-def _latency_now(context: MessageContext, rise: Change) -> str:
+def _now(context: MessageContext) -> str:
+    """Return how the cluster is now, where that is known and the other facts do not say it, else ""."""
+    rise = context.latency_since_outage
+    if rise is None or context.finding.state == "gone":
+        return context.places.named(context.broker_state)
     return f"{_title_and_level(context, rise)}, since {context.moment_with_day(rise.onset_k)}"
 
 

@@ -270,10 +270,8 @@ def test_a_resolved_finding_says_whether_its_broker_answers_again() -> None:
         window=None,
     )
 
-    assert (
-        "resolved  by 14:16:20Z, after 1 min 8 s\n"
-        "now       broker 3 at b3:9092 answers again since 14:16:19Z\n"
-    ) in text
+    assert text.startswith("now       broker 3 at b3:9092 answers again since 14:16:19Z\nwhat      ")
+    assert "resolved  by 14:16:20Z, after 1 min 8 s\n" in text
 
 
 def test_an_outage_whose_cause_was_not_judged_yet_says_until_when_a_correction_follows() -> None:
@@ -648,26 +646,32 @@ def test_messages_of_an_outage_that_came_late_are_said_to_be_later_than_the_plan
     )
 
 
+OUTAGE_AGAIN = dataclasses.replace(
+    FINDING,
+    series="produce.0@h|acknowledgement_outage_seconds",
+    kind="outage",
+    before=0.0,
+    after=16.0,
+    causes=(Explanation("broker_down", 0.98, (), suspect="b3:9092"),),
+    changes=(PUBLISH,),
+    worst_k=112,
+)
+WITHIN_OUTAGE = dataclasses.replace(CHANGE, after=7.5)
+SINCE_OUTAGE = dataclasses.replace(CHANGE, onset_k=167, raised_k=180)
+
+
 def test_an_outage_that_is_open_again_because_latency_rose_says_so_first() -> None:
     """A broker that is back must not be announced as down again."""
-    outage = dataclasses.replace(
-        FINDING,
-        series="produce.0@h|acknowledgement_outage_seconds",
-        kind="outage",
-        before=0.0,
-        after=16.0,
-        causes=(Explanation("broker_down", 0.98, (), suspect="b3:9092"),),
-        changes=(PUBLISH,),
-        worst_k=112,
-    )
-    within = dataclasses.replace(CHANGE, after=7.5)
-    since = dataclasses.replace(CHANGE, onset_k=167, raised_k=180)
     context = dataclasses.replace(
-        CONTEXT, finding=outage, window=None, occurrence=2, changes=(within, since)
+        CONTEXT,
+        finding=OUTAGE_AGAIN,
+        window=None,
+        occurrence=2,
+        changes=(WITHIN_OUTAGE, SINCE_OUTAGE),
     )
 
     latency = compose(context, None, 7)
-    outage_again = compose(dataclasses.replace(context, changes=(within,)), None, 7)
+    outage_again = compose(dataclasses.replace(context, changes=(WITHIN_OUTAGE,)), None, 7)
 
     assert latency.subject == (
         "[soakd] again: p99 publish 3 ms -> 40 ms (x13), after nothing was acknowledged for 16 s"
@@ -682,7 +686,22 @@ def test_an_outage_that_is_open_again_because_latency_rose_says_so_first() -> No
         "what      nothing was acknowledged for 16 s\n"
     )
     assert outage_again.subject.startswith("[soakd] again: broker down on b3:9092: nothing was ")
-    assert "\nnow " not in outage_again.text
+    assert "now  " not in outage_again.text
+
+
+def test_a_late_message_of_a_rise_that_is_over_does_not_say_that_it_is_so_now() -> None:
+    context = dataclasses.replace(
+        CONTEXT,
+        finding=dataclasses.replace(OUTAGE_AGAIN, state="gone", resolved_k=230),
+        window=None,
+        occurrence=2,
+        changes=(SINCE_OUTAGE,),
+    )
+
+    message = compose(context, None, 7)
+
+    assert message.subject.startswith("[soakd] again: resolved by now: p99 publish 3 ms -> 40 ms")
+    assert "now  " not in message.text
 
 
 def test_the_step_nearest_to_the_finding_is_shown_of_a_series_that_stepped_twice() -> None:
