@@ -232,7 +232,7 @@ def _subject(context: MessageContext) -> str:
         what = f"resolved{_recovery(context)}"
     elif context.is_corrected:
         was = " or ".join(map(wording.cause_text, context.previous_cause.split(" or ")))
-        what = f"cause now {cause}, not {was}: {what}"
+        what = f"{over}cause now {cause}, not {was}: {what}"
     elif context.latency_since_outage is not None:
         known = "" if finding.cause == _UNKNOWN else f" ({wording.cause_text(finding.cause)})"
         now = _title_and_level(context, context.latency_since_outage).replace(" latency", "", 1)
@@ -305,10 +305,10 @@ def _badge(context: MessageContext) -> tuple[str, Tone]:
         return "Withdrawn", "neutral"
     if context.is_resolved:
         return "Resolved", "good"
-    if context.is_corrected:
-        return "Open - cause corrected", "warning"
     if context.finding.state == "gone":
         return "Resolved by now", "good"
+    if context.is_corrected:
+        return "Open - cause corrected", "warning"
     return ("Open again" if context.is_reopened else "Open"), "bad"
 
 

@@ -474,6 +474,19 @@ def test_a_corrected_cause_is_shown_with_the_previous_one_and_its_evidence() -> 
     assert message.end_wall_ns is None
 
 
+def test_a_correction_that_is_sent_after_the_end_does_not_look_open() -> None:
+    gone = dataclasses.replace(FINDING, state="gone", resolved_k=180)
+    context = dataclasses.replace(
+        CONTEXT, finding=gone, kind="corrected", previous_cause="noisy_neighbour"
+    )
+
+    message = compose(context, None, 7)
+
+    assert message.subject.startswith("[soakd] resolved by now: cause now retention cliff, not ")
+    assert ">Resolved by now<" in message.html
+    assert ">Open" not in message.html
+
+
 def test_a_resolved_finding_names_the_cause_and_the_previous_one() -> None:
     gone = dataclasses.replace(FINDING, state="gone", resolved_k=180)
 
