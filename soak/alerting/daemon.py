@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile, open_page
 from soak.service.files import file_lock
 from soak.service.systemd import notifier
-from soak.store.findings.port import FindingsPlace
+from soak.store.findings.port import Findings, FindingsPlace
 from soak.store.findings.rows import Notification, NotificationKind
 from soak.store.findings.store import MAX_RETRY_WAIT_NS
 from soak.store.findings.topic import findings_place
@@ -47,7 +47,8 @@ RANKS: dict[NotificationKind, int] = {
 }
 """Which of the messages that are due go first: people act on what has begun, and not on what is over.
 
-One that has waited for an hour goes with the first: it would wait for ever where the hourly limit is used up.
+One that waits for an hour and is overtaken goes with the first: it would wait for ever where the hourly limit
+is used up. While nothing can be sent, as in a maintenance window, none overtakes another.
 """
 
 _POLL_SECONDS = 1.0
@@ -347,7 +348,8 @@ class AlertDaemon:
             with self._findings.open() as store:
                 now_ns = self._clock.wall_ns()
                 found = store.due(now_ns + ahead_ns)
-                rows = sorted(found, key=lambda row: self._priority(row, now_ns))
+                overtaken = _overtaken(store, found, now_ns)
+                rows = sorted(found, key=lambda row: self._priority(row, overtaken))
                 is_in_sight = self._draws_later and store.has_findings(self._run.id)
             if is_in_sight and not rows:  # its message is due in some seconds
                 self._draws_later = False
@@ -371,10 +373,9 @@ class AlertDaemon:
             self._problem = str(error)
         return settled
 
-    def _priority(self, row: Notification, now_ns: int) -> tuple[bool, int]:
+    def _priority(self, row: Notification, overtaken: Collection[Notification]) -> tuple[bool, int]:
         """Return the key that messages are sorted by; those of one key keep their order, oldest first."""
-        has_waited = now_ns - row.created_wall_ns >= HOUR_NS
-        return row.sink in self._failing, 0 if has_waited else RANKS[row.kind]
+        return row.sink in self._failing, 0 if row in overtaken else RANKS[row.kind]
 
     def _is_over_limit(self, row: Notification) -> bool:
         """True when the sink got its share of messages in the last hour; summaries are not counted."""
@@ -389,6 +390,13 @@ class AlertDaemon:
             return False
         self._problem = f"hourly limit: {sent} messages to {row.sink}"
         return True
+
+
+def _overtaken(store: Findings, rows: Sequence[Notification], now_ns: int) -> set[Notification]:
+    """Return those that have waited for an hour, and whose sink took another message meanwhile."""
+    waited = [row for row in rows if now_ns - row.created_wall_ns >= HOUR_NS]
+    last_ns = {sink: store.last_sent_ns(sink, now_ns) for sink in {row.sink for row in waited}}
+    return {row for row in waited if (last_ns[row.sink] or 0) > row.created_wall_ns}
 
 
 def _is_summary(row: Notification) -> bool:

@@ -44,6 +44,8 @@ OF_RUN = """SELECT n.* FROM notifications AS n JOIN findings AS f ON f.key = n.s
     ORDER BY created_wall_ns, subject, sink, occurrence, step"""
 SENT_BETWEEN = """SELECT count(*) FROM notifications WHERE sink = ? AND kind NOT IN ('digest', 'ended')
     AND state = 'sent' AND done_wall_ns > ? AND done_wall_ns <= ?"""
+LAST_SENT = """SELECT max(done_wall_ns) AS at FROM notifications WHERE sink = ?
+    AND kind NOT IN ('digest', 'ended') AND state = 'sent' AND done_wall_ns <= ?"""
 LAST_DIGEST = f"""SELECT max(created_wall_ns) AS at FROM notifications
     WHERE sink = ? AND kind = 'digest' AND NOT {_IS_OPEN}"""  # noqa: S608  # as above
 _FORGET_DIGESTS = f"""DELETE FROM notifications

@@ -65,6 +65,9 @@ class Findings(Protocol):
     def sent_between(self, sink: str, after_wall_ns: int, wall_ns: int) -> int:
         """Return how many messages, without summaries, a sink took after one instant and up to another."""
 
+    def last_sent_ns(self, sink: str, wall_ns: int) -> int | None:
+        """Return when a sink took its last message, no summary, up to an instant; None: it took none."""
+
     def begin_try(
         self, row: Notification, now_wall_ns: int, next_at_wall_ns: int
     ) -> NotificationContent | None:

@@ -222,6 +222,11 @@ class FindingsStore:
         """
         return int(self._rows(outbox.SENT_BETWEEN, (sink, after_wall_ns, wall_ns))[0][0])
 
+    def last_sent_ns(self, sink: str, wall_ns: int) -> int | None:
+        """Return when a sink took its last message, up to an instant, as `sent_between` counts them."""
+        at = self._rows(outbox.LAST_SENT, (sink, wall_ns))[0]["at"]
+        return None if at is None else int(at)
+
     def begin_try(
         self, row: Notification, now_wall_ns: int, next_at_wall_ns: int
     ) -> NotificationContent | None:

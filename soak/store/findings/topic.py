@@ -491,6 +491,9 @@ class _TopicFindings:
     def sent_between(self, sink: str, after_wall_ns: int, wall_ns: int) -> int:
         return self.topics.view().sent_between(sink, after_wall_ns, wall_ns)
 
+    def last_sent_ns(self, sink: str, wall_ns: int) -> int | None:
+        return self.topics.view().last_sent_ns(sink, wall_ns)
+
     def begin_try(
         self, row: Notification, now_wall_ns: int, next_at_wall_ns: int
     ) -> NotificationContent | None:

@@ -219,6 +219,26 @@ def test_what_is_over_is_sent_although_incidents_use_up_the_hourly_limit(tmp_pat
     assert sent == ["-130.confirmed", "-200.confirmed", "-130.gone", "-201.confirmed"]
 
 
+def test_openings_still_go_first_after_a_long_maintenance_window(tmp_path: Path) -> None:
+    """All have waited for over an hour by then, and at two an hour the others wait for another one."""
+    world = AlertWorld(tmp_path, DELIVERED).without_charts()
+    world.daemon().poll()
+    world.change_plan("alerts: {max_per_hour: 2, maintenance: [{cron: '0 15 * * *', length: 2h}]}")
+    world.clock.advance(3000)
+    world.save("gone")
+    for number in range(2):
+        world.clock.advance(60)
+        world.save("confirmed", key=f"synthetic-1-{200 + number}")
+    sent = []
+    for _ in range(3):
+        world.clock.advance(3601)
+        before = len(world.sink.messages)
+        world.daemon().poll()
+        sent.append([one.key.removeprefix(RUN) for one in world.sink.messages[before:]])
+
+    assert sent == [[], ["-200.confirmed", "-201.confirmed"], ["-130.gone"]]
+
+
 def test_nothing_is_sent_in_a_maintenance_window(tmp_path: Path) -> None:
     """Pending messages are sent after it; a daemon that ends within it leaves them to the next one."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()

@@ -235,6 +235,8 @@ def test_messages_sent_while_the_clock_ran_ahead_are_not_counted(tmp_path: Path)
 
         assert store.sent_between("mail", NOW - hour, NOW) == 0
         assert store.sent_between("mail", NOW + 47 * hour, NOW + 48 * hour) == 1
+        assert store.last_sent_ns("mail", NOW) is None
+        assert store.last_sent_ns("mail", NOW + 48 * hour) == NOW + 48 * hour
 
 
 def test_resolved_is_due_only_after_opened(tmp_path: Path) -> None:
