@@ -36,6 +36,8 @@ WATCHING = RestartPolicy(Backoff(4 * SECOND_NS), window_ns=60 * SECOND_NS)
 GRACE_NS = 20 * SECOND_NS
 DETECT_GRACE_NS = 90 * SECOND_NS
 """The detector reads what is written, finishes its search for causes, and stores its last findings."""
+ALERT_GRACE_NS = 150 * SECOND_NS
+"""A message in progress may take a minute, and so may the last one, which begins within 10 s after it."""
 DETECT_LIMIT_NS = 240 * SECOND_NS
 MAX_TRIGGER_NS = DETECT_LIMIT_NS - 60 * SECOND_NS
 """At the end the detector runs once more, within DETECT_LIMIT_NS."""
@@ -83,7 +85,14 @@ def roles_of(plan: Plan) -> tuple[Role, ...]:
             silence_ns=START_LIMIT_NS,
             grace_ns=DETECT_GRACE_NS,
         ),
-        Role("alert", ("alert",), niceness=10, wait_seconds=5, silence_ns=180 * SECOND_NS),
+        Role(
+            "alert",
+            ("alert",),
+            niceness=10,
+            wait_seconds=5,
+            silence_ns=180 * SECOND_NS,
+            grace_ns=ALERT_GRACE_NS,
+        ),
     )
 
 

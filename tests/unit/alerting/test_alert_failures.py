@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cProfile
+import re
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,13 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from soak.alerting.daemon import SHUTDOWN_LIMIT_NS
 from soak.alerting.delivery import RESEND_PERIOD_NS
+from soak.app import units
+from soak.clients.deadline import DEADLINE_SECONDS
 from soak.core.plan.phases import decision_line
+from soak.core.plan.text import load
 from soak.core.ports import Message
-from soak.core.units import SECOND_NS
+from soak.core.units import SECOND_NS, duration_ns
 from soak.service.files import file_lock
 from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import read_run, write_run
+from soak.supervisor.run import roles_of
 from tests.support.alerting.daemon import (
     DELIVERED,
     KEY,
@@ -254,3 +260,15 @@ def test_a_deleted_run_has_no_pending_messages(tmp_path: Path) -> None:
 
         assert (before, delivery.poll()) == (True, False)
     assert not world.folder.path.exists()
+
+
+def test_the_last_messages_have_time_in_a_terminal_and_under_systemd() -> None:
+    """For a message in progress and one that begins in the last round, in both places."""
+    plan = load("name: p\nbroker: {kafka: {}}\nprobes: {host: {}}\n", "p").plan
+    grace_ns = {role.name: role.grace_ns for role in roles_of(plan)}["alert"]
+    unit = units.rendered_files()[units.UNITS / "soak-alert@.service"]
+
+    stops = re.findall(r"^TimeoutStopSec=(.+)$", unit, re.MULTILINE)
+
+    assert [duration_ns(one) for one in stops] == [grace_ns]
+    assert grace_ns > 2 * DEADLINE_SECONDS * SECOND_NS + SHUTDOWN_LIMIT_NS
