@@ -275,7 +275,7 @@ def supervise(current: ForegroundRun) -> FinishedRun:
             current.plan_file.plan, current.lab, folder, current.part, "after", view.note
         )
     if current.lab is not None:
-        current.lab.stop()
+        current.lab.stop_cluster()  # the report needs the memory, and its message the mail server
     write_run(folder, dataclasses.replace(current.run, state=state))
     if current.lab is None and read_created_topics(folder).asked:
         view.note(
@@ -425,7 +425,7 @@ def send_pending(folder: RunFolder, stop: threading.Event, note: Note) -> None:
         except FindingsError as error:
             note(f"it is not known whether messages wait: {error}")
         else:
-            if waiting and plan.lab is None:  # the mail server of a lab has ended with it
+            if waiting and not (plan.lab and plan.lab.mailbox):  # that ends with this command
                 runs = shlex.quote(str(folder.path.resolve().parent))
                 messages = wording.counted(waiting, "message")
                 note(

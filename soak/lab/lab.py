@@ -20,7 +20,7 @@ from soak.lab.ports import Running
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """The processes that were started for a run; `stop` ends all of them."""
+    """The processes that were started for a run; `stop` ends all of them, and may be called twice."""
 
     folder: Path
     broker: Running
@@ -28,11 +28,16 @@ class Lab:
     drives: Mapping[int, Drive]  # injected drives by the place of their broker, from 1
 
     def stop(self) -> None:
+        with contextlib.ExitStack() as stack:
+            if self.mailbox is not None:
+                stack.callback(self.mailbox.stop)
+            stack.callback(self.stop_cluster)
+
+    def stop_cluster(self) -> None:
+        """Stop the brokers and their drives; the mail server stays for what is sent after the load."""
         with contextlib.ExitStack() as stack:  # an error in one step does not skip the others
             for drive in self.drives.values():
                 stack.callback(drive.close)
-            if self.mailbox is not None:
-                stack.callback(self.mailbox.stop)
             stack.callback(self.broker.stop)
             for drive in self.drives.values():  # first: a broker that waits for one cannot stop
                 stack.callback(drive.answer)

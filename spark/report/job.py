@@ -87,12 +87,12 @@ def queue_end(folder: RunFolder, run: Run, clock: Clock) -> None:
 
     `run` is what the report was made of: one that was begun while the run went on knows a part of it.
 
-    An interrupted run was ended by its user, and the mail server of a lab ended with it. A store that
-    others use, or a cluster that does not answer, is tried again for some seconds.
+    An interrupted run was ended by its user. A store that others use, or a cluster that does not answer, is
+    tried again for some seconds.
     """
     plan, now_ns = read_plan(folder), clock.wall_ns()
     has_ended = run.state == "ended" and now_ns - folder.run_json.stat().st_mtime_ns < NEWS_NS
-    if not has_ended or not plan.sinks or (plan.lab is not None and plan.lab.mailbox):
+    if not (has_ended and plan.sinks):
         return
     summary = _end_summary(folder)
     findings = findings_place(folder, plan, run.id, clock)

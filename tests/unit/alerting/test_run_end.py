@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
 from contextlib import ExitStack
 from dataclasses import replace
+from email import message_from_bytes
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from soak.alerting.document import COLUMNS
 from soak.alerting.heartbeat import read_notices
+from soak.app.foreground import send_pending
+from soak.core.clock import SystemClock
+from soak.lab.lab import Lab
+from soak.lab.mailbox import Mailbox
 from soak.store.findings.store import FindingsFile, FindingsStore
 from soak.store.run_folder import read_run
 from spark.report.job import queue_end
@@ -157,6 +165,30 @@ def test_it_is_queued_again_while_another_process_has_the_findings(tmp_path: Pat
 
     with FindingsStore(world.folder.findings) as store:
         assert [one.kind for one in store.open_notifications()] == ["ended"]
+
+
+def test_it_reaches_the_mail_server_of_a_lab_whose_brokers_have_stopped(tmp_path: Path) -> None:
+    """The report, which it needs, is made when the cluster is not needed any more."""
+    did: list[str] = []
+    arrived: list[bytes] = []
+    mailbox = Mailbox(arrived.append)
+    broker: Any = SimpleNamespace(stop=lambda: did.append("stopped"))
+    lab = Lab(tmp_path, broker, mailbox, {})
+    world = ended_world(tmp_path)
+    mailbox.start()
+    try:
+        server = f"host: {mailbox.host}, port: {mailbox.port}"
+        world.change_plan(f"lab: {{}}\nsinks: {{mail: {{to: [a@example.org], {server}}}}}")
+        os.utime(world.folder.run_json)
+        lab.stop_cluster()
+        queue_end(world.folder, read_run(world.folder), SystemClock())
+        send_pending(world.folder, threading.Event(), did.append)
+    finally:
+        lab.stop()
+
+    (mail,) = map(message_from_bytes, arrived)
+    assert mail["Subject"].startswith("[soakd lab] run ended: regressed, 2 incidents")
+    assert did == ["stopped", "stopped"]
 
 
 def test_it_is_sent_from_a_host_without_the_report(tmp_path: Path) -> None:
