@@ -51,8 +51,8 @@ _OPTIONS = {
 """The hints of a cluster's errors, and the options of `soak init` that set the same."""
 _UNLISTED = "as the cluster does not list its own"
 _UNKNOWN = (
-    "a guess: the cluster asks for a login or certificate that no option gives. Add it below `broker`, "
-    "correct `partitions` and `replication`, and call `soak check`"
+    "a guess: the cluster asks for a login or certificate that no option gives. Add it below `broker` "
+    "(docs/how-to/secure-cluster.md), correct `partitions` and `replication`, and call `soak check`"
 )
 
 _PLAN = Template("""\
@@ -143,6 +143,7 @@ def init(path: Path, answers: Answers) -> None:
     ):
         if given not in known:
             raise PlanError(f"{option} {given}: known are {', '.join(known)}")
+    _check_kind(answers)
     _check_login(answers)
     if answers.security.startswith(_SASL) and PASSWORD not in os.environ:
         raise PlanError(f"the password is read from the environment: export {PASSWORD}=... first")
@@ -174,6 +175,34 @@ def init(path: Path, answers: Answers) -> None:
     except PlanError as error:
         raise PlanError(f"{error}\nThen: soak check {shlex.quote(str(path))}") from error
     print(f"\nNext: soak run {shlex.quote(str(path))}")
+
+
+def _check_kind(answers: Answers) -> None:
+    """Raise `PlanError` for an option that a cluster of this kind does not have, or lacks."""
+    is_pulsar = answers.kind == "pulsar"
+    if is_pulsar and not answers.admin_url:
+        raise PlanError("--kind pulsar needs --admin-url, such as http://host:8080")
+    foreign = (
+        (
+            ("--security", answers.security, SECURITY[0]),
+            ("--mechanism", answers.mechanism, _DEFAULT_MECHANISM),
+            ("--user", answers.user, ""),
+        )
+        if is_pulsar
+        else (("--admin-url", answers.admin_url, ""),)
+    )
+    for option, given, default in foreign:
+        if given != default:
+            raise PlanError(f"{option} {given}: a cluster of the kind {answers.kind} has no such option")
+    if answers.ca_file and not _uses_tls(answers):
+        wanted = "--servers pulsar+ssl://..." if is_pulsar else "--security SSL or SASL_SSL"
+        raise PlanError(f"--ca-file {answers.ca_file} is for TLS: give {wanted}, too")
+
+
+def _uses_tls(answers: Answers) -> bool:
+    if answers.kind == "pulsar":
+        return answers.servers.startswith("pulsar+ssl:") or answers.admin_url.startswith("https:")
+    return answers.security.endswith("SSL")
 
 
 def _check_login(answers: Answers) -> None:
@@ -313,7 +342,7 @@ def _broker(answers: Answers) -> Sequence[str]:
             "pulsar:",
             f"  service_url: {_quoted(answers.servers)}",
             f"  admin_url: {_quoted(answers.admin_url)}",
-            "  # client: {authentication: token, token: '${file:/etc/soak/token}'}",
+            *_pulsar_client(answers),
         )
     lines = [f"{answers.kind}:", f"  bootstrap_servers: {_quoted(answers.servers)}"]
     settings: dict[str, str] = {}
@@ -329,6 +358,19 @@ def _broker(answers: Answers) -> Sequence[str]:
         lines.append("  common: # settings of librdkafka, by their real names")
         lines += [f"    {name}: {_quoted(value)}" for name, value in settings.items()]
     return lines
+
+
+def _pulsar_client(answers: Answers) -> Sequence[str]:
+    """Return the lines of `client`, with a token as a comment."""
+    if not answers.ca_file:
+        return ["  # client: {authentication: token, token: '${file:/etc/soak/token}'} # over TLS alone"]
+    return (
+        "  client: # settings of the Python client, by their own names",
+        f"    tls_trust_certs_file_path: {_quoted(answers.ca_file)}",
+        "    tls_validate_hostname: true",
+        "    # authentication: token",
+        "    # token: '${file:/etc/soak/token}'",
+    )
 
 
 def _brokers(path: Path, answers: Answers) -> tuple[int, str]:

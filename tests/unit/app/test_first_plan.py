@@ -236,6 +236,38 @@ def test_half_a_login_is_refused_before_anything_is_asked_or_written(
     assert not (tmp_path / "my-soak.yaml").exists()
 
 
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (replace(PULSAR, security="SASL_SSL"), "--security SASL_SSL: a cluster of the kind pulsar has"),
+        (replace(PULSAR, user="soak"), "--user soak: a cluster of the kind pulsar has no such option"),
+        (replace(PULSAR, admin_url=""), "--kind pulsar needs --admin-url, such as http://host:8080"),
+        (replace(PULSAR, ca_file="ca.pem"), r"--ca-file ca.pem is for TLS: give --servers pulsar\+ssl:"),
+        (replace(KAFKA, ca_file="ca.pem"), "--ca-file ca.pem is for TLS: give --security SSL or SASL_SSL"),
+        (replace(KAFKA, admin_url="http://b1"), "--admin-url http://b1: a cluster of the kind kafka has"),
+    ],
+)
+def test_an_option_that_would_be_in_no_plan_is_refused(
+    tmp_path: Path, answers: Answers, message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        init(tmp_path / "my-soak.yaml", answers)
+    assert not (tmp_path / "my-soak.yaml").exists()
+
+
+def test_the_certificate_of_a_pulsar_is_in_its_plan() -> None:
+    """And the token, where one is needed, goes below the same key."""
+    answers = replace(PULSAR, servers="pulsar+ssl://b1:6651", ca_file="/etc/ca.pem")
+    written = plan_text(Path("p.yaml"), answers, 1)
+    with_token = written.replace("# authentication: token", "authentication: token")
+    with_token = with_token.replace("# token: ", "token: ")
+
+    tls = {"tls_trust_certs_file_path": "/etc/ca.pem", "tls_validate_hostname": "true"}
+    token = {"authentication": "token", "token": "${file:/etc/soak/token}"}
+    assert plan(answers).broker_config.client == tls
+    assert text.load(with_token, "p.yaml").plan.broker_config.client == tls | token
+
+
 def test_without_a_terminal_the_servers_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False)
 
