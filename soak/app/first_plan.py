@@ -16,7 +16,7 @@ import typer
 
 from soak.app import guarantees
 from soak.app.check import run_check, without_client_logs
-from soak.app.host import is_own_address
+from soak.app.host import own_addresses
 from soak.core.clock import SystemClock
 from soak.core.errors import (
     BrokerError,
@@ -303,8 +303,7 @@ def _own_server(answers: Answers) -> str:
     """Return the first address of the cluster that is one of this host, "" where none is or for Pulsar."""
     if answers.kind == "pulsar":
         return ""
-    servers = (one.strip() for one in answers.servers.split(","))
-    return next((one for one in servers if is_own_address(one.rpartition(":")[0] or one)), "")
+    return next(iter(own_addresses(answers.servers)), "")
 
 
 def _retention(partitions: int) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 import shutil
 import socket
 import threading
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+import psutil
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment
@@ -20,6 +22,7 @@ from rich.text import Text
 
 from probes import clock
 from probes.clock import Timex
+from soak.clients.client_settings import is_loopback
 from soak.conductor.free_space import broker_folders
 from soak.core.clock import SystemClock
 from soak.core.cluster.drives import DriveState, Measured, Moment, warnings
@@ -55,28 +58,33 @@ READINGS = 3  # a second apart: rates need two, a probe with its own thread one 
 ANSWER_TIMEOUT_SECONDS = 3.0
 PLAIN_WIDTH = 100  # columns where there is no terminal
 _FULL_DRIVE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_PORT = re.compile(r"(:\d+)?/?$")
 
 Note = Callable[[str], None]
 
 
+def own_addresses(addresses: str) -> tuple[str, ...]:
+    """Return which of these addresses, with commas between them, are of this host: `b1:9092`, `http://b1`."""
+    listed = dict.fromkeys(one.strip() for one in addresses.split(","))
+    return tuple(one for one in listed if is_own_address(_PORT.sub("", one.rpartition("//")[2])))
+
+
 def is_own_address(name: str) -> bool:
-    """Return whether a host name or IP address is one of this host: a socket can be bound to it."""
+    """Return whether a host name or IP address leads to an interface of this host."""
     if not name:
         return False
     try:
-        found = socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_DGRAM)
+        found = socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return False
-    return any(_can_bind(family, address[0]) for family, _, _, _, address in found)
+    own = {_without_zone(one.address) for many in psutil.net_if_addrs().values() for one in many}
+    numbers = {_without_zone(str(address[0])) for *_, address in found}
+    return any(is_loopback(one) or one in own for one in numbers)
 
 
-def _can_bind(family: socket.AddressFamily, address: str | int) -> bool:
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as own:
-            own.bind((address, 0))
-    except OSError:
-        return False
-    return True
+def _without_zone(address: str) -> str:
+    """Return an address without the interface that some of IPv6 name."""
+    return address.partition("%")[0]
 
 
 def drive_folders(plan: AnyPlan) -> list[str]:

@@ -66,8 +66,16 @@ def new_run(plan: Plan, part: Part, clock: SystemClock) -> Run:
     """Return a new run; its id, which is part of its topic names and folder, is new unless hosts share it."""
     now = datetime.fromtimestamp(clock.wall_ns() / SECOND_NS, UTC)
     run_id = part.run_id or f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    own_brokers = host.own_addresses(",".join(plan.broker_config.addresses.values()))
     return Run(
-        run_id, part.start_wall_ns, host_name(), own_versions(), "running", plan.name, part.only
+        run_id,
+        part.start_wall_ns,
+        host_name(),
+        own_versions(),
+        "running",
+        plan.name,
+        part.only,
+        own_brokers,
     )
 
 

@@ -151,13 +151,18 @@ class Run:
     state: str  # beginning, running, ended, interrupted, failed
     name: str = ""
     only: tuple[str, ...] = ()  # the daemons of this host; empty for all of them
+    own_brokers: tuple[str, ...] = ()  # addresses of the measured cluster that are those of `host`
+
+
+_LISTS = ("only", "own_brokers")
 
 
 def write_run(folder: RunFolder, run: Run) -> None:
     """Replace `run.json`; a reader sees the old or the new file, never a part."""
     body = {slot: getattr(run, slot) for slot in Run.__slots__}
-    if not run.only:  # older programs do not know this key
-        del body["only"]
+    for key in _LISTS:
+        if not body[key]:  # older programs do not know these keys
+            del body[key]
     write_atomically(folder.run_json, json.dumps(body, indent=2) + "\n")
 
 
@@ -197,16 +202,20 @@ def read_run(folder: RunFolder) -> Run:
 def _checked(run: Run) -> Run:
     """Return what was read, if each value is what a run has; raises `ValueError` for one that is not."""
     texts = {name: getattr(run, name) for name in ("id", "host", "state", "name")}
-    if not isinstance(run.versions, dict) or not isinstance(run.only, list | tuple):
-        raise ValueError("versions are no table, or only is no list")  # noqa: TRY004  # of a file, not a caller
+    if not isinstance(run.versions, dict):
+        raise ValueError("versions is no table")  # noqa: TRY004  # of a file, not a caller
     texts |= {f"versions.{key}": value for key, value in run.versions.items()}
-    texts |= {f"only.{at}": value for at, value in enumerate(run.only)}
+    for name in _LISTS:
+        several = getattr(run, name)
+        if not isinstance(several, list | tuple):
+            raise ValueError(f"{name} is no list")  # noqa: TRY004  # as above
+        texts |= {f"{name}.{at}": value for at, value in enumerate(several)}
     for name, text in texts.items():
         if not isinstance(text, str) or len(text) > _MAX_TEXT:
             raise ValueError(f"{name} is no text of at most {_MAX_TEXT} characters")
     if type(run.start_wall_ns) is not int or not 0 <= run.start_wall_ns < _MAX_WALL_NS:
         raise ValueError("start_wall_ns is no time of this century or the last")
-    return replace(run, only=tuple(run.only))
+    return replace(run, only=tuple(run.only), own_brokers=tuple(run.own_brokers))
 
 
 def read_plan(folder: RunFolder) -> Plan:

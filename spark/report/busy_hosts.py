@@ -101,7 +101,9 @@ def _failed_by_minute(timeline: Timeline) -> dict[int, int]:
 
 
 def _has_broker(timeline: Timeline, host: str) -> bool:
-    """Return whether a broker runs on a host, by the addresses that clients saw, else by the plan."""
+    """Return whether a broker runs on a host: by its own addresses at the start, and by those of brokers."""
+    if host == timeline.run.host and timeline.run.own_brokers:
+        return True
     seen = [one for one in leader_addresses(timeline).values() if one]
     planned = ",".join(timeline.plan.broker_config.addresses.values()).split(",")
     addresses = [one.strip().rpartition("//")[2].strip("/") for one in seen or planned]

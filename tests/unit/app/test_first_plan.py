@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+import socket
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from soak.app.first_plan import PASSWORD, Answers, ask, init, plan_text
-from soak.app.host import is_own_address
+from soak.app.host import is_own_address, own_addresses
 from soak.core.errors import NotNowError, PlanError
 from soak.core.plan import text
 from soak.core.plan.plan import Plan
@@ -165,6 +167,17 @@ def test_a_broker_on_this_host_has_its_probes_as_comments() -> None:
 def test_an_address_of_this_host_is_known(name: str, *, is_own: bool) -> None:
     """192.0.2.0/24 is for documentation, and on no host."""
     assert is_own_address(name) is is_own
+
+
+def test_addresses_of_brokers_on_this_host_are_found_by_its_interfaces() -> None:
+    """By an address that other hosts reach, where it has one."""
+    interfaces = [one for many in psutil.net_if_addrs().values() for one in many]
+    own = [one.address for one in interfaces if one.family == socket.AF_INET]
+
+    for address in own:
+        listed = f"192.0.2.1:9092, {address}:9092,pulsar://{address}:6650,http://{address}:8080/"
+        assert own_addresses(listed) == tuple(listed.replace(" ", "").split(",")[1:])
+    assert own_addresses("[::1]:9092,192.0.2.1:9092") == ("[::1]:9092",)
 
 
 def test_a_password_is_a_reference_and_never_asked_for() -> None:

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from soak.app.lifecycle import CLOCK_TIMEOUT_NS, await_clock, find_interrupted_run
+from soak.app.lifecycle import CLOCK_TIMEOUT_NS, await_clock, find_interrupted_run, new_run
+from soak.app.multi_host import WHOLE
 from soak.cli import main
 from soak.cli.run import stop
+from soak.core.clock import SystemClock
 from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.core.journal_format import columns_line, encode
 from soak.core.model import Record
@@ -24,7 +26,7 @@ from soak.core.units import SECOND_NS
 from soak.lab.ports import Running
 from soak.service import children
 from soak.service.files import file_lock
-from soak.store.run_folder import Run, RunFolder, write_run
+from soak.store.run_folder import Run, RunFolder, read_run, write_run
 from tests.support.fakes import FakeClock
 from tests.support.shipping.shipped_run import START_NS, A, folder_of
 
@@ -42,6 +44,18 @@ def run_in(runs: Path, run: Run) -> RunFolder:
     folder.path.mkdir(parents=True)
     write_run(folder, run)
     return folder
+
+
+def test_a_new_run_knows_which_brokers_are_on_its_host(tmp_path: Path) -> None:
+    """The report needs it, and may be made elsewhere."""
+    servers = "192.0.2.1:9092, 127.0.0.1:9092"
+    text = f"name: shop\nbroker: {{kafka: {{bootstrap_servers: '{servers}'}}}}\n"
+
+    run = new_run(plan_text.load(text, "plan.yaml").plan, WHOLE, SystemClock())
+    write_run(RunFolder(tmp_path), run)
+
+    assert run.own_brokers == ("127.0.0.1:9092",)
+    assert read_run(RunFolder(tmp_path)) == run
 
 
 def test_the_newest_interrupted_run_is_resumed(tmp_path: Path) -> None:

@@ -173,6 +173,17 @@ def test_a_host_that_has_a_broker_too_explains_no_missed_objective(
     assert report.write(found, [], None) == 3
 
 
+@pytest.mark.parametrize(("host", "code"), [("host", 3), ("another", 4)])
+def test_a_broker_that_had_an_address_of_the_host_is_one_of_its_brokers(
+    tmp_path: Path, host: str, code: int
+) -> None:
+    """Its address need not be the name of the host: it was compared when the run began."""
+    found = busy(strict_run(tmp_path))
+    run = replace(found.run, host=host, own_brokers=("b1:9092",))
+
+    assert report.write(replace(found, run=run), [], None) == code
+
+
 def test_the_cpu_of_other_minutes_explains_no_missed_objective(tmp_path: Path) -> None:
     """Minutes 2 and 3 are slow: a host busy before them excuses nothing, a host busy in them does."""
     found = assemble(
