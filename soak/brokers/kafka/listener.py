@@ -81,7 +81,10 @@ def _look_at(host: str, port: int, timeout_seconds: float) -> _Listener:
         try:
             with _any_certificate().wrap_socket(plain, server_hostname=host) as secure:
                 return _over_tls(secure)
-        except OSError:  # ssl.SSLError is one
+        except ssl.SSLError as error:  # before TLS 1.3 a missing certificate ends the handshake
+            if _wants_certificate(error):
+                return _Listener(speaks_tls=True, logins=None, wants_certificate=True)
+        except OSError:
             pass
     with socket.create_connection((host, port), timeout_seconds) as plain:
         return _Listener(speaks_tls=False, logins=_logins(plain))
@@ -93,8 +96,12 @@ def _over_tls(secure: ssl.SSLSocket) -> _Listener:
     except (
         ssl.SSLError
     ) as error:  # with TLS 1.3 a missing certificate is reported after the handshake
-        wants = any(word in str(error.reason) for word in _CLIENT_CERTIFICATE)
+        wants = _wants_certificate(error)
         return _Listener(speaks_tls=True, logins=None, wants_certificate=wants)
+
+
+def _wants_certificate(error: ssl.SSLError) -> bool:
+    return any(word in str(error.reason) for word in _CLIENT_CERTIFICATE)
 
 
 def _any_certificate() -> ssl.SSLContext:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soak.brokers.kafka.listener import Mismatch, mismatch
+from tests.support.certificate import certificate
 from tests.support.examples import examples
 from tests.support.listener import answering
 
@@ -36,6 +42,42 @@ def test_a_broker_that_is_too_busy_to_answer_is_not_said_to_be_none() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert mismatch(f"127.0.0.1:{port}", {}, timeout_seconds=0.1) == Mismatch()
+
+
+@contextlib.contextmanager
+def asking_for_a_certificate(folder: Path, newest: ssl.TLSVersion) -> Iterator[str]:
+    """Serve TLS up to a version to clients with a certificate, and yield the address."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate(folder))
+    context.verify_mode, context.maximum_version = ssl.CERT_REQUIRED, newest
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    plain, _ = server.accept()
+                    with (
+                        contextlib.suppress(OSError),
+                        plain,
+                        context.wrap_socket(plain, server_side=True) as secure,
+                    ):
+                        secure.recv(4096)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_listener_that_wants_a_certificate_is_said_to_want_one(
+    tmp_path: Path, newest: ssl.TLSVersion
+) -> None:
+    """Before TLS 1.3 the handshake fails, and it is no listener without TLS."""
+    with asking_for_a_certificate(tmp_path, newest) as address:
+        found = mismatch(address, {"security.protocol": "SSL"})
+
+    assert found.lacks_login
+    assert found.text.startswith(f"the listener at {address} asks for a certificate of the client:")
 
 
 @pytest.mark.long
