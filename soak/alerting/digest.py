@@ -231,7 +231,7 @@ def _finding_line(run: Run, finding: Finding) -> str:
     onset = _stamp(_wall_ns(run, finding.onset_k))
     state = f"open since {onset}" if finding.state == "confirmed" else f"resolved, began {onset}"
     change = wording.what_text(finding)
-    return f"{state}, cause {finding.cause}: {change}"
+    return f"{state}, cause {wording.cause_text(finding.cause)}: {change}"
 
 
 def _stamp(wall_ns: int) -> str:

@@ -343,8 +343,9 @@ def _opening(context: MessageContext) -> list[str]:
     ):  # the sink was unavailable, or it was short
         lines.append("This is resolved by now, see the next message.")
     if context.composed_wall_ns is not None:
-        at = wording.moment_with_day(context.composed_wall_ns, context.start_wall_ns)
-        lines.append(f"Sent late: evidence and cause are of {at}, load and table of its date.")
+        composed = wording.moment_with_day(context.composed_wall_ns, context.start_wall_ns)
+        dated = wording.moment_with_day(context.at_wall_ns, context.composed_wall_ns)
+        lines.append(f"Sent late: cause and evidence of {composed}, load and table of {dated}.")
     return lines
 
 
@@ -418,7 +419,8 @@ def _other_findings(context: MessageContext) -> str:
     others = len(context.other_findings) - 1
     more = f", and {others} more" if others else ""
     name = wording.shortened(wording.title(latest.series), _MAX_NAME_LENGTH)
-    return f"{name} since {context.moment_with_day(latest.onset_k)}, cause {latest.cause}{more}"
+    cause = wording.cause_text(latest.cause)
+    return f"{name} since {context.moment_with_day(latest.onset_k)}, cause {cause}{more}"
 
 
 def _sparkline(context: MessageContext) -> list[str]:

@@ -270,7 +270,9 @@ def test_a_resolved_finding_says_whether_its_broker_answers_again() -> None:
         window=None,
     )
 
-    assert text.startswith("now       broker 3 at b3:9092 answers again since 14:16:19Z\nwhat      ")
+    assert text.startswith(
+        "now       broker 3 at b3:9092 answers again since 14:16:19Z\nwhat      "
+    )
     assert "resolved  by 14:16:20Z, after 1 min 8 s\n" in text
 
 
@@ -388,7 +390,7 @@ def test_a_message_names_other_open_findings() -> None:
 
     assert "also open p99 end-to-end latency since 14:14:10Z, cause unknown\n" in one
     assert (
-        "also open p99 publish latency since 14:14:40Z, cause retention_cliff, and 1\n"
+        "also open p99 publish latency since 14:14:40Z, cause retention cliff, and 1\n"
         "          more\n"
     ) in two
 
@@ -398,7 +400,7 @@ def test_another_finding_since_another_day_shows_the_day() -> None:
 
     text = compose(dataclasses.replace(CONTEXT, other_findings=[older]), None, 0).text
 
-    assert "also open p99 end-to-end latency since 2026-09-20 14:15:12Z, cause\n" in text
+    assert "also open p99 end-to-end latency since 2026-09-20 14:15:12Z, cause" in text
 
 
 def test_evidence_that_is_left_out_is_counted() -> None:
@@ -568,10 +570,10 @@ def test_a_long_message_stays_within_its_lines_of_78_columns(
         confirmation=Confirmation("on the broker's host, as root", "iostat -x 1", "a sign " * 14),
         cluster="kafka b1.example.org:9092 and 11 more",
         is_lab=True,
-        composed_wall_ns=START_WALL_NS,
+        composed_wall_ns=START_WALL_NS + 60 * SECOND_NS,
         places=Places({"b1:9092": "1"}, {("b1", "nvme0n1"): "/var/lib/kafka/" * 3}),
     )
-    message = compose(context, None, 0)
+    message = compose(context, None, START_WALL_NS)
     lines = message.text.splitlines()
 
     assert len(lines) <= MAX_LINES + 4
@@ -927,11 +929,13 @@ def test_a_mail_names_the_cluster() -> None:
 
 def test_a_mail_that_is_composed_later_than_its_date_says_when() -> None:
     """The evidence is of that time."""
-    later = text_of(composed_wall_ns=START_WALL_NS + 200 * SECOND_NS)
-    at_once = text_of(composed_wall_ns=7 + SECOND_NS)
+    context = dataclasses.replace(CONTEXT, composed_wall_ns=START_WALL_NS + 200 * SECOND_NS)
+
+    later = compose(context, None, START_WALL_NS + 130 * SECOND_NS).text
+    at_once = compose(context, None, START_WALL_NS + 199 * SECOND_NS).text
 
     assert later.startswith(
-        "Sent late: evidence and cause are of 14:16:40Z, load and table of its date.\n\nwhat "
+        "Sent late: cause and evidence of 14:16:40Z, load and table of 14:15:30Z.\n\nwhat "
     )
     assert at_once == CONFIRMED
 
