@@ -222,8 +222,10 @@ class Delivery:
             return self._end(row)
         if notice is not None:
             read = Notice.of_text(notice)
-            return heartbeat_message.compose(
-                read, row.kind, self._run.id, self._plan.name, row.created_wall_ns
+            return self._tagged(
+                heartbeat_message.compose(
+                    read, row.kind, self._run.id, self._plan.name, row.created_wall_ns
+                )
             )
         if content.finding is None:
             return None

@@ -599,6 +599,17 @@ def test_an_aborted_run_is_one_message(world: World) -> None:
     assert f"logs      on host: {world.folder.logs}\n" in message.text
 
 
+def test_a_missing_heartbeat_of_a_lab_run_is_one_of_a_lab(world: World) -> None:
+    """As every mail about it says first: somebody may be at a rehearsal."""
+    world.plan({"lab": {}})
+    world.go_on(60)
+    world.go_on(320, recording=(CONSUMER, PROBE))
+    world.daemon().poll()
+
+    (message,) = world.sent
+    assert message.subject.startswith(f"[soakd lab] no heartbeat from {PRODUCER} since ")
+
+
 def test_the_digest_names_missing_daemons(world: World) -> None:
     world.plan({"alerts": {"digest": "0 7 * * *"}})
     world.go_on(60)
