@@ -279,8 +279,6 @@ class Delivery:
             return ""
         end_k = (row.created_wall_ns - self._run.start_wall_ns) // SECOND_NS
         seen = (finding.suspect, finding.onset_k, end_k, self._run.start_wall_ns)
-        if end_k - finding.onset_k > MAX_SIZED_SECONDS:
-            return ""
         return self._from_journals(finding.key, lambda found: read_broker_state(found, *seen)) or ""
 
     def _size(self, finding: Finding, row: Notification) -> IncidentSize | None:

@@ -10,9 +10,12 @@ import pytest
 
 from soak.alerting.broker_state import read_broker_state
 from soak.core.journal_format import columns_line, encode
-from soak.core.model import Column, Record
+from soak.core.model import Column, Explanation, Record
 from soak.core.units import SECOND_NS
+from soak.store.findings.store import FindingsStore
 from soak.store.journal.history import History
+from tests.support.alerting.daemon import DELIVERED, KEY, RUN, AlertWorld
+from tests.support.alerting.findings import SERIES, finding
 from tests.support.spark.synthetic_run import START_WALL_NS
 
 ONSET_K, END_K = 60, 90
@@ -24,17 +27,14 @@ COLUMNS = columns_line(
 )
 
 
-def state(
-    folder: Path,
+def write_answers(
+    journal: Path,
     silent_k: Collection[int],
-    suspect: str = "b3:9092",
-    *,
-    recorded_k: Collection[int] = range(END_K),
+    recorded_k: Collection[int],
     unreported_k: Collection[int] = (),
-    end_k: int = END_K,
     source: str = "probe@h",
-) -> str:
-    """Return what is said where the probe has no answer in some seconds, or reports nothing."""
+) -> None:
+    """Write what a probe records that has no answer in some seconds, or reports nothing."""
     lines = [
         encode(
             Record(
@@ -51,9 +51,23 @@ def state(
         )
         for k in recorded_k
     ]
-    place = folder / source
-    place.mkdir()
+    place = journal / source
+    place.mkdir(parents=True)
     (place / "000000.jsonl").write_bytes(encode(COLUMNS) + b"".join(lines))
+
+
+def state(
+    folder: Path,
+    silent_k: Collection[int],
+    suspect: str = "b3:9092",
+    *,
+    recorded_k: Collection[int] = range(END_K),
+    unreported_k: Collection[int] = (),
+    end_k: int = END_K,
+    source: str = "probe@h",
+) -> str:
+    """Return what is said where the probe has no answer in some seconds, or reports nothing."""
+    write_answers(folder, silent_k, recorded_k, unreported_k, source)
     return read_broker_state(History(folder), suspect, ONSET_K, end_k, START_WALL_NS)
 
 
@@ -116,3 +130,21 @@ def test_each_of_several_suspects_has_its_state(tmp_path: Path) -> None:
     assert state(tmp_path, range(60, 80), "b1:9092, B3:9092") == (
         "B3:9092 answers again since 14:14:40Z"
     )
+
+
+def test_a_mail_says_it_of_an_outage_of_hours_too(tmp_path: Path) -> None:
+    """Only the last of them are read."""
+    world = AlertWorld(tmp_path, DELIVERED).without_charts()
+    world.daemon().poll()
+    end_k = 3 * 3600
+    down = (Explanation("broker_down", 0.9, (), suspect="b3:9092"),)
+    series = SERIES.replace("@h", "@host")
+    gone = finding("gone", key=KEY, run=RUN, resolved_k=end_k - 10, series=series, causes=down)
+    write_answers(world.folder.journal, range(end_k - 60, end_k - 20), range(end_k - 60, end_k))
+    world.clock.advance(end_k)
+    with FindingsStore(world.folder.findings) as store:
+        store.save_finding(gone, ["mail"], world.clock.wall_ns())
+    for _ in range(2):
+        world.daemon().poll()
+
+    assert world.sink.messages[-1].text.startswith("now       b3:9092 answers again since ")
