@@ -35,6 +35,8 @@ KINDS = ("kafka", "redpanda", "pulsar")
 SECURITY = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _DEFAULT_MECHANISM = MECHANISMS[-1]
+_KERBEROS = "GSSAPI"
+_NO_KERBEROS = "Kerberos is not supported: the Kafka client of Python comes without it; use another listener"
 PASSWORD = "SOAK_KAFKA_PASSWORD"  # noqa: S105  # the name of a variable
 _COPIES = 3  # of each partition, where the cluster has so many brokers
 _PARTITIONS_A_BROKER = 4
@@ -193,7 +195,9 @@ def _check_kind(answers: Answers) -> None:
     )
     for option, given, default in foreign:
         if given != default:
-            raise PlanError(f"{option} {given}: a cluster of the kind {answers.kind} has no such option")
+            raise PlanError(
+                f"{option} {given}: a cluster of the kind {answers.kind} has no such option"
+            )
     if answers.ca_file and not _uses_tls(answers):
         wanted = "--servers pulsar+ssl://..." if is_pulsar else "--security SSL or SASL_SSL"
         raise PlanError(f"--ca-file {answers.ca_file} is for TLS: give {wanted}, too")
@@ -362,7 +366,9 @@ def _broker(answers: Answers) -> Sequence[str]:
 def _pulsar_client(answers: Answers) -> Sequence[str]:
     """Return the lines of `client`, with a token as a comment."""
     if not answers.ca_file:
-        return ["  # client: {authentication: token, token: '${file:/etc/soak/token}'} # over TLS alone"]
+        return [
+            "  # client: {authentication: token, token: '${file:/etc/soak/token}'} # over TLS alone"
+        ]
     return (
         "  client: # settings of the Python client, by their own names",
         f"    tls_trust_certs_file_path: {_quoted(answers.ca_file)}",
@@ -385,6 +391,8 @@ def _brokers(path: Path, answers: Answers) -> tuple[int, str]:
     except SettingError as error:
         raise PlanError(f"no plan was written: {error}") from error
     except LoginMissingError as error:
+        if set(error.logins) == {_KERBEROS}:
+            raise PlanError(f"no plan was written: {error}; {_NO_KERBEROS}") from error
         if set(error.logins).isdisjoint(MECHANISMS):
             return _DEFAULT_BROKERS, _UNKNOWN
         raise NotNowError(f"no plan was written: {_with_options(error)}") from error

@@ -118,6 +118,18 @@ def test_a_hint_before_there_is_a_plan_names_the_option(tmp_path: Path) -> None:
         init(tmp_path / "p.yaml", replace(KAFKA, servers=address))
 
 
+def test_no_plan_is_written_for_a_login_that_the_client_cannot_do(tmp_path: Path) -> None:
+    """The Kafka client of Python is built without Kerberos."""
+    answer = b"\0\0\0\1" + (33).to_bytes(2, "big") + b"\0\0\0\1\0\6GSSAPI"
+    with (
+        answering(len(answer).to_bytes(4, "big") + answer) as address,
+        pytest.raises(PlanError, match=r"asks for a login \(GSSAPI\).*; Kerberos is not supported"),
+    ):
+        init(tmp_path / "p.yaml", replace(KAFKA, servers=address))
+
+    assert not (tmp_path / "p.yaml").exists()
+
+
 @pytest.mark.broker
 def test_the_bytes_that_the_brokers_hold_are_those_of_the_check(
     tmp_path: Path, lab_kafka: Running, capsys: pytest.CaptureFixture[str]
@@ -252,12 +264,30 @@ def test_half_a_login_is_refused_before_anything_is_asked_or_written(
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        (replace(PULSAR, security="SASL_SSL"), "--security SASL_SSL: a cluster of the kind pulsar has"),
-        (replace(PULSAR, user="soak"), "--user soak: a cluster of the kind pulsar has no such option"),
-        (replace(PULSAR, admin_url=""), "--kind pulsar needs --admin-url, such as http://host:8080"),
-        (replace(PULSAR, ca_file="ca.pem"), r"--ca-file ca.pem is for TLS: give --servers pulsar\+ssl:"),
-        (replace(KAFKA, ca_file="ca.pem"), "--ca-file ca.pem is for TLS: give --security SSL or SASL_SSL"),
-        (replace(KAFKA, admin_url="http://b1"), "--admin-url http://b1: a cluster of the kind kafka has"),
+        (
+            replace(PULSAR, security="SASL_SSL"),
+            "--security SASL_SSL: a cluster of the kind pulsar has",
+        ),
+        (
+            replace(PULSAR, user="soak"),
+            "--user soak: a cluster of the kind pulsar has no such option",
+        ),
+        (
+            replace(PULSAR, admin_url=""),
+            "--kind pulsar needs --admin-url, such as http://host:8080",
+        ),
+        (
+            replace(PULSAR, ca_file="ca.pem"),
+            r"--ca-file ca.pem is for TLS: give --servers pulsar\+ssl:",
+        ),
+        (
+            replace(KAFKA, ca_file="ca.pem"),
+            "--ca-file ca.pem is for TLS: give --security SSL or SASL_SSL",
+        ),
+        (
+            replace(KAFKA, admin_url="http://b1"),
+            "--admin-url http://b1: a cluster of the kind kafka has",
+        ),
     ],
 )
 def test_an_option_that_would_be_in_no_plan_is_refused(
