@@ -36,7 +36,11 @@ PROBED_FLUSH = "fsync_latency_seconds"
 _TIMES = (WRITE_TIME, BUSY, QUEUE, WEIGHTED, WAITING)
 _OWN_TIMES = (WRITE_AWAIT, READ_AWAIT, WRITE_TIME, BUSY)
 _AMOUNTS = (WRITTEN, READ, WRITES, READS, FLUSHES, DISCARDS)
-_AWAITS = {WRITE_AWAIT: (WRITE_TIME, WRITES), READ_AWAIT: ("node_disk_read_time_seconds", READS)}
+_AWAITS = {
+    WRITE_AWAIT: (WRITE_TIME, WRITES),
+    READ_AWAIT: ("node_disk_read_time_seconds", READS),
+    FLUSH_AWAIT: ("node_disk_flush_requests_time_seconds", FLUSHES),
+}
 _TURNOVERS = ("disk_device_turnover_ratio", "disk_turnover_ratio")
 _MORE = 1.3
 _SATURATED = 0.9
@@ -186,12 +190,15 @@ def drives_of(facts: Facts) -> list[Drive]:
     found: dict[Place, dict[str, Shift]] = {}
     for one in facts.shifts(*_TIMES, *_AMOUNTS):
         found.setdefault(place_of(one.series), {})[one.metric] = one
-    for metric in _AWAITS:
+    for metric in (WRITE_AWAIT, READ_AWAIT):
         for place, series in _awaits(metric, facts).items():
             shift = facts.shift(series) if place in found else None
             if shift is not None:
                 found[place][metric] = shift
-    flushes = {place_of(one.series): one for one in facts.shifts(FLUSH_AWAIT)}
+    touched = {place_of(name) for name in facts.touched(FLUSH_AWAIT, FLUSHES)}
+    flushes = {
+        place: one for place, one in shifts_by_place(FLUSH_AWAIT, facts).items() if place in touched
+    }
     return [
         Drive(
             place,

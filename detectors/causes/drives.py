@@ -224,9 +224,8 @@ def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
     if write is None or written is None:
         return None
     if flush is None:
-        return unmeasured(
-            "slow_drive", f"flushes of {drive.name} (probe disk_io, kernel 5.5 or newer)"
-        )
+        what = "kernel 5.5 or newer; a drive that caches no writes is sent none"
+        return unmeasured("slow_drive", f"flushes of {drive.name} ({what})")
     each, uneven = _same_time_each(drive, facts), _uneven(drive, facts)
     if not drive.is_slow_throughout and each is None:
         return ruled_out(

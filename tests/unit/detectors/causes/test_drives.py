@@ -587,6 +587,40 @@ def test_a_new_drive_that_flushes_and_writes_later_alike_is_slow_and_collects_no
     assert "The work on the drive did not grow" in texts
 
 
+def on_a_page(flush: float, flushes: float = 10.0) -> Nearby:
+    """What node_exporter tells of a drive: 20 writes a second that come to take 11 ms each, and flushes."""
+
+    def told_of(metric: str, before: float, after: float) -> Series:
+        return channel(f'probe@h|node_disk_{metric}{{device="vda",target="b1"}}', before, after)
+
+    return around(
+        told_of("writes_completed", 20.0, 20.0),
+        told_of("write_time_seconds", 0.02, 0.22),
+        told_of("written_bytes", 9e6, 9e6),
+        told_of("io_time_seconds", 0.02, 0.2),
+        told_of("flush_requests", flushes, flushes),
+        told_of("flush_requests_time_seconds", flushes * 1e-3, flushes * flush),
+    )
+
+
+@pytest.mark.parametrize(("flush", "cause"), [(11e-3, "slow_drive"), (1e-3, "drive_gc")])
+def test_a_page_tells_by_number_and_time_how_long_flushes_take(flush: float, cause: str) -> None:
+    (found,) = attribute(STEP, on_a_page(flush))
+
+    assert (found.cause, found.suspect) == (cause, "vda on b1")
+
+
+def test_a_drive_without_flushes_is_not_said_to_need_a_newer_kernel_alone() -> None:
+    """Those of most clouds cache no writes, so that none are sent to them."""
+    calm = channel(FSYNC, 0.004, 0.004)
+    (found,) = attribute(STEP, around(*on_a_page(0.0, flushes=0.0).series.values(), calm))
+
+    assert found.cause == "unknown"
+    assert "flushes of vda on b1 (kernel 5.5 or newer; a drive that caches no writes" in " ".join(
+        one.text for one in found.evidence
+    )
+
+
 @pytest.mark.parametrize("before", [0.12, 0.88, 0.95])
 @pytest.mark.parametrize(("flush", "cause"), [(0.15, "drive_gc"), (0.3, "slow_drive")])
 def test_on_a_drive_that_is_busy_all_the_time_flushes_wait_behind_writes(
