@@ -32,7 +32,7 @@ from detectors.causes.hypothesis import (
     Confirmation,
     Hypothesis,
     Sign,
-    ruled_out,
+    absent,
     strength_of_share,
     unmeasured,
 )
@@ -103,7 +103,10 @@ def _measured(facts: Facts) -> Iterator[Hypothesis]:
     elif not trips and not counted:
         yield _not_asked(facts)
     elif lone is None and are_calm([*trips, *counted]):
-        yield ruled_out("network", "Round trips and packets sent again stayed as they were.")
+        what = "Round trips and packets" if trips else "Packets"
+        # A host counts what it sends itself: the other way may be bad.
+        missing = "" if trips else "round trips to the brokers (probe round_trip)"
+        yield absent("network", f"{what} sent again stayed as they were.", missing)
 
 
 def _cut(facts: Facts) -> Hypothesis:

@@ -114,12 +114,22 @@ def _not_short(idle: list[Shift], facts: Facts) -> Hypothesis:
     """Return what is known where no CPU ran short: handlers that are not idle may wait for a drive."""
     if facts.cpu_hosts:
         text = "The CPU of the brokers' hosts did not run short."
-        return absent("broker_cpu", text, facts.unwatched("CPU", facts.cpu_hosts))
+        missing = (facts.unwatched("CPU", facts.cpu_hosts), _own_limits(facts))
+        return absent("broker_cpu", text, ", ".join(filter(None, missing)))
     signs = tuple(Sign(FAIR, one.evidence(facts.change)) for one in idle[:1])
     suspect = _host(idle[0]) if idle else ""
     return Hypothesis(
         "broker_cpu", signs, suspect, missing=("CPU of the brokers' hosts (probe host)",)
     )
+
+
+def _own_limits(facts: Facts) -> str:
+    """Return what is to be measured of a broker that its cgroup holds back while its host has CPU left.
+
+    Tasks that are held back wait for CPU, as pressure counts it.
+    """
+    is_known = facts.known_channels(cpu.PRESSURE.metric)
+    return "" if is_known else "limits of the brokers' own cgroups (cpu.max; probe pressure)"
 
 
 def _host(one: Shift) -> str:

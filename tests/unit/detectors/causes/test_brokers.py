@@ -52,6 +52,19 @@ def test_a_broker_s_host_that_runs_out_of_cpu() -> None:
     assert attribute(STEP, two)[0].score > attribute(STEP, one)[0].score
 
 
+def test_a_host_with_cpu_left_does_not_rule_out_a_limit_of_the_broker_s_own() -> None:
+    """As in Kubernetes: `cpu.max` holds a broker back on an idle host, and pressure alone counts the wait."""
+    pressure = channel("probe@b1|node_pressure_cpu_waiting_seconds", 0.02, 0.02)
+    ruled_out = [
+        any("CPU is ruled out" in one.text for one in attribute(STEP, around(*seen))[0].against)
+        for seen in (calm(), [*calm(), pressure])
+    ]
+    waiting = channel("probe@b1|node_pressure_cpu_waiting_seconds", 0.02, 0.6)
+
+    assert ruled_out == [False, True]
+    assert causes(around(*calm(), waiting)) == ["broker_cpu"]
+
+
 def test_cpu_that_was_nearly_as_short_before_the_step_is_not_enough() -> None:
     assert causes(around(channel(WAITING, 0.74, 0.96), channel(FSYNC, 0.002, 0.002))) == ["unknown"]
 
@@ -446,6 +459,17 @@ def test_packets_that_are_sent_again_beside_calm_brokers() -> None:
     assert causes(around(channel(RETRANSMITTED, 1.0, 5.0), *rest)) == ["network"]
     assert causes(around(channel(RETRANSMITTED, 1.0, 5.0))) == ["unknown"]
     assert causes(around(channel(RETRANSMITTED, 1.0, 80.0))) == ["network"]
+
+
+def test_packets_of_one_side_that_stay_do_not_rule_out_the_way_to_it() -> None:
+    """A host counts what it sends again itself; what clients send is lost on their side."""
+    trip = channel("probe@h|broker_round_trip_seconds", 1e-3, 1e-3)
+    ruled_out = [
+        any("Network is ruled out" in one.text for one in attribute(STEP, around(*seen))[0].against)
+        for seen in (calm(), [*calm(), trip])
+    ]
+
+    assert ruled_out == [False, True]
 
 
 def test_a_channel_that_stays_the_same_is_followed_by_nothing() -> None:
