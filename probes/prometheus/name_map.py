@@ -48,6 +48,8 @@ class Entry:
         default_factory=list
     )  # that are kept; all others are aggregated by `fold`
     where: dict[str, str | list[str]] = field(default_factory=dict)  # "": without this label
+    # Label to a regular expression: series with a value that it matches whole are left out.
+    unless: dict[str, str] = field(default_factory=dict)
     fold: Aggregate = "sum"
     quantiles: list[float] = field(default_factory=list)
     buckets: dict[str, str] = field(default_factory=dict)  # upper end in the page's unit -> name
@@ -66,6 +68,11 @@ class Entry:
             raise ValueError("lag_seconds must be a finite number, not negative")
         if self.buckets and self.kind != "window":
             raise ValueError("buckets go with the kind window only")
+        for label, pattern in self.unless.items():
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"unless: {label}: {error}") from error
         for upper in self.buckets:
             if math.isnan(float(upper)):
                 raise ValueError("the upper end of a bucket must be a number")
@@ -96,12 +103,14 @@ class Entry:
         return ranges | {name: upper for upper, name in self.buckets.items()}
 
     def takes(self, labels: Mapping[str, str]) -> bool:
-        """Return whether `where` selects a series with these labels."""
+        """Return whether `where` selects a series with these labels, and `unless` does not leave it out."""
         for key, wanted in self.where.items():
             found = labels.get(key, "")
             if found != wanted if isinstance(wanted, str) else found not in wanted:
                 return False
-        return True
+        return not any(
+            re.fullmatch(pattern, labels.get(key, "")) for key, pattern in self.unless.items()
+        )
 
 
 def load(names: Iterable[str]) -> list[Entry]:

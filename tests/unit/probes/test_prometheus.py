@@ -94,6 +94,43 @@ def test_a_counter_is_found_with_and_without_total(spelling: str) -> None:
     assert watched.values() == {'node_disk_written_bytes{device="vda"}': 23.0}
 
 
+KUBERNETES_NODE = b"""\
+node_network_receive_bytes_total{device="cni0"} 6.40457396794e+11
+node_network_receive_bytes_total{device="ens160"} %d
+node_network_receive_bytes_total{device="veth16e2c570"} 2.052299248e+09
+node_network_receive_bytes_total{device="cali0ef24b2e9a1"} 612
+node_network_receive_drop_total{device="ens160"} %d
+node_network_receive_drop_total{device="veth16e2c570"} 4
+# TYPE node_netstat_Tcp_RetransSegs untyped
+node_netstat_Tcp_RetransSegs %d
+node_filesystem_avail_bytes{device="/dev/sda2",fstype="ext4",mountpoint="/"} 2e+10
+node_filesystem_avail_bytes{device="shm",fstype="tmpfs",mountpoint="/run/containerd/9503/shm"} 6.7e+07
+node_filesystem_avail_bytes{device="/dev/loop3",fstype="squashfs",mountpoint="/snap/core20/1"} 0
+node_filesystem_avail_bytes{device="/dev/sdb",fstype="ext4",\
+mountpoint="/var/lib/kubelet/pods/b49b59c4/volumes/kubernetes.io~csi/pvc-1/mount"} 1e+09
+node_filesystem_avail_bytes{device="/dev/sdb",fstype="ext4",\
+mountpoint="/var/lib/kubelet/plugins/kubernetes.io/csi/pv/pvc-1/globalmount"} 1e+09
+"""
+
+
+def test_what_comes_and_goes_with_the_containers_of_a_node_is_left_out() -> None:
+    """Each would be a new column for ever; and a memory filesystem is no drive that fills."""
+    watched = Watched(
+        ["node_exporter"], KUBERNETES_NODE % (1000, 7, 2140), KUBERNETES_NODE % (1023, 9, 2145)
+    )
+    watched.values()
+
+    assert watched.values() == {
+        'node_network_receive_bytes{device="cni0"}': 0.0,
+        'node_network_receive_bytes{device="ens160"}': 23.0,
+        'node_network_receive_drop{device="ens160"}': 2.0,
+        "node_netstat_Tcp_RetransSegs": 5.0,
+        'node_filesystem_avail_bytes{mountpoint="/"}': 2e10,
+        'node_filesystem_avail_bytes{mountpoint="/var/lib/kubelet/plugins/kubernetes.io/csi/pv/pvc-1/'
+        'globalmount"}': 1e9,
+    }
+
+
 def test_two_spellings_on_one_page_are_not_summed() -> None:
     """The first of the map is used."""
     both = b"redpanda_cpu_busy_seconds_total 1\nredpanda_cpu_busy_seconds 1\n"
@@ -447,6 +484,10 @@ def test_secrets_unknown_settings_and_unknown_maps_are_refused(
         ("[[metric]]\nname='a'\nspellings=['a']\nkind='gauge'\nunit=''\nfactor=0.0", "factor"),
         ("[[metric]]\nname='a'\nspellings=['a']\nkind='gauge'\nunit=''\nlag_seconds=inf", "lag"),
         ("[[metric]]\nname='a'\nspellings=['a']\nkind='gauge'\nunit=''\nlabel=['x']", "label"),
+        (
+            "[[metric]]\nname='a'\nspellings=['a']\nkind='gauge'\nunit=''\nunless={a='('}",
+            "unless: a",
+        ),
         ("not toml", "cannot be read"),
     ],
 )
