@@ -50,6 +50,7 @@ Health = Mapping[str, float]
 class Tool:
     command: tuple[str, ...]  # the device's path comes last
     parse: Callable[[Mapping[str, object]], Health]
+    needs: str = ""  # the version that prints JSON whatever the drive answers
 
 
 def find_program(name: str, which: Callable[..., str | None] = shutil.which) -> str | None:
@@ -65,7 +66,8 @@ def find_tool(which: Callable[..., str | None] = shutil.which) -> Tool:
     """
     smartctl, nvme = find_program("smartctl", which), find_program("nvme", which)
     if smartctl:
-        return Tool((smartctl, "--json", "-iAH", "--nocheck=standby"), parse_smartctl)
+        command = (smartctl, "--json", "-iAH", "--nocheck=standby")
+        return Tool(command, parse_smartctl, "smartctl 7.0 or newer")
     if nvme:
         return Tool((nvme, "smart-log", "--output-format=json"), parse_nvme)
     raise NotAvailableError("neither smartctl nor nvme is installed: no wear, no media errors")
@@ -94,26 +96,44 @@ def ask_drive(tool: Tool, device: str) -> Health:
     health = tool.parse(body) if body is not None else {}
     if health:  # smartctl's exit code also has bits for a failing drive
         return health
-    printed = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    reason = _message(body or {}) or (printed[0] if printed else "")  # nvme prints its usage, too
-    if body is None and not done.returncode:
-        raise ProbeError(f"{name} printed no JSON about {device}: {reason!r}")
-    rights = "" if os.geteuid() == 0 else "; it needs root, which this probe does not have"
-    raise NotAvailableError(f"{name} has no data of {device}: {reason}{rights}")
+    lacks = f"{name} has no data of {device}"
+    if body is None:
+        printed = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        reason = printed[0] if printed else ""  # nvme prints its usage, too
+        if not done.returncode:
+            raise ProbeError(f"{name} printed no JSON about {device}: {reason!r}")
+        if tool.needs:
+            raise NotAvailableError(f"{lacks}: it must be {tool.needs}, to print JSON: {reason!r}")
+    else:
+        reason = _message(body)
+        if not reason:
+            raise NotAvailableError(
+                f"{lacks}: it keeps no health log, as most virtual drives and RAID volumes"
+            )
+    is_refused = "permi" in reason.lower() and os.geteuid() != 0  # denied, or not permitted
+    rights = "; it needs root, which this probe does not have" if is_refused else ""
+    raise NotAvailableError(f"{lacks}: {reason}{rights}")
 
 
 def parse_smartctl(body: Mapping[str, object]) -> Health:
-    """Return the health of an NVMe, ATA or SCSI drive from the output of `smartctl --json -iAH`."""
+    """Return the health of an NVMe, ATA or SCSI drive from the output of `smartctl --json -iAH`.
+
+    Nothing of a drive that keeps none: it may have a temperature of 0 nevertheless.
+    """
     log = _part(body, "nvme_smart_health_information_log")
-    wear = _percent(log, "percentage_used")
-    units = _number(log, "data_units_written")
+    spare, units = _percent(log, "available_spare"), _number(log, "data_units_written")
+    if _part(body, "smart_support").get("available") is False or _is_blank(spare, units):
+        return {}
+    wear = [
+        _percent(log, "percentage_used"),
+        _percent(_part(body, "endurance_used"), "current_percent"),
+        _percent(body, "scsi_percentage_used_endurance_indicator"),  # before smartctl 7.5
+    ]
     passed = _part(body, "smart_status").get("passed")
     found = {
         "smart_passed": float(passed) if isinstance(passed, bool) else None,
-        "smart_wear_ratio": _percent(_part(body, "endurance_used"), "current_percent")
-        if wear is None
-        else wear,
-        "smart_available_spare_ratio": _percent(log, "available_spare"),
+        "smart_wear_ratio": next((one for one in wear if one is not None), None),
+        "smart_available_spare_ratio": spare,
         "smart_media_errors": _number(log, "media_errors"),
         "smart_temperature_celsius": _number(_part(body, "temperature"), "current"),
         "smart_written_bytes": None if units is None else units * _DATA_UNIT_BYTES,
@@ -149,19 +169,30 @@ def _ata_values(attribute: Mapping[str, object]) -> dict[str, float | None]:
 
 
 def parse_nvme(body: Mapping[str, object]) -> Health:
-    """Return the health of a drive from the output of `nvme smart-log`."""
-    units, kelvin = _number(body, "data_units_written"), _number(body, "temperature")
+    """Return the health of a drive from the output of `nvme smart-log`; nothing of one that keeps none."""
+    spare, units = _percent(body, "avail_spare"), _number(body, "data_units_written")
+    kelvin = _number(body, "temperature")
+    if _is_blank(spare, units):
+        return {}
     found = {
         "smart_wear_ratio": _percent(body, "percent_used"),
-        "smart_available_spare_ratio": _percent(body, "avail_spare"),
+        "smart_available_spare_ratio": spare,
         "smart_media_errors": _number(body, "media_errors"),
-        "smart_temperature_celsius": None if kelvin is None else kelvin - _KELVIN,
+        "smart_temperature_celsius": kelvin - _KELVIN if kelvin else None,  # 0: not measured
         "smart_written_bytes": None if units is None else units * _DATA_UNIT_BYTES,
         "smart_hot_seconds": _minutes(body, "warning_temp_time"),
         "smart_throttled_seconds": _sum(body, "thm_temp1_total_time", "thm_temp2_total_time"),
         "smart_throttle_events": _sum(body, "thm_temp1_trans_count", "thm_temp2_trans_count"),
     }
     return _known(found)
+
+
+def _is_blank(spare: float | None, units: float | None) -> bool:
+    """Return True for the log of an NVMe drive that keeps none: all zero, as of virtual drives.
+
+    A real one has spare blocks, or was written to.
+    """
+    return spare == 0.0 and units == 0.0
 
 
 def _known(found: Mapping[str, float | None]) -> Health:
@@ -177,6 +208,10 @@ def _json(text: str) -> Mapping[str, object] | None:
 
 
 def _message(body: Mapping[str, object]) -> str:
+    """Return why a tool could not read the drive, from the JSON of smartctl, or of nvme from 2.0 on."""
+    error = body.get("error")
+    if isinstance(error, str):
+        return error
     messages = _part(body, "smartctl").get("messages")
     for message in messages if isinstance(messages, list) else []:
         if isinstance(message, Mapping):

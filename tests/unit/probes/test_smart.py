@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,99 @@ def test_a_scsi_drive_has_its_grown_defects() -> None:
     assert parse_smartctl({"scsi_grown_defect_list": 5}) == {"smart_reallocated_sectors": 5.0}
 
 
+QEMU_DISK = {  # a disk of QEMU below virtio-scsi, by smartctl 7.3; MegaRAID's volumes are alike
+    "smartctl": {"version": [7, 3], "exit_status": 4},
+    "device": {"name": "/dev/sdb", "type": "scsi", "protocol": "SCSI"},
+    "smart_support": {"available": False},
+    "temperature": {"current": 0, "drive_trip": 0},
+}
+VMWARE_DISK = {  # by smartctl 7.1, which does not say whether there is any health
+    "smartctl": {"version": [7, 1], "exit_status": 0},
+    "device": {"name": "/dev/sda", "type": "scsi", "protocol": "SCSI"},
+    "model_name": "VMware Virtual disk",
+}
+VIRTUAL_NVME = {  # of VirtualBox, by nvme 2.x; those of clouds are alike
+    "critical_warning": 0,
+    "temperature": 0,
+    "avail_spare": 0,
+    "spare_thresh": 0,
+    "percent_used": 0,
+    "data_units_read": 0,
+    "data_units_written": 0,
+    "power_cycles": 0,
+    "media_errors": 0,
+    "num_err_log_entries": 0,
+    "warning_temp_time": 0,
+    "critical_comp_time": 0,
+    "thm_temp1_trans_count": 0,
+    "thm_temp2_trans_count": 0,
+    "thm_temp1_total_time": 0,
+    "thm_temp2_total_time": 0,
+}
+VIRTUAL_NVME_OF_SMARTCTL = {
+    "smart_status": {"passed": True},
+    "nvme_smart_health_information_log": {
+        "critical_warning": 0,
+        "available_spare": 0,
+        "percentage_used": 0,
+        "data_units_written": 0,
+        "media_errors": 0,
+        "warning_temp_time": 0,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("parse", "body"),
+    [
+        (parse_smartctl, QEMU_DISK),
+        (parse_smartctl, VMWARE_DISK),
+        (parse_smartctl, VIRTUAL_NVME_OF_SMARTCTL),
+        (parse_nvme, VIRTUAL_NVME),
+        (parse_nvme, {"error": "Failed to open /dev/nvme0n1: Permission denied"}),
+    ],
+)
+def test_a_drive_that_keeps_no_health_has_none(
+    parse: Callable[[Mapping[str, object]], Health], body: Mapping[str, object]
+) -> None:
+    """No spare blocks at all, a passed check and a temperature of 0 would be told of a virtual drive."""
+    assert parse(body) == {}
+
+
+def test_a_drive_that_measures_no_temperature_has_the_rest_of_its_health() -> None:
+    """It says 0 kelvin."""
+    found = parse_nvme({**VIRTUAL_NVME, "avail_spare": 100, "percent_used": 3})
+
+    assert found["smart_wear_ratio"] == 0.03
+    assert "smart_temperature_celsius" not in found
+
+
+@pytest.mark.parametrize(
+    "wear",
+    [
+        {"scsi_percentage_used_endurance_indicator": 11},  # until smartctl 7.4
+        {"endurance_used": {"current_percent": 11}},
+    ],
+)
+def test_a_sas_drive_has_its_wear(wear: Mapping[str, object]) -> None:
+    """A Samsung SSD, by smartctl 7.3; newer ones call its wear as they call that of other drives."""
+    body = {
+        "device": {"name": "/dev/sdc", "type": "scsi", "protocol": "SCSI"},
+        "smart_support": {"available": True, "enabled": True},
+        "smart_status": {"passed": True},
+        **wear,
+        "temperature": {"current": 21, "drive_trip": 70},
+        "scsi_grown_defect_list": 0,
+    }
+
+    assert parse_smartctl(body) == {
+        "smart_passed": 1.0,
+        "smart_wear_ratio": 0.11,
+        "smart_temperature_celsius": 21.0,
+        "smart_reallocated_sectors": 0.0,
+    }
+
+
 def test_of_a_sata_drive_only_comparable_attributes_are_read() -> None:
     """Its raw temperature is three numbers in one, its written sectors have any size."""
     assert parse_smartctl(recorded("smartctl-7.4-sata")) == {
@@ -201,6 +296,60 @@ def test_output_that_is_not_json_is_an_error() -> None:
     """An old smartctl has no --json."""
     with pytest.raises(ProbeError, match="printed no JSON about /dev/sda"):
         ask_drive(printing("smartctl 6.6"), "/dev/sda")
+
+
+@pytest.mark.parametrize("body", [QEMU_DISK, VMWARE_DISK])
+def test_a_drive_without_health_is_said_to_have_none(body: Mapping[str, object]) -> None:
+    """Not the first line of the output, which is a brace; nor that root is needed, where the tool had it."""
+    text = json.dumps(body, indent=2)
+
+    with pytest.raises(
+        NotAvailableError, match=r"no data of /dev/sda: it keeps no health log[^;{]*$"
+    ):
+        ask_drive(printing(text, 4), "/dev/sda")
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_refused"),
+    [
+        ("Smartctl open device: /dev/sda failed: Permission denied", True),
+        ("/dev/sda: Unable to detect device type", False),  # as /dev/vda, a drive of virtio
+        ("DELL or MegaRaid controller, please try adding '-d megaraid,N'", False),
+    ],
+)
+def test_root_is_asked_for_only_where_it_helps(
+    reason: str, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
+) -> None:
+    """A user who is not root would also be told so of a drive that has nothing to say to root."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    text = json.dumps({"smartctl": {"messages": [{"string": reason, "severity": "error"}]}})
+
+    with pytest.raises(NotAvailableError) as caught:
+        ask_drive(printing(text, 2), "/dev/sda")
+
+    assert str(caught.value).endswith("it needs root, which this probe does not have") is is_refused
+
+
+def test_the_error_of_nvme_is_told_as_it_says_it() -> None:
+    """From 2.0 on it is in the JSON."""
+    text = '{\n  "error":"Failed to open /dev/nvme0n1: Permission denied"\n}'
+
+    with pytest.raises(NotAvailableError, match=r"/dev/nvme0n1: Failed to open .* denied"):
+        ask_drive(printing(text, 1), "/dev/nvme0n1")
+
+
+def test_a_smartctl_that_is_too_old_is_named() -> None:
+    """Its first line is its version, which is no reason by itself."""
+    text = (
+        "smartctl 6.6 2016-05-31 r4324 [x86_64-linux-4.15.0-55-generic] (local build)\n"
+        "Copyright (C) 2002-16, Bruce Allen, Christian Franke, www.smartmontools.org\n\n"
+        "=======> UNRECOGNIZED OPTION: json\n\nUse smartctl -h to get a usage summary\n"
+    )
+    smartctl = find_tool(lambda name, path: f"/usr/sbin/{name}")  # noqa: ARG005  # called by this name
+    old = replace(smartctl, command=printing(text, 1).command)
+
+    with pytest.raises(NotAvailableError, match=r"must be smartctl 7\.0 or newer.*smartctl 6\.6"):
+        ask_drive(old, "/dev/sda")
 
 
 def test_without_a_tool_it_is_not_available() -> None:
