@@ -227,7 +227,7 @@ class DiskIo:
         devices = self._found()
         if devices is None:
             return Reading(())
-        text = read_kernel_file(self._places.proc / "diskstats")
+        text = self._statistics()
         at_ns = self._clock.mono_ns()
         drives = {drive.number: drive for drive in devices.drives}
         counted = {
@@ -252,6 +252,15 @@ class DiskIo:
 
     def close(self) -> None:
         self._finder.close(0.0)
+
+    def _statistics(self) -> str:
+        path = self._places.proc / "diskstats"
+        try:
+            return read_kernel_file(path)
+        except ProbeError as error:
+            if path.exists():
+                raise
+            raise NotAvailableError(f"there is no {path}, as in some containers") from error
 
     def _found(self) -> BlockDevices | None:
         now_ns = self._clock.mono_ns()

@@ -122,7 +122,7 @@ class Drive:
     """
 
     number: DeviceNumber
-    capacity_bytes: int
+    capacity_bytes: int  # 0 if unknown
     paths: tuple[str, ...] = ()
 
 
@@ -206,7 +206,7 @@ def _behind_virtual(path: str, paths: SystemPaths, layers: int) -> set[DeviceNum
         if upper and layers:
             return _holders(upper, paths, layers - 1)
         found = _sources(mount, paths)
-    except OSError:
+    except OSError:  # that folder is not visible from here
         found = set()
     if not found:
         hidden = f"; {upper}, where it writes, is not visible from here" if upper else ""
@@ -216,8 +216,7 @@ def _behind_virtual(path: str, paths: SystemPaths, layers: int) -> set[DeviceNum
 
 def _sources(mount: Mount, paths: SystemPaths) -> set[DeviceNumber]:
     """Return the devices that a mount names: btrfs names one of its own, bcachefs all with colons."""
-    numbers = _named(mount.source, paths) if mount.source.startswith("/") else []
-    found = {(os.major(number), os.minor(number)) for number in numbers if os.major(number)}
+    found = _named(mount.source, paths) if mount.source.startswith("/") else set()
     if mount.kind == "btrfs":
         for volume in (paths.sys / "fs/btrfs").glob("*/devices"):
             members = {
@@ -229,15 +228,40 @@ def _sources(mount: Mount, paths: SystemPaths) -> set[DeviceNumber]:
     return found
 
 
-def _named(source: str, paths: SystemPaths) -> list[int]:
-    """Return the devices of one name, which may have colons (/dev/disk/by-path), or of several."""
+def _named(source: str, paths: SystemPaths) -> set[DeviceNumber]:
+    """Return the devices of one name, which may have colons (/dev/disk/by-path), or of several.
+
+    None where one of them is not known.
+    """
+    several = [name for name in source.split(":") if name.startswith("/")]
+    for names in ([source], several):
+        found = {name: number for name in names if (number := _device_named(name, paths))}
+        if len(found) == len(set(names)):
+            return set(found.values())
+    return set()
+
+
+def _device_named(name: str, paths: SystemPaths) -> DeviceNumber | None:
+    """Return the block device of a name; a container without its node has the kernel's names in /sys."""
     try:
-        return [paths.numbers(source).device]
+        device = paths.numbers(name).device
     except OSError:
-        names = source.split(":")
-        if len(names) == 1:
-            raise
-    return [paths.numbers(name).device for name in names if name.startswith("/")]
+        return _device_in_sys(name, paths.sys)
+    return (os.major(device), os.minor(device)) if os.major(device) else None
+
+
+def _device_in_sys(name: str, sys: Path) -> DeviceNumber | None:
+    """Return the device of a name below /dev: a drive or partition, or a volume of device-mapper."""
+    short = name.removeprefix("/dev/")
+    folder = sys / "class/block" / short.replace("/", "!")
+    if not folder.exists():
+        mapped = short.removeprefix("mapper/")
+        if mapped == short:  # VG/LV of LVM, which doubles the dashes of both
+            mapped = "-".join(part.replace("-", "--") for part in short.split("/"))
+        volumes = (one.parent.parent for one in (sys / "class/block").glob("dm-*/dm/name"))
+        named = (one for one in volumes if read_kernel_file(one / "dm/name").strip() == mapped)
+        folder = next(named, folder)
+    return _parse_number(read_kernel_file(folder / "dev")) if folder.exists() else None
 
 
 def _drives_below(number: DeviceNumber, paths: SystemPaths, layers: int) -> set[DeviceNumber]:
@@ -272,8 +296,12 @@ def _is_multipath(folder: Path) -> bool:
 
 
 def _capacity_bytes(drive: DeviceNumber, sys: Path) -> int:
-    text = read_kernel_file(_folder(drive, sys) / "size").strip()
-    if not text.isdigit():
+    """Return the size of a drive, 0 where a container hides it."""
+    path = _folder(drive, sys) / "size"
+    if not path.exists():
+        return 0
+    text = read_kernel_file(path).strip()
+    if not (text.isascii() and text.isdigit()):
         raise ProbeError(f"the size of device {drive[0]}:{drive[1]} is not a number: {text!r}")
     return int(text) * SECTOR_BYTES
 
@@ -284,7 +312,7 @@ def _folder(number: DeviceNumber, sys: Path) -> Path:
 
 def _parse_number(text: str) -> DeviceNumber:
     major, _, minor = text.strip().partition(":")
-    if not (major.isdigit() and minor.isdigit()):
+    if not (text.isascii() and major.isdigit() and minor.isdigit()):
         raise ProbeError(f"not a device number: {text!r}")
     return int(major), int(minor)
 
@@ -296,6 +324,6 @@ def read_kernel_file(path: Path) -> str:
         ProbeError: it cannot be read.
     """
     try:
-        return path.read_text(encoding="ascii", errors="surrogateescape")
+        return os.fsdecode(path.read_bytes())  # names in it are those of files
     except OSError as error:
         raise ProbeError(f"cannot read {path}: {error.strerror}") from error

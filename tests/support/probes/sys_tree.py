@@ -18,6 +18,7 @@ def sys_tree(root: Path, *names: str) -> Path:
     lines = [line.split() for line in text.splitlines()]
     (root / "dev/block").mkdir(parents=True)
     (root / "block").mkdir()
+    (root / "class/block").mkdir(parents=True)
     for place, number, sectors, *rest in lines:
         folder = root / "devices" / place
         (folder / "slaves").mkdir(parents=True)
@@ -25,6 +26,7 @@ def sys_tree(root: Path, *names: str) -> Path:
         if number != "-":
             (folder / "dev").write_text(f"{number}\n")
             (root / "dev/block" / number).symlink_to(folder)
+            (root / "class/block" / folder.name).symlink_to(folder)
         if not any(word.startswith("partition=") for word in rest):
             (root / "block" / folder.name).symlink_to(folder)
         for key, _, value in (word.partition("=") for word in rest):

@@ -124,6 +124,51 @@ def test_a_filesystem_that_spreads_over_drives_by_itself_has_them_all(
     assert [drive.number for drive in found.drives] == holders
 
 
+@pytest.mark.parametrize(
+    ("source", "holders"),
+    [
+        ("/dev/sda2", ((8, 2),)),  # Docker on openSUSE
+        ("/dev/vg1/volume_1", ((254, 0),)),  # a container of a Synology
+        ("/dev/mapper/vg1-volume_1", ((254, 0),)),
+        ("/dev/dm-0", ((254, 0),)),
+    ],
+)
+def test_a_container_without_nodes_of_drives_finds_them_in_sys(
+    tmp_path: Path, source: str, holders: tuple[tuple[int, int], ...]
+) -> None:
+    """Its /dev is a memory filesystem of its own, and the mount names the host's device."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mountinfo").write_text(
+        f"400 365 0:29 /@/var/lib/docker/btrfs/subvolumes/78c1 / rw,relatime master:52 - btrfs {source} "
+        "rw,space_cache,subvolid=353,subvol=/@/var/lib/docker/btrfs/subvolumes/78c1\n"
+        "402 400 0:96 / /dev rw,nosuid - tmpfs tmpfs rw,size=65536k,mode=755,inode64\n"
+        "404 400 0:98 / /sys ro,nosuid,nodev,noexec,relatime - sysfs sysfs ro\n"
+    )
+
+    def numbers(path: str) -> PathNumbers:
+        if path.startswith("/dev/"):
+            raise FileNotFoundError(2, "No such file or directory")
+        return on(0, 29)
+
+    found = block_device.find_devices(
+        "/data", SystemPaths(tmp_path, sys_tree(tmp_path / "sys", "lvm"), numbers)
+    )
+
+    assert found.holders == holders
+    assert [drive.number for drive in found.drives] == [(8, 0)]
+
+
+def test_a_mount_point_with_letters_of_other_languages_is_found(tmp_path: Path) -> None:
+    """The kernel escapes blanks alone; names are read as Python reads those of files."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mountinfo").write_bytes(
+        b"80 0 8:32 / / rw,relatime - ext4 /dev/sdc rw\n"
+        b"90 80 0:41 / /srv/donn\xc3\xa9es rw,relatime - tmpfs tmpfs rw\n"
+    )
+
+    assert block_device.find_mount("/srv/données/kafka", tmp_path).kind == "tmpfs"
+
+
 def test_an_overlay_on_btrfs_is_found_by_the_mount_of_its_upper_folder(tmp_path: Path) -> None:
     """Neither has a device number of its own."""
     merged = "/var/lib/docker/overlay2/a1/merged"

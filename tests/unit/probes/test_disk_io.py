@@ -229,6 +229,15 @@ def test_a_missing_directory_is_not_available(tmp_path: Path) -> None:
         probe.read()
 
 
+def test_a_container_without_statistics_is_not_available(tmp_path: Path) -> None:
+    """Virtuozzo's has neither them nor the folder of its device."""
+    machine = Machine(tmp_path, "linux-6.18", (182, 1))
+    (machine.proc / "diskstats").unlink()
+
+    with pytest.raises(NotAvailableError, match=r"there is no .*/diskstats"):
+        machine.probe.read()
+
+
 def test_an_array_has_flushes_and_writes_of_each_drive(tmp_path: Path) -> None:
     """Its own counters are those of its level; wear belongs to the drives."""
     machine = Machine(tmp_path, "linux-6.18", (9, 127), "md-raid1")
