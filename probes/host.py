@@ -2,7 +2,7 @@
 
 Source:   psutil: /proc/stat, meminfo, vmstat, net/dev and loadavg; stat and statm of our daemons' processes.
 Overhead: five reads of /proc a second and two for each process of ours; the command lines of new processes,
-          and those of all processes every 30 s.
+          and those of all processes every 30 s, a tenth of them a second.
 Caveats:  Steal is what a hypervisor reports; in a container, CPU and memory are those of the whole host.
           Network is the sum over all interfaces but loopback: traffic of a bond or bridge counts at each
           layer, and an interface counts from its second reading on.
@@ -12,25 +12,30 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from dataclasses import dataclass as plain_dataclass
 from pathlib import PurePath
+from typing import TypeVar
 
 import psutil
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from probes.common.counters import Deltas, Growth
-from soak.core.errors import ProbeError
+from soak.core.errors import PartialReadingError
 from soak.core.model import Column, Reading
 from soak.core.plan.config import STRICT
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
+Answer = TypeVar("Answer")
+
 Counters = Mapping[str, Mapping[str, float]]
 """Counters by interface and name; every interface has the same names."""
 
-SCAN_PERIOD_NS = 30 * SECOND_NS  # between two scans of all processes: a process id may be reused
+SCAN_PERIOD_NS = 30 * SECOND_NS  # between two scans of a process: its id may be reused
+SCAN_TURNS = 10  # readings in which all of them are scanned
 NEW_PROCESS_NS = 3 * SECOND_NS  # a process younger than this is scanned again
 
 _OF_A_RUN = frozenset({"--run-dir", "--home", "--pending", "--owed"})  # --owed: in earlier versions
@@ -60,7 +65,7 @@ class Interfaces:
 
     def __init__(self) -> None:
         self._deltas: Deltas[tuple[str, str]] = Deltas()
-        self._known: Collection[str] = ()
+        self._known: AbstractSet[str] = frozenset()
 
     def take(self, counters: Counters, at_ns: int) -> Growth[str]:
         """Return the growth of each counter over the interfaces of the previous reading.
@@ -70,7 +75,7 @@ class Interfaces:
         flat = {(nic, key): value for nic, by in counters.items() for key, value in by.items()}
         grown = self._deltas.take(flat, at_ns)
         stayed = [nic for nic in counters if nic in self._known]
-        self._known = tuple(counters)
+        self._known = frozenset(counters)
         keys = {key for nic in stayed for key in counters[nic]}
         if not grown.seconds:
             return Growth()
@@ -149,7 +154,7 @@ class OwnDaemons:
         self._ask = ask
         self._seen_ns: dict[int, int] = {}  # when each process was first seen
         self._names: dict[int, str] = {}
-        self._next_scan_ns = 0
+        self._scanned_ns: dict[int, int] = {}
         self._deltas: Deltas[int] = Deltas()
 
     def samples(self) -> Samples:
@@ -173,16 +178,19 @@ class OwnDaemons:
         ]
 
     def _find(self, now_ns: int) -> None:
-        """Scan processes that are new or were a moment ago: a child starts as a copy of its parent."""
-        is_due = now_ns >= self._next_scan_ns
-        if is_due:
-            self._next_scan_ns = now_ns + SCAN_PERIOD_NS
+        """Scan processes that are new or were a moment ago: a child starts as a copy of its parent.
+
+        The others in turns, as a host may have thousands: else all would be due at one instant.
+        """
         pids = sorted(self._pids())
         self._seen_ns = {pid: self._seen_ns.get(pid, now_ns) for pid in pids}
+        self._scanned_ns = {pid: self._scanned_ns.get(pid, now_ns) for pid in pids}
         self._names = {pid: self._names.get(pid, "") for pid in pids}
-        for pid, seen_ns in self._seen_ns.items():
-            if is_due or now_ns - seen_ns <= NEW_PROCESS_NS:
-                self._names[pid] = self._name(pid, self._names)
+        new = [pid for pid, seen in self._seen_ns.items() if now_ns - seen <= NEW_PROCESS_NS]
+        due = [pid for pid, at in self._scanned_ns.items() if now_ns - at >= SCAN_PERIOD_NS]
+        for pid in (*new, *due[: len(pids) // SCAN_TURNS + 1]):
+            self._scanned_ns[pid] = now_ns
+            self._names[pid] = self._name(pid, self._names)
 
 
 def _columns(metric: str, unit: str, values: Mapping[str, float]) -> Samples:
@@ -198,14 +206,18 @@ class Config:
 
 @plain_dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of the host. `counters` are CPU seconds by mode, and swap."""
+    """The state of the host. `counters` are CPU seconds by mode, and swap.
+
+    What could not be read is missing, or None, and `trouble` says why.
+    """
 
     counters: Mapping[str, float]
     interfaces: Counters
-    memory_available_bytes: int
-    swap_used_bytes: int
-    load_1m: float
-    cpu_count: int
+    memory_available_bytes: int | None
+    swap_used_bytes: int | None
+    load_1m: float | None
+    cpu_count: int | None
+    trouble: str = ""
 
 
 def build(config: Config, clock: Clock) -> Host:
@@ -213,20 +225,23 @@ def build(config: Config, clock: Clock) -> Host:
 
 
 def snapshot() -> Snapshot:
-    """Return the state of this host, from psutil.
+    """Return the state of this host, from psutil; a file of /proc that is damaged costs no other."""
+    troubles: list[str] = []
 
-    Raises:
-        ProbeError: a file of /proc cannot be read.
-    """
-    try:
-        cpu, swap = psutil.cpu_times(), psutil.swap_memory()
-        nics = psutil.net_io_counters(pernic=True, nowrap=False)
-        available = psutil.virtual_memory().available
-        load_1m, cpu_count = psutil.getloadavg()[0], psutil.cpu_count() or 0
-    except (OSError, psutil.Error, ValueError, LookupError, TypeError) as error:
-        raise ProbeError(f"cannot read the host's counters: {error}") from error
-    counters = {mode: float(getattr(cpu, mode, 0.0)) for mode in _CPU}
-    counters |= {"swap_in": swap.sin, "swap_out": swap.sout}
+    def asked(what: str, ask: Callable[[], Answer]) -> Answer | None:
+        try:
+            return ask()
+        except (OSError, psutil.Error, ValueError, LookupError, TypeError) as error:
+            troubles.append(f"cannot read the host's {what}: {error}")
+            return None
+
+    cpu, swap = asked("CPU times", psutil.cpu_times), asked("swap", psutil.swap_memory)
+    nics = asked("network", lambda: psutil.net_io_counters(pernic=True, nowrap=False))
+    memory = asked("memory", psutil.virtual_memory)
+    load = asked("load", psutil.getloadavg)
+    counters = {mode: float(getattr(cpu, mode, 0.0)) for mode in _CPU if cpu is not None}
+    if swap is not None:
+        counters |= {"swap_in": swap.sin, "swap_out": swap.sout}
     interfaces = {
         name: {
             "received": nic.bytes_recv,
@@ -234,10 +249,18 @@ def snapshot() -> Snapshot:
             "errors": nic.errin + nic.errout,
             "drops": nic.dropin + nic.dropout,
         }
-        for name, nic in nics.items()
+        for name, nic in (nics or {}).items()
         if name != "lo"
     }
-    return Snapshot(counters, interfaces, available, swap.used, load_1m, cpu_count)
+    return Snapshot(
+        counters,
+        interfaces,
+        memory.available if memory is not None else None,
+        swap.used if swap is not None else None,
+        load[0] if load is not None else None,
+        asked("processors", psutil.cpu_count),
+        "; ".join(troubles),
+    )
 
 
 class Host:
@@ -257,22 +280,29 @@ class Host:
         self._interfaces = Interfaces()
 
     def read(self) -> Reading:
-        """Return levels at once and rates from the second reading on."""
+        """Return levels at once and rates from the second reading on.
+
+        Raises:
+            PartialReadingError: a file of /proc cannot be read; with what the others say.
+        """
         begin_ns = self._clock.mono_ns()
         now = self._ask()
         now_ns = self._clock.mono_ns()
         grown = self._deltas.take(now.counters, now_ns)
         traffic = self._interfaces.take(now.interfaces, now_ns)
-        levels = [
-            (Column("host_memory_available_bytes", (), "bytes"), float(now.memory_available_bytes)),
-            (Column("host_swap_used_bytes", (), "bytes"), float(now.swap_used_bytes)),
+        levels = (
+            (Column("host_memory_available_bytes", (), "bytes"), now.memory_available_bytes),
+            (Column("host_swap_used_bytes", (), "bytes"), now.swap_used_bytes),
             (Column("host_load_1m", (), "tasks"), now.load_1m),
-            (Column("host_cpu_count", (), "processors"), float(now.cpu_count)),
-        ]
+            (Column("host_cpu_count", (), "processors"), now.cpu_count),
+        )
+        known = ((column, float(value)) for column, value in levels if value is not None)
         rates = (*_rate_samples(grown, _SWAP), *_rate_samples(traffic, _NETWORK))
-        host = (*_cpu_samples(grown), *levels, *rates)
-        samples = (*host, *self._daemons.samples())
-        return Reading(samples, (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
+        samples = (*_cpu_samples(grown), *known, *rates, *self._daemons.samples())
+        reading = Reading(samples, (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
+        if now.trouble:
+            raise PartialReadingError(now.trouble, reading)
+        return reading
 
     def close(self) -> None:
         """Do nothing: the probe holds no resource."""

@@ -6,7 +6,8 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import psutil
 import pytest
@@ -23,6 +24,7 @@ from probes.host import (
     process_usage,
     snapshot,
 )
+from soak.core.errors import PartialReadingError
 from soak.service import children
 from tests.support.fakes import FakeClock
 
@@ -141,7 +143,43 @@ def test_this_host_answers() -> None:
     assert set(found.counters) == set(BEFORE)
     assert all(set(by) == set(ETH) for by in found.interfaces.values())
     assert all(math.isfinite(value) and value >= 0 for value in found.counters.values())
-    assert found.memory_available_bytes > 0
+    assert found.memory_available_bytes
+    assert found.trouble == ""
+
+
+def test_a_damaged_file_of_proc_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As lxcfs gave it in a container: one number in place of the times of all modes."""
+    (tmp_path / "net").mkdir()
+    for name in ("meminfo", "vmstat", "net/dev"):
+        (tmp_path / name).write_bytes(Path("/proc", name).read_bytes())
+    (tmp_path / "stat").write_text("cpu  2568500776029407000000\ncpu0 35034 60 48184 988896\n")
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+
+    found = snapshot()
+
+    assert found.trouble.startswith("cannot read the host's CPU times: ")
+    assert set(found.counters) == {"swap_in", "swap_out"}
+    assert all(set(by) == set(ETH) for by in found.interfaces.values())
+    assert found.memory_available_bytes
+
+
+def test_what_can_be_read_is_kept_beside_what_cannot() -> None:
+    """The reading has failed in part: the reason is told, and the rest goes on."""
+    clock = FakeClock()
+    damaged = Snapshot({}, {}, 23, None, 1.5, 4, "cannot read the host's swap: no such file")
+    alone = OwnDaemons(clock, pids=list)
+
+    with pytest.raises(PartialReadingError, match="swap: no such file") as caught:
+        Host(Config(), clock, ask=lambda: damaged, daemons=alone).read()
+
+    found = {column.metric: value for column, value in caught.value.reading.samples}
+    assert found == {
+        "host_memory_available_bytes": 23.0,
+        "host_load_1m": 1.5,
+        "host_cpu_count": 4.0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -244,6 +282,30 @@ def test_a_new_child_is_scanned_again() -> None:
 
     assert cores(found, "alert")[:5] == [None, None, None, None, 0.0]
     assert cores(found, "alert")[-1] is None
+
+
+def test_thousands_of_processes_are_scanned_in_turns() -> None:
+    """A scan of all at one instant would delay the reading of that second."""
+    clock, scanned = FakeClock(), list[int]()
+
+    def name(pid: int, _known: Mapping[int, str]) -> str:
+        scanned.append(pid)
+        return ""
+
+    daemons = OwnDaemons(clock, pids=lambda: range(1, 3001), name=name, ask=lambda _: None)
+    for _ in range(4):  # in which all of them are new
+        daemons.samples()
+        clock.advance(1)
+    scanned.clear()
+    most = 0
+    for _ in range(60):
+        before = len(scanned)
+        daemons.samples()
+        most = max(most, len(scanned) - before)
+        clock.advance(1)
+
+    assert set(scanned) == set(range(1, 3001))
+    assert most <= 301
 
 
 @pytest.mark.parametrize(("is_apart", "name"), [(False, "lab"), (True, "")])
