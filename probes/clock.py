@@ -25,7 +25,8 @@ from soak.core.plan.config import STRICT
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
-_TIME_ERROR = 5  # of linux/timex.h: the clock is not synchronised
+_TIME_ERROR = 5  # of linux/timex.h: the clock is marked as not synchronised
+_MAX_ERROR_US = 16_000_000  # NTP_PHASE_LIMIT of the kernel, at which it sets that mark itself
 _STA_NANO = 0x2000
 _FREQUENCY_PARTS = 65_536 * 1e6  # `freq` is ppm with a 16-bit fraction
 
@@ -74,13 +75,18 @@ class TimexStruct(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Timex:
-    """In base units. `maxerror_seconds` grows by 500 us a second until the time daemon updates it."""
+    """In base units. `maxerror_seconds` grows by 500 us a second until the time daemon updates it.
+
+    `is_synchronised` while that is below its limit, as timedatectl says. `is_marked`: the kernel's flag,
+    which chronyd sets only where it also keeps the hardware clock (`rtcsync`).
+    """
 
     is_synchronised: bool
     offset_seconds: float
     maxerror_seconds: float
     estimated_error_seconds: float
     frequency_adjustment_ratio: float
+    is_marked: bool = True
 
 
 AdjtimexCall = Callable[[TimexStruct], int]
@@ -106,11 +112,12 @@ def read_timex(call: AdjtimexCall = _adjtimex) -> Timex:
         raise NotAvailableError(f"adjtimex is refused: {reason}")
     parts = 1e9 if raw.status & _STA_NANO else 1e6
     return Timex(
-        is_synchronised=state != _TIME_ERROR,
+        is_synchronised=raw.maxerror < _MAX_ERROR_US,
         offset_seconds=raw.offset / parts,
         maxerror_seconds=raw.maxerror / 1e6,
         estimated_error_seconds=raw.esterror / 1e6,
         frequency_adjustment_ratio=1.0 + raw.freq / _FREQUENCY_PARTS,
+        is_marked=state != _TIME_ERROR,
     )
 
 
@@ -210,7 +217,7 @@ class ClockProbe:
         self._worker.check()
         kernel = self._kernel()
         samples = [
-            (Column("node_timex_sync_status", (), "ratio"), float(kernel.is_synchronised)),
+            (Column("node_timex_sync_status", (), "ratio"), float(kernel.is_marked)),
             (Column("node_timex_offset_seconds", (), "seconds"), kernel.offset_seconds),
             (Column("node_timex_maxerror_seconds", (), "seconds"), kernel.maxerror_seconds),
             (

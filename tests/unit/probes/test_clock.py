@@ -76,7 +76,7 @@ def test_kernel_state_has_the_metric_names_of_node_exporter() -> None:
 
 def test_a_clock_that_is_not_synchronised_has_no_bound() -> None:
     """The kernel's number means nothing then."""
-    found = readings(Timex(False, 0.0, 16.0, 16.0, 1.0))  # as the kernel gives it
+    found = readings(Timex(False, 0.0, 16.0, 16.0, 1.0, False))  # as the kernel gives it
 
     assert found["node_timex_sync_status"] == 0.0
     assert not any(name.startswith("clock_offset_bound") for name in found)
@@ -108,9 +108,27 @@ def test_kernel_units_become_seconds() -> None:
     assert read_timex(call) == Timex(True, -1.234e-6, 0.005, 0.0, 1.000025)  # as above
 
 
-def test_the_kernels_answer_says_whether_the_clock_is_synchronised() -> None:
-    """TIME_ERROR is no failure of the call."""
-    assert not read_timex(lambda _: 5).is_synchronised
+@pytest.mark.parametrize(
+    ("maxerror", "status", "is_synchronised"),
+    [
+        (9776, 0x2001, True),
+        (9776, 0x2041, True),  # by chronyd without `rtcsync`, which leaves STA_UNSYNC set
+        (16_000_000, 0x2041, False),  # since boot, or as nobody has set it for nine hours
+    ],
+)
+def test_a_clock_whose_largest_error_is_kept_small_is_synchronised(
+    maxerror: int, status: int, *, is_synchronised: bool
+) -> None:
+    """As timedatectl tells it; TIME_ERROR, which goes with the flag, is no failure of the call."""
+
+    def call(raw: TimexStruct) -> int:
+        raw.maxerror, raw.status = maxerror, status
+        return 5 if status & 0x40 else 0
+
+    found = read_timex(call)
+
+    assert found.is_synchronised is is_synchronised
+    assert found.is_marked is not bool(status & 0x40)
 
 
 def test_a_refused_call_is_not_available() -> None:
