@@ -87,6 +87,14 @@ class _GroupMember(NamedTuple):
     step: Step
 
 
+class _Taken(NamedTuple):
+    """A series that an entry takes: its step number, its own labels, and these with the added ones."""
+
+    at: int
+    pairs: Labels
+    labels: Mapping[str, str]
+
+
 class _Group:
     """The series that an entry of the name map aggregates to one value."""
 
@@ -160,49 +168,65 @@ class Aggregator:
         at = count()
         for name, series in shape:
             positions[name] = [(next(at), labels) for labels in series]
-        found: list[_Group] = []
+        found: dict[tuple[str, Labels], _Group] = {}
         for entry, all_names in self._entries:
-            names = _present_names(entry, all_names, positions.keys(), damaged)
+            taken = _taken(entry, all_names, positions)
+            names = _present_names(entry, all_names, taken.keys() | damaged)
             if damaged.isdisjoint(names):
-                found += self._groups_of(entry, names, positions)
+                self._add_groups(entry, names, taken, found)
         surplus = len(self._members) - max(self._max_groups, len(found))
         for key in list(islice(self._members, max(0, surplus))):  # labels that come and go
             del self._members[key]
-        return found
+        return list(found.values())
 
-    def _groups_of(
+    def _add_groups(
         self,
         entry: Entry,
         names: Mapping[str, str],
-        positions: Mapping[str, Sequence[tuple[int, Labels]]],
-    ) -> Iterable[_Group]:
-        """Return the groups of an entry, one for each combination of kept labels."""
-        groups: dict[Labels, _Group] = {}
-        members: dict[Labels, set[Member]] = {}
+        taken: Mapping[str, Sequence[_Taken]],
+        found: dict[tuple[str, Labels], _Group],
+    ) -> None:
+        """Add the groups of an entry, one for each combination of kept labels that no earlier entry has."""
+        groups: dict[tuple[str, Labels], _Group] = {}
+        members: dict[tuple[str, Labels], set[Member]] = {}
         wanted = (*entry.labels, *self._keep)
         for name, part in names.items():
-            for at, pairs in positions.get(name, ()):
-                labels = dict(pairs)
-                if not entry.takes(labels):
-                    continue
+            for at, pairs, labels in taken.get(name, ()):
                 kept = tuple((label, labels[label]) for label in wanted if label in labels)
-                if kept not in groups:
-                    groups[kept] = _Group(entry, dict((*self._own, *kept)))
-                    members[kept] = set()
-                groups[kept].add(part, labels, at)
-                members[kept].add((name, pairs))
-        for kept, group in groups.items():
-            key = entry.name, kept
-            group.is_known = self._members.pop(key, members[kept]) == members[kept]
-            self._members[key] = members[kept]  # moves to the end: the oldest are dropped first
-        return groups.values()
+                key = entry.name, kept
+                if key in found:
+                    continue
+                if key not in groups:
+                    groups[key] = _Group(entry, dict((*self._own, *kept)))
+                    members[key] = set()
+                groups[key].add(part, labels, at)
+                members[key].add((name, pairs))
+        for key, group in groups.items():
+            group.is_known = self._members.pop(key, members[key]) == members[key]
+            self._members[key] = members[key]  # moves to the end: the oldest are dropped first
+        found.update(groups)
+
+
+def _taken(
+    entry: Entry,
+    names: Iterable[str],
+    positions: Mapping[str, Sequence[tuple[int, Labels]]],
+) -> dict[str, list[_Taken]]:
+    """Return the series that an entry takes by name; no name without one."""
+    found: dict[str, list[_Taken]] = {}
+    for name in names:
+        for at, pairs in positions.get(name, ()):
+            labels = entry.labels_of(pairs)
+            if labels is not None:
+                found.setdefault(name, []).append(_Taken(at, pairs, labels))
+    return found
 
 
 def _present_names(
-    entry: Entry, names: Mapping[str, str], present: AbstractSet[str], damaged: AbstractSet[str]
+    entry: Entry, names: Mapping[str, str], present: AbstractSet[str]
 ) -> dict[str, str]:
     """Return the names to use: the first spelling that exists, and all names that belong to it."""
-    found = {name: part for name, part in names.items() if name in present or name in damaged}
+    found = {name: part for name, part in names.items() if name in present}
     if entry.kind == "mean":
         for spelling in entry.spellings:
             both = {f"{spelling}_{part}": part for part in ("sum", "count")}

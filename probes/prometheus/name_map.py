@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import field
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ from pydantic.dataclasses import dataclass
 from probes.common import toml_tables
 from soak.core.errors import PlanError
 from soak.core.plan.config import STRICT
+from soak.core.series import Labels
 
 FOLDER = Path(__file__).parent / "name_maps"
 
@@ -29,6 +31,9 @@ _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Entry:
     """One of our metrics, and where its value comes from.
+
+    Where there are several of one name, what they give under the same labels comes from the first that the
+    page has.
 
     gauge:     the value as it is.
     counter:   its growth a second.
@@ -50,11 +55,14 @@ class Entry:
     where: dict[str, str | list[str]] = field(default_factory=dict)  # "": without this label
     # Label to a regular expression: series with a value that it matches whole are left out.
     unless: dict[str, str] = field(default_factory=dict)
+    # What the name on the page says, as labels: `_99thpercentile` is the quantile 0.99.
+    adds: dict[str, str] = field(default_factory=dict)
     fold: Aggregate = "sum"
     quantiles: list[float] = field(default_factory=list)
     buckets: dict[str, str] = field(default_factory=dict)  # upper end in the page's unit -> name
     lag_seconds: float = 0.0  # by how much the page may show a change late
-    is_expected: bool = True  # reported as missing if the page does not have it
+    # Reported as missing if the page does not have it; of several entries of one name that of the first.
+    is_expected: bool = True
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -102,36 +110,51 @@ class Entry:
         ranges = dict.fromkeys(self.spellings, "value")
         return ranges | {name: upper for upper, name in self.buckets.items()}
 
-    def takes(self, labels: Mapping[str, str]) -> bool:
-        """Return whether `where` selects a series with these labels, and `unless` does not leave it out."""
+    def labels_of(self, series: Labels) -> dict[str, str] | None:
+        """Return the labels of a series with those that are added.
+
+        None if `where` does not select it, or `unless` leaves it out.
+        """
+        labels = {**dict(series), **self.adds}
         for key, wanted in self.where.items():
             found = labels.get(key, "")
             if found != wanted if isinstance(wanted, str) else found not in wanted:
-                return False
-        return not any(
+                return None
+        left_out = (
             re.fullmatch(pattern, labels.get(key, "")) for key, pattern in self.unless.items()
         )
+        return None if any(left_out) else labels
 
 
 def load(names: Iterable[str]) -> list[Entry]:
-    """Return the entries of several maps.
+    """Return the entries of several maps, in order.
 
     Raises:
-        PlanError: a map is missing, an entry in it is wrong, or two entries have the same name.
+        PlanError: a map is missing, an entry in it is wrong, or entries of one name have different units.
     """
-    entries: dict[str, Entry] = {}
+    entries: list[Entry] = []
+    units: dict[str, str] = {}
     for name in names:
         path = toml_tables.table_path(FOLDER, name)
         for entry in toml_tables.read_tables(path, "metric", Entry):
-            if entry.name in entries:
-                raise PlanError(f"{path}: {entry.name} is defined twice")
-            entries[entry.name] = entry
-    return list(entries.values())
+            if units.setdefault(entry.name, entry.unit) != entry.unit:
+                raise PlanError(f"{path}: {entry.name} is defined with two units")
+            entries.append(entry)
+    return entries
 
 
-def missing(entries: Iterable[Entry], on_page: Iterable[str]) -> list[str]:
-    """Return the expected metrics for which the page has no name."""
-    present = set(on_page)
-    return [
-        entry.name for entry in entries if entry.is_expected and present.isdisjoint(entry.names())
-    ]
+def missing(
+    entries: Iterable[Entry],
+    on_page: Mapping[str, Iterable[Labels]],
+    damaged: AbstractSet[str] = frozenset(),
+) -> list[str]:
+    """Return the expected metrics for which the page has no series; one that cannot be read is there."""
+    there: dict[str, bool] = {}
+    for entry in entries:
+        is_there = any(
+            name in damaged
+            or any(entry.labels_of(one) is not None for one in on_page.get(name, ()))
+            for name in entry.names()
+        )
+        there[entry.name] = is_there or there.get(entry.name, not entry.is_expected)
+    return [name for name, is_there in there.items() if not is_there]

@@ -119,7 +119,7 @@ class MetricsTarget:
         found = []
         if self._is_first:
             self._is_first = False
-            absent = missing(self._entries, {*fetched.points, *fetched.damaged})
+            absent = missing(self._entries, fetched.points, fetched.damaged)
             found.append(self._named("metrics_missing", "missing", absent, since_ns))
         new = sorted(fetched.damaged - self._damaged)
         self._damaged |= fetched.damaged
@@ -270,7 +270,7 @@ def preflight(config: Config, clock: Clock) -> list[str]:
                 f" {'ahead of' if ahead > 0.0 else 'behind'} this host's, so what its logs say happened is"
                 " dated wrong: let both hosts follow one time server"
             )
-        absent = name_map.missing(entries, {*found.points, *found.damaged})
+        absent = name_map.missing(entries, found.points, found.damaged)
         if absent:
             warnings.append(f"{name} ({target.url}) does not have {', '.join(absent)}")
     return warnings

@@ -446,12 +446,10 @@ def map_page() -> str:
     """Return the metrics of each shipped name map: name, unit, kind."""
     parts = []
     for path in sorted((ROOT / "probes" / "prometheus" / "name_maps").glob("*.toml")):
-        entries = tomllib.loads(path.read_text())["metric"]
+        entries = {one["name"]: one for one in reversed(tomllib.loads(path.read_text())["metric"])}
         rows = sorted(
-            {
-                (code(str(one["name"])), str(one.get("unit", "")), str(one.get("kind", "gauge")))
-                for one in entries
-            }
+            (code(str(name)), str(one.get("unit", "")), str(one.get("kind", "gauge")))
+            for name, one in entries.items()
         )
         parts.append(
             f"\n### {path.stem}\n" + table(("metric", "unit", "kind"), rows).rstrip() + "\n"

@@ -28,6 +28,9 @@ MAP_OF = {
     "redpanda_public": "redpanda_public",
     "kafka_jmx_example": "kafka_jmx",
     "kafka_jmx_attributes": "kafka_jmx",
+    "kafka_jmx_bitnami": "kafka_jmx",
+    "kafka_jmx_no_rules": "kafka_jmx",
+    "kafka_otel_automq": "kafka_otel",
     "kminion": "kminion",
 }
 DAMAGED_PAGES = 1000
