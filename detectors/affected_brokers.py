@@ -15,7 +15,7 @@ from soak.core.model import Change
 from soak.core.series import host_of, parse_series, source_of
 
 _INFO = "leader_info"
-PLACE_LABELS = ("broker", "target", "instance", "node", "bookie")
+PLACE_LABELS = ("broker", "target", "pod", "instance", "node", "bookie")
 """Labels that say which of several hosts or pages a channel is of; a later one says it more closely."""
 _LABELS = ("leader", *PLACE_LABELS)
 _NUMBERED = re.compile(r"(.*(?<![a-z])(?:broker|kafka|redpanda|pulsar|node|rp)[-_]?)(\d+)")

@@ -105,7 +105,8 @@ class MetricsServer:
     each point at every step until the next scrape, and its rate would be zero and then twice too large.
     """
 
-    keep: tuple[str, ...] = ("instance",)
+    # On Kubernetes only the pod has the name of a broker.
+    keep: tuple[str, ...] = ("instance", "pod")
 
     def __init__(
         self,

@@ -8,7 +8,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from probes.common.counters import Point
+from probes.common.counters import Point, Step, Steps
+from probes.prometheus.aggregation import Aggregator
+from probes.prometheus.name_map import Entry
 from probes.prometheus.sources import MetricsServer
 from soak.core.errors import ProbeError
 from soak.core.units import SECOND_NS
@@ -173,3 +175,14 @@ def test_programs_of_one_host_are_kept_apart() -> None:
     found = server(Answers(answer(broker, controller)), FakeClock()).fetch().points
 
     assert len(found["a"]) == 2
+
+
+def test_pods_and_instances_are_kept_apart() -> None:
+    """On Kubernetes the pod has the name of the broker, and the instance an address that nobody knows."""
+    entry = Entry(name="a", spellings=["a"], kind="gauge", unit="partitions")
+    pods = [(("instance", f"10.244.0.{n}:9404"), ("pod", f"kafka-{n}")) for n in range(2)]
+    steps: Steps = {"a": {(*labels, ("topic", "t")): Step(1.0, None, 0.0) for labels in pods}}
+
+    found = Aggregator([entry], (), MetricsServer.keep).samples(steps, frozenset())
+
+    assert [column.labels for column, _ in found] == pods

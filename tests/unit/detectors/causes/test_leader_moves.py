@@ -92,6 +92,18 @@ def test_numbers_of_hosts_are_no_ids_where_the_cluster_contradicts() -> None:
     assert untouched("1", "02", hosts, nameless) == {hosts[0], hosts[2]}
 
 
+def test_brokers_on_kubernetes_are_known_by_their_pods() -> None:
+    """The instance is an address of the network of the pods, which is no address of a broker."""
+    full = at(*(f"my-cluster-kafka-{n}.my-cluster-kafka-brokers.kafka.svc:9092" for n in range(3)))
+    pages = [
+        "probe@h|jvm_gc_collection_seconds"
+        f'{{instance="10.244.0.{n + 7}:9404",pod="my-cluster-kafka-{n}",target="all"}}'
+        for n in range(3)
+    ]
+
+    assert untouched("1", "02", pages, full) == {pages[0], pages[2]}
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_broker_that_moved_may_be_on_either_host(order: int) -> None:
     """Whichever was told last: which of them was meant at the onset is not looked up."""
