@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ _MAX_SECONDS = 600.0
 _SCRAPER_LABELS = frozenset({"job", "prometheus", "prometheus_replica", "__replica__"})
 _ADDRESS = re.compile(r".*:\d{1,5}", re.ASCII)
 _SCRAPER_GONE_NS = 120 * SECOND_NS
+_RENEWALS = 3  # that a period is learnt from
+_MOST_UNCHANGED = 60  # fetches between two of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,31 @@ class MetricsSource(Protocol):
     def close(self) -> None: ...
 
 
+class RenewedPage:
+    """Tells a page that an exporter makes anew every few seconds from one that is made when it is requested.
+
+    The copies in between hold no new points. Counters would stand still in them, and grow by all that came
+    together in one second. A page is known to be of that kind once its last three changes came after two
+    unchanged fetches or more each; an idle one is, after twice the longest pause, read as it is.
+    """
+
+    def __init__(self) -> None:
+        self._series: Mapping[str, Mapping[Labels, float]] = {}
+        self._unchanged = 0
+        self._pauses: deque[int] = deque(maxlen=_RENEWALS)  # in fetches
+
+    def is_copy(self, series: Mapping[str, Mapping[Labels, float]]) -> bool:
+        """Return whether these are the series of the fetch before, on a page that is made anew at times."""
+        if series != self._series:
+            if self._series:
+                self._pauses.append(min(self._unchanged, _MOST_UNCHANGED))
+            self._series, self._unchanged = series, 0
+            return False
+        self._unchanged += 1
+        is_known = len(self._pauses) == _RENEWALS and min(self._pauses) > 1
+        return is_known and self._unchanged <= 2 * max(self._pauses)
+
+
 class MetricsPage:
     """A page in Prometheus' text format."""
 
@@ -74,6 +102,7 @@ class MetricsPage:
         self._url = url
         self._http = http
         self._exposition = ExpositionParser(names, max_series)
+        self._renewed = RenewedPage()
         self._clock = clock
 
     def fetch(self) -> Fetched:
@@ -83,6 +112,8 @@ class MetricsPage:
             begin_ns + self._clock.mono_ns()
         ) // 2  # the page was made between request and answer
         page = self._exposition.parse(text)
+        if self._renewed.is_copy(page.series):
+            return Fetched({}, page.damaged)
         points = {
             name: {labels: (Point(value, at_ns),) for labels, value in series.items()}
             for name, series in page.series.items()

@@ -599,3 +599,40 @@ def test_a_quantile_lies_in_the_bucket_that_holds_its_rank(counts: list[int], at
 def test_counts_that_are_no_histogram_have_no_quantiles(counts: dict[float, float]) -> None:
     """No infinite bucket, or counts that fall."""
     assert bucket_quantiles(counts, [0.5]) == []
+
+
+BYTES_IN = "kafka_server_brokertopicmetrics_bytesin"
+
+
+def counted(value: int) -> bytes:
+    """Return a page as Telegraf writes it for Aiven."""
+    return b"kafka_server_BrokerTopicMetrics_BytesInPerSec_Count %d\n" % value
+
+
+def bytes_in(*values: int) -> list[float | None]:
+    watched = Watched(["kafka_jmx"], *map(counted, values))
+    return [watched.values().get(BYTES_IN) for _ in values]
+
+
+def test_a_page_that_is_made_anew_every_few_seconds_has_values_when_it_changed() -> None:
+    """Their rates are over the time between; at first that is not known."""
+    found = bytes_in(*(1000 * (second // 10) for second in range(60)))
+
+    assert found[10:31] == [1000.0, *[0.0] * 9, 1000.0, *[0.0] * 9, 1000.0]
+    assert found[31:] == [*[None] * 9, 100.0, *[None] * 9, 100.0, *[None] * 9]
+
+
+def test_a_page_that_stands_still_is_read_as_idle() -> None:
+    """After twice the time in which it changed: then the broker does nothing, and not the exporter."""
+    found = bytes_in(*(1000 * min(second // 5, 4) for second in range(40)))
+
+    assert found[21:29] == [None] * 8
+    assert found[29:] == [0.0] * 11
+
+
+@pytest.mark.parametrize("pause", [1, 2])
+def test_a_page_that_is_made_when_requested_may_be_unchanged_at_times(pause: int) -> None:
+    """As between the messages of a slow producer."""
+    found = bytes_in(*(23 * (second // pause + second // 3) for second in range(60)))
+
+    assert None not in found[1:]
