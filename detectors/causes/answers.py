@@ -314,7 +314,7 @@ class Answers:
                 continue
             if np.mean(before > 0.0) < _ANSWERED:
                 continue
-            what = parse_series(name).label("target") or name
+            what = page_name(name)
             silence = self._longest(what, series.k, series.values == 0.0, spacing_of(series))
             if silence is not None:
                 found.append(silence)
@@ -632,6 +632,13 @@ def _broker_asked(series: str) -> tuple[str, str]:
     what = parse_series(series).label("target") or series
     is_local = affected_brokers.host_part(what) == "localhost"
     return what, host_of(source_of(series)) if is_local else ""
+
+
+def page_name(series: str) -> str:
+    """Return what to call the page of a channel: its target; if a server scrapes it, its pod or host."""
+    one = parse_series(series)
+    scraped = affected_brokers.host_part(one.label("instance"))
+    return one.label("pod") or scraped or one.label("target") or series
 
 
 def _began_together(silent: Collection[Silence]) -> bool:

@@ -481,7 +481,7 @@ def _back(facts: Facts) -> tuple[str, int] | None:
         came = series.k[1:][(series.values[1:] > 0.0) & (series.values[:-1] == 0.0)]
         near = came[(came >= first - _BACK_SECONDS) & (came <= last)]
         if near.size:
-            return parse_series(name).label("target") or name, int(near[-1])
+            return answers.page_name(name), int(near[-1])
     return None
 
 

@@ -17,7 +17,13 @@ from probes.common.polling import Prefetch
 from probes.prometheus import name_map
 from probes.prometheus.aggregation import Aggregator, Samples
 from probes.prometheus.name_map import Entry, missing
-from probes.prometheus.sources import Fetched, MetricsPage, MetricsServer, MetricsSource
+from probes.prometheus.sources import (
+    SCRAPED,
+    Fetched,
+    MetricsPage,
+    MetricsServer,
+    MetricsSource,
+)
 from soak.clients import client_settings, http
 from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingError
 from soak.core.model import Column, Event, Reading
@@ -33,6 +39,11 @@ BACKFILL_SLICE_SECONDS = 60  # requested from a server at once, after a late sta
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
 _MAX_NAMED = 20  # metrics in one event
 _CLOCK_SECONDS = 2.0  # by which clocks may differ: dates have a resolution of one
+
+_SCRAPED = Entry(
+    name=SCRAPED, spellings=[SCRAPED], kind="gauge", unit="ratio", fold="min", is_expected=False
+)
+"""What a server says of each page that it scrapes: 0 where it got none."""
 
 
 @dataclass(slots=True)
@@ -244,7 +255,7 @@ def preflight(config: Config, clock: Clock) -> list[str]:
     """
     warnings = []
     for name, target in config.targets.items():
-        entries = name_map.load(target.maps)
+        entries = entries_of(target)
         begin_ns = clock.mono_ns()
         try:
             source = open_source(target, entries, config, clock)
@@ -274,6 +285,16 @@ def preflight(config: Config, clock: Clock) -> list[str]:
         if absent:
             warnings.append(f"{name} ({target.url}) does not have {', '.join(absent)}")
     return warnings
+
+
+def entries_of(target: Target) -> list[Entry]:
+    """Return which metrics of a target are read, and with a selector which pages its server could scrape.
+
+    Raises:
+        PlanError: as `name_map.load`.
+    """
+    entries = name_map.load(target.maps)
+    return [*entries, _SCRAPED] if target.selector else entries  # else it would be of all pages
 
 
 def open_source(
@@ -388,7 +409,7 @@ class Prometheus:
     def _target(self, name: str) -> MetricsTarget:
         target = self._config.targets[name]
         try:
-            entries = name_map.load(target.maps)
+            entries = entries_of(target)
         except PlanError as error:
             raise NotAvailableError(str(error)) from error
         return MetricsTarget(

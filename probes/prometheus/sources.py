@@ -26,6 +26,9 @@ _START_SECONDS = 60.0  # asked for at first: a rate needs two scrapes
 _OVERLAP_SECONDS = 10.0
 _MAX_SECONDS = 600.0
 
+SCRAPED = "up"
+"""A server's own metric of each page: 1 where its last scrape succeeded."""
+
 _SCRAPER_LABELS = frozenset({"job", "prometheus", "prometheus_replica", "__replica__"})
 _ADDRESS = re.compile(r".*:\d{1,5}", re.ASCII)
 _SCRAPER_GONE_NS = 120 * SECOND_NS
@@ -155,6 +158,7 @@ class MetricsServer:
         self._http = http
         self._clock = clock
         self._scrapers = ScraperChoice()
+        self._pages: set[str] = set()  # that have given anything
         self._newest_ns = 0
         wanted = json.dumps("|".join(re.escape(name) for name in sorted(names)), ensure_ascii=False)
         matchers = [f"__name__=~{wanted}", *([selector] if selector else [])]
@@ -182,7 +186,19 @@ class MetricsServer:
         points = _points(found)
         ends = (seen[-1].at_ns for series in points.values() for seen in series.values() if seen)
         self._newest_ns = max(self._newest_ns, *ends, 0)
-        return Fetched(self._scrapers.one_each(points))
+        return Fetched(self._of_our_pages(self._scrapers.one_each(points)))
+
+    def _of_our_pages(self, points: Points) -> Points:
+        """Return the points, without whether pages could be scraped that never had a wanted metric."""
+        if SCRAPED not in points:
+            return points
+        others = {name: series for name, series in points.items() if name != SCRAPED}
+        if len(self._pages) > MAX_SERIES:  # instances that come and go
+            self._pages.clear()
+        self._pages |= {_instance(labels) for series in others.values() for labels in series}
+        scraped = points[SCRAPED].items()
+        ours = {labels: seen for labels, seen in scraped if _instance(labels) in self._pages}
+        return {**others, SCRAPED: ours} if ours else others
 
     def close(self) -> None:
         self._http.close()
@@ -283,6 +299,10 @@ def _points(found: Any) -> dict[str, dict[Labels, list[Point]]]:  # noqa: ANN401
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ProbeError("the answer of the Prometheus server holds no points") from error
     return points
+
+
+def _instance(labels: Labels) -> str:
+    return dict(labels).get("instance", "")
 
 
 def _get(http: HttpClient, url: str) -> bytes:

@@ -8,9 +8,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from probes.common.counters import Point, Step, Steps
+from probes.common.counters import Point, SeriesTracker, Step, Steps
 from probes.prometheus.aggregation import Aggregator
 from probes.prometheus.name_map import Entry
+from probes.prometheus.probe import Target, entries_of
 from probes.prometheus.sources import MetricsServer
 from soak.core.errors import ProbeError
 from soak.core.units import SECOND_NS
@@ -186,3 +187,43 @@ def test_pods_and_instances_are_kept_apart() -> None:
     found = Aggregator([entry], (), MetricsServer.keep).samples(steps, frozenset())
 
     assert [column.labels for column, _ in found] == pods
+
+
+def test_a_server_says_which_of_the_brokers_pages_it_could_not_scrape() -> None:
+    """Its selector finds the pages of other programs, too: they have none of the metrics."""
+
+    def scraped(name: str, instance: str, *values: tuple[float, float]) -> dict[str, Any]:
+        labels = {"__name__": name, "instance": instance, "job": "kafka"}
+        return {"metric": labels, "values": [[at, str(value)] for at, value in values]}
+
+    leaders = "kafka_server_replicamanager_leadercount"
+    http = Answers(
+        answer(
+            *(scraped(leaders, one, (10, 5)) for one in ("b1:9404", "b2:9404")),
+            *(scraped("up", one, (10, 1)) for one in ("b1:9404", "b2:9404", "operator:8080")),
+        ),
+        answer(
+            scraped(leaders, "b1:9404", (25, 5)),
+            *(scraped("up", one, (25, at)) for one, at in (("b1:9404", 1), ("b2:9404", 0))),
+            scraped("up", "operator:8080", (25, 0)),
+        ),
+    )
+    target = Target(url=URL, kind="server", selector='job="kafka"', maps=("kafka_jmx",))
+    entries = entries_of(target)
+    names = {name for entry in entries for name in entry.names()}
+    asker = MetricsServer(
+        URL,
+        http,  # type: ignore[arg-type]  # stands in
+        names,
+        FakeClock(),
+        selector=target.selector,
+    )
+    folds, tracker = Aggregator(entries, (), MetricsServer.keep), SeriesTracker()
+
+    found = [folds.samples(tracker.take(asker.fetch().points), frozenset()) for _ in range(2)]
+
+    ups = [
+        {dict(column.labels)["instance"]: value for column, value in one if column.metric == "up"}
+        for one in found
+    ]
+    assert ups == [{"b1:9404": 1.0, "b2:9404": 1.0}, {"b1:9404": 1.0, "b2:9404": 0.0}]

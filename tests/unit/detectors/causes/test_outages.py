@@ -90,6 +90,24 @@ def test_of_three_brokers_the_one_that_answers_no_question_is_suspected() -> Non
     assert (found.cause, found.suspect) == ("broker_down", "b3:9092")
 
 
+def test_a_page_that_a_server_could_not_scrape_is_called_after_its_pod() -> None:
+    """Every 15 s; the server itself answers all along."""
+    ks = K[::15]
+    up = [
+        Series(
+            f'probe@h|up{{instance="10.244.0.{n}:9404",pod="my-cluster-kafka-{n}",target="all"}}',
+            ks,
+            np.where((n == 1) & (ks >= ONSET) & (ks < ONSET + 60), 0.0, 1.0),
+        )
+        for n in range(3)
+    ]
+    found = first(around(*stopped(61, 18_000.0), page("all", range(0)), *up))
+    texts = " ".join(one.text for one in found.evidence)
+
+    assert (found.cause, found.suspect) == ("broker_down", "my-cluster-kafka-1")
+    assert "The metrics page of my-cluster-kafka-1 stopped answering" in texts
+
+
 def test_an_outage_in_which_all_brokers_answer_is_no_broker_s_end() -> None:
     found = attribute(OUTAGE, around(*stopped(30, 9_000.0), trips("b1:9092"), trips("b2:9092")))
 
