@@ -98,11 +98,12 @@ def pack_part(records: Iterable[SegmentRecord], ended_epoch: int) -> bytes:
                 for at, one in enumerate(found.columns)
                 if one.metric in COUNTED_METRICS
             ]
-        row = _row(found, counted[id(found.columns)])
-        if not (rows and rows[-1].is_continued_by(row)):
-            rows.append(row)
+        events = [one for one in found.record.events if one.kind in _KEPT_EVENTS]
+        if events or not (rows and rows[-1].is_continued_by(found)):
+            rows.append(_row(found, events))
         else:
-            rows[-1].extend(row)
+            rows[-1].extend(found.record)
+        rows[-1].count(found.record, counted[id(found.columns)])
     fields = attrgetter(*(one.name for one in dataclasses.fields(_Row)))
     return orjson.dumps(
         {
@@ -132,26 +133,30 @@ class _Row:
     sent_next: dict[str, int]
     events: list[tuple[str, int, int, dict[str, str | int | float]]]
 
-    def is_continued_by(self, row: _Row) -> bool:
-        if row.epoch != self.epoch or row.is_after_damage or self.events or row.events:
+    def is_continued_by(self, found: SegmentRecord) -> bool:
+        record = found.record
+        if record.epoch != self.epoch or found.is_after_damage or self.events:
             return False
-        return abs(row.at_ns - self.at_ns - row.length_ns) <= GAP_NS
+        return abs(record.at_ns - self.at_ns - record.length_ns) <= GAP_NS
 
-    def extend(self, row: _Row) -> None:
-        self.length_ns += row.at_ns - self.at_ns
-        self.at_ns = row.at_ns
-        for metric, count in row.counts.items():
-            self.counts[metric] += count
-        self.sent_next |= row.sent_next
+    def count(self, record: Record, counted: list[tuple[int, str]]) -> None:
+        for at, metric in counted:
+            value = record.values[at]
+            self.counts[metric] += 0 if math.isnan(value) else int(value)
+
+    def extend(self, record: Record) -> None:
+        self.length_ns += record.at_ns - self.at_ns
+        self.at_ns = record.at_ns
+        self.sent_next |= record.sent_next
         for streams, more in (
-            (self.acknowledged, row.acknowledged),
-            (self.received, row.received),
+            (self.acknowledged, record.acknowledged),
+            (self.received, record.received),
         ):
             for name, spans in more.items():
                 _append(streams.setdefault(name, []), spans)
 
 
-def _append(spans: list[Span], more: list[Span]) -> None:
+def _append(spans: list[Span], more: Iterable[Span]) -> None:
     """Add spans of one stream, as one with the last where both messages and offsets follow it."""
     for first, last, low, high in more:
         before = spans[-1] if spans else None
@@ -161,27 +166,20 @@ def _append(spans: list[Span], more: list[Span]) -> None:
             spans.append((first, last, low, high))
 
 
-def _row(found: SegmentRecord, counted: list[tuple[int, str]]) -> _Row:
+def _row(found: SegmentRecord, events: Iterable[Event]) -> _Row:
+    """Return the row of a record without its counts."""
     record = found.record
-    counts: dict[str, int] = defaultdict(int)
-    for at, metric in counted:
-        value = record.values[at]
-        counts[metric] += 0 if math.isnan(value) else int(value)
     return _Row(
         record.k,
         record.epoch,
         record.at_ns,
         record.length_ns,
         found.is_after_damage,
-        counts,
+        defaultdict(int),
         {name: list(spans) for name, spans in record.acknowledged.items()},
         {name: list(spans) for name, spans in record.received.items()},
         dict(record.sent_next),
-        [
-            (one.kind, one.at_ns, one.since_ns, dict(one.fields))
-            for one in record.events
-            if one.kind in _KEPT_EVENTS
-        ],
+        [(one.kind, one.at_ns, one.since_ns, dict(one.fields)) for one in events],
     )
 
 

@@ -16,6 +16,7 @@ from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 from soak.store.audit import is_order_guaranteed
 from soak.store.run_folder import RunFolder
+from spark.batch.digest import distinct
 from spark.batch.timeline import Timeline
 from spark.sources.offsets import newest
 from spark.streaming.checkpoint import committed
@@ -95,7 +96,7 @@ def _not_carried(timeline: Timeline) -> Iterator[Gap]:
     at = []
     for source, short in timeline.short.items():
         within = short[np.isin(short[:, 0], timeline.soak_seconds)]
-        is_ours = ~np.isin(within[:, 0], _judged(timeline, source, within[:, 0]))
+        is_ours = ~np.isin(within[:, 0], _judged(timeline, source, distinct(within[:, 0])))
         # what failed was with the cluster, whatever the client's schedule was like in that second
         counts = np.where(is_ours, 0, within[:, 1]), within[:, 2]
         missed, failed = missed + int(counts[0].sum()), failed + int(counts[1].sum())
@@ -113,11 +114,11 @@ def _starved(timeline: Timeline, subscription: int, readers: Iterable[str]) -> I
     """Name where all of a subscription's readers got nothing, while messages were acknowledged."""
     silent = [_judged(timeline, source, timeline.silent[source]) for source in readers]
     acked = [
-        np.setdiff1d(timeline.seconds[source], timeline.silent[source])
+        np.setdiff1d(timeline.seconds[source], timeline.silent[source], assume_unique=True)
         for source in _producers(timeline)
     ]
-    acked_k = np.unique(np.concatenate([np.empty(0, np.int64), *acked]))
-    silent_k: Ints = reduce(np.intersect1d, silent)
+    acked_k = distinct(np.concatenate([np.empty(0, np.int64), *acked]))
+    silent_k: Ints = reduce(_in_both, silent)
     for first, last in runs(silent_k):
         if np.count_nonzero((acked_k >= first) & (acked_k <= last)) >= STANDSTILL_SECONDS:
             why = f"delivered to subscription {subscription} none of the messages that it acknowledged"
@@ -134,7 +135,7 @@ def _received_little(timeline: Timeline, subscription: int, readers: list[str]) 
     received = _soak_total(timeline, readers, "received_messages")
     counts = timeline.audit_by_subscription[subscription]
     missing = (counts["expired"] or 0) + (counts["lost"] or 0)
-    recorded = min(np.intersect1d(soak, timeline.seconds[source]).size for source in readers)
+    recorded = min(_in_both(soak, timeline.seconds[source]).size for source in readers)
     if (received + missing) * soak.size < LEAST_RECEIVED * acked * recorded:
         why = (
             f"delivered to subscription {subscription} {received:,} of {acked:,} messages "
@@ -144,9 +145,14 @@ def _received_little(timeline: Timeline, subscription: int, readers: list[str]) 
 
 
 def _judged(timeline: Timeline, source: str, seconds: Ints) -> Ints:
-    """Return which of a source's seconds count: those of the soak in which it was not the bottleneck."""
+    """Return which of a source's seconds, each there once, count: those of the soak without its own fault."""
     ours = np.array(list(timeline.invalid.get(source, {})), dtype=np.int64)
-    return np.setdiff1d(np.intersect1d(seconds, timeline.soak_seconds), ours)
+    return np.setdiff1d(_in_both(seconds, timeline.soak_seconds), ours, assume_unique=True)
+
+
+def _in_both(one: Ints, other: Ints) -> Ints:
+    """Return the seconds that both have, of which each is there once."""
+    return np.intersect1d(one, other, assume_unique=True)
 
 
 def _producers(timeline: Timeline) -> list[str]:
@@ -215,7 +221,7 @@ def coverage(timeline: Timeline, unread: Sequence[Gap] = ()) -> Coverage:
     recorded = wanted = 0
     found = [name for name in timeline.seconds if name.startswith(MEASURING)]
     for source in found:
-        missing = np.setdiff1d(expected, timeline.seconds[source])
+        missing = np.setdiff1d(expected, timeline.seconds[source], assume_unique=True)
         recorded += expected.size - missing.size
         wanted += expected.size
         gaps += [Gap(source, first, last + 1, "no record") for first, last in runs(missing)]
@@ -246,14 +252,10 @@ def coverage(timeline: Timeline, unread: Sequence[Gap] = ()) -> Coverage:
 
 def judged_seconds(timeline: Timeline) -> int:
     """Return how many seconds of the soak can be judged, in the load source that has fewest."""
-    soak = timeline.soak_seconds
     counted = []
     for role in LOADING:
         found = [
-            np.setdiff1d(
-                np.intersect1d(seconds, soak),
-                np.array(list(timeline.invalid.get(source, {})), dtype=np.int64),
-            ).size
+            _judged(timeline, source, seconds).size
             for source, seconds in timeline.seconds.items()
             if source.startswith(role)
         ]

@@ -136,35 +136,59 @@ def client_seconds(
     source: str, records: Iterable[tuple[Record, tuple[Column, ...]]], phases: Phases
 ) -> Iterator[ClientSecond]:
     """Give the seconds of the soak that a client recorded; of a source that is no client none."""
-    places: BySource[tuple[Client | None, int | None]] = BySource()
+    places: BySource[_Places | None] = BySource()
     for record, columns in records:
-        client, at = places.get(source, columns, _places)
-        phase = phases.at(record.k)
-        if client is None or phase != "soak":
+        at = places.get(source, columns, _places)
+        if at is None or phases.at(record.k) != "soak":
             continue
-        second = Second(record.k, np.array(record.values), record.is_valid, phase, record.epoch)
-        metrics = _SENT if client.is_producer else _RECEIVED
-        name = _NAMES[client.is_producer]
-        is_counted = record.is_valid or client.waits_for_cluster(second)
+        values = record.values
         yield ClientSecond(
             record.k,
-            name,
-            {metric: client.count(second, metric) for metric in metrics},
-            record.histograms.get(f"{name}_latency_seconds") if is_counted else None,
-            client.count(second, "overflow_messages"),
-            math.nan if at is None else float(second.values[at]),
+            at.name,
+            {metric: _count(values, place) for metric, place in at.messages},
+            record.histograms.get(at.latency) if _is_counted(record, at.client) else None,
+            _count(values, at.overflow),
+            math.nan if at.highest is None else values[at.highest],
         )
 
 
-def _places(_source: str, columns: Sequence[Column]) -> tuple[Client | None, int | None]:
-    """Return the client that records such columns, and the place of its highest latency."""
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the records of a client have what counts; None where they have no such column."""
+
+    client: Client
+    name: str
+    latency: str
+    messages: Sequence[tuple[str, int | None]]
+    overflow: int | None
+    highest: int | None  # latency
+
+
+def _places(_source: str, columns: Sequence[Column]) -> _Places | None:
     client = client_of(columns)
     if client is None:
-        return None, None
-    metric = f"{_NAMES[client.is_producer]}_latency_seconds"
+        return None
+    name = _NAMES[client.is_producer]
+    latency = f"{name}_latency_seconds"
     wanted = (("quantile", "max"),)
-    at = (i for i, one in enumerate(columns) if one.metric == metric and one.labels == wanted)
-    return client, next(at, None)
+    at = (i for i, one in enumerate(columns) if one.metric == latency and one.labels == wanted)
+    return _Places(
+        client,
+        name,
+        latency,
+        [(one, client.at.get(one)) for one in (_SENT if client.is_producer else _RECEIVED)],
+        client.at.get("overflow_messages"),
+        next(at, None),
+    )
+
+
+def _count(values: Sequence[float], place: int | None) -> int:
+    """Return a count as `Client.count` does, without an array."""
+    return round(values[place]) if place is not None and math.isfinite(values[place]) else 0
+
+
+def _is_counted(record: Record, client: Client) -> bool:
+    return record.is_valid or client.waits_for_cluster(Second(record.k, np.array(record.values)))
 
 
 def _finite(value: float) -> float | None:

@@ -28,7 +28,7 @@ from soak.core.units import SECOND_NS
 from soak.store.audit import audit_run, is_loss_known, part_reader
 from soak.store.journal.reader import segments, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
-from spark.batch.digest import Extremes, RoughSeconds, Scope, reduction
+from spark.batch.digest import Extremes, RoughSeconds, Scope, distinct, reduction
 from spark.batch.digest_cache import Row, cached_row, digest_row, rows_of
 from spark.batch.soak_totals import SoakTotals, added_up
 from spark.batch.tasks import in_tasks
@@ -243,7 +243,7 @@ def _timeline(
         columns=columns,
         series=_every_joined(parts, columns),
         extremes={name: _joined_extremes(several) for name, several in extremes.items()},
-        seconds={name: np.unique(np.concatenate(several)) for name, several in seconds.items()},
+        seconds={name: distinct(np.concatenate(several)) for name, several in seconds.items()},
         invalid=invalid,
         silent=_distinct(silent),
         standing=_distinct(standing),
@@ -301,7 +301,7 @@ def _minutes(row: Row) -> Minutes:
 
 
 def _distinct(seconds: Mapping[str, Sequence[int]]) -> dict[str, Ints]:
-    return {name: np.unique(np.array(k, dtype=np.int64)) for name, k in seconds.items()}
+    return {name: distinct(np.array(k, dtype=np.int64)) for name, k in seconds.items()}
 
 
 def _every_joined(

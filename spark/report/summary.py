@@ -18,7 +18,7 @@ from soak.core.units import format_rate
 from soak.store.admission import read_refused
 from soak.store.run_folder import rate_table
 from spark.batch.coverage import Coverage, gap_json
-from spark.batch.digest import EXTREMES_SECONDS
+from spark.batch.digest import EXTREMES_SECONDS, distinct
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import Timeline
 from spark.report.busy_hosts import busy_hosts, busy_hosts_of
@@ -115,7 +115,7 @@ def _soak_seconds(timeline: Timeline) -> int:
     """Return how many seconds of the soak any source recorded."""
     if not timeline.seconds:
         return 0
-    recorded = np.unique(np.concatenate(list(timeline.seconds.values())))
+    recorded = distinct(np.concatenate(list(timeline.seconds.values())))
     return int(np.isin(recorded, timeline.soak_seconds).sum())
 
 
@@ -152,7 +152,7 @@ def phase_rates(timeline: Timeline, from_k: int, to_k: int) -> dict[str, float |
             k, counts = series
             within = (k >= from_k) & (k + timeline.step <= to_k)
             total += float(counts[within].sum())
-            recorded = np.union1d(recorded, k[within])
+            recorded = distinct(np.concatenate([recorded, k[within]]))
         seconds = recorded.size * timeline.step
         name = f"{metric.removesuffix('_messages')}_per_second"
         found[name] = round(total / seconds, 3) if seconds else None
