@@ -36,7 +36,9 @@ SECURITY = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _DEFAULT_MECHANISM = MECHANISMS[-1]
 _KERBEROS = "GSSAPI"
-_NO_KERBEROS = "Kerberos is not supported: the Kafka client of Python comes without it; use another listener"
+_NO_KERBEROS = (
+    "Kerberos is not supported: the Kafka client of Python comes without it; use another listener"
+)
 PASSWORD = "SOAK_KAFKA_PASSWORD"  # noqa: S105  # the name of a variable
 _COPIES = 3  # of each partition, where the cluster has so many brokers
 _PARTITIONS_A_BROKER = 4
