@@ -56,12 +56,14 @@ def asking_for_a_certificate(folder: Path, newest: ssl.TLSVersion) -> Iterator[s
             with contextlib.suppress(OSError):
                 while True:
                     plain, _ = server.accept()
-                    with (
-                        contextlib.suppress(OSError),
-                        plain,
-                        context.wrap_socket(plain, server_side=True) as secure,
-                    ):
-                        secure.recv(4096)
+                    with context.wrap_socket(
+                        plain, server_side=True, do_handshake_on_connect=False
+                    ) as secure:
+                        with contextlib.suppress(OSError):
+                            secure.do_handshake()
+                        with contextlib.suppress(OSError):
+                            while socket.socket.recv(secure, 4096):  # else its alert may be lost
+                                pass
 
         threading.Thread(target=serve, daemon=True).start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
