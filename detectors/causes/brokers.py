@@ -598,7 +598,12 @@ _PARTITIONS = (
 
 
 def _partitions_grown(facts: Facts) -> Shift | None:
-    found = [one for one in facts.shifts(*_PARTITIONS) if one.has_risen and one.rise >= _STORM]
+    """Return where partitions were added; a broker that has just started loads what it had."""
+    found = [
+        one
+        for one in facts.shifts(*_PARTITIONS)
+        if one.has_risen and one.rise >= _STORM and one.before > 0.0
+    ]
     return max(found, key=lambda one: one.rise, default=None)
 
 

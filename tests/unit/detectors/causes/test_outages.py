@@ -210,6 +210,16 @@ def test_a_few_elections_of_other_topics_are_neither() -> None:
     assert any("Leader move is ruled out" in one.text for one in found.against)
 
 
+@pytest.mark.parametrize(("before", "cause"), [(400.0, "metadata_storm"), (0.0, "unknown")])
+def test_partitions_that_a_started_broker_loads_are_no_new_ones(before: float, cause: str) -> None:
+    """Its page says that it has none until its logs are loaded."""
+    count = "probe@h|kafka_server_replicamanager_partitioncount{target=\"b1\"}"
+
+    (found, *_) = attribute(STEP, around(RUN_TOPIC, channel(count, before, 500.0)))
+
+    assert found.cause == cause
+
+
 def test_leaders_of_the_run_that_move_are_named_beside_elections_of_others() -> None:
     own = told("leader_change", ONSET, topic="soak-t", partition=1, epoch=7)
     found = first(around(RUN_TOPIC, events=(*own, *storm("other", 3, partitions=4))), STEP)
