@@ -213,7 +213,7 @@ def test_a_few_elections_of_other_topics_are_neither() -> None:
 @pytest.mark.parametrize(("before", "cause"), [(400.0, "metadata_storm"), (0.0, "unknown")])
 def test_partitions_that_a_started_broker_loads_are_no_new_ones(before: float, cause: str) -> None:
     """Its page says that it has none until its logs are loaded."""
-    count = "probe@h|kafka_server_replicamanager_partitioncount{target=\"b1\"}"
+    count = 'probe@h|kafka_server_replicamanager_partitioncount{target="b1"}'
 
     (found, *_) = attribute(STEP, around(RUN_TOPIC, channel(count, before, 500.0)))
 
