@@ -22,6 +22,7 @@ from scipy.ndimage import median_filter
 from detectors.minimum_effect import MAD_TO_SD
 
 Floats = NDArray[np.float64]
+_Places = int | NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class Noise:
     """The contrasts of a series of m blocks, in standard deviations of contrasts without a change.
 
     Blocks are means of `rows` rows with the resolution `step`. Known `cuts` are not taken for noise.
+    `largest` is the largest contrast of the whole series.
     """
 
     def __init__(self, x: Floats, rows: int, step: float, cuts: Sequence[int] = ()) -> None:
@@ -112,12 +114,7 @@ class Noise:
         self._variance_sums = _running_sums(np.maximum(self._variance, step**2 / 4.0))
         self._averaged = _AVERAGED if rows > 1 else 1.0
         self._short_sd = 1.0  # of the mean of a short level, over that of independent blocks
-        self._before, self._after, self._z = self._standardised(x.size)
-
-    @property
-    def largest(self) -> float:
-        """Return the largest standardised contrast of the whole series."""
-        return float(self._z.max(initial=0.0))
+        self._before, self._after, self._sd, self.largest = self._learnt(x.size)
 
     @property
     def contrasts_a_place(self) -> int:
@@ -132,7 +129,9 @@ class Noise:
         largest = 0.0
         for place in range(max(at - _BESIDE, low), min(at + _BESIDE, high) + 1):
             fits = (self._before <= place - low) & (self._after <= high - place)
-            largest = max(largest, float(self._z[fits, place].max(initial=0.0)))
+            contrasts = self._contrasts(self._before[fits], self._after[fits], place)
+            z = (contrasts / self._sd[fits]).astype(np.float32)
+            largest = max(largest, float(z.max(initial=0.0)))
         return largest
 
     def means(self, low: int, at: int, high: int) -> tuple[float, float]:
@@ -145,30 +144,34 @@ class Noise:
         """Return the standard deviation of one block near a place, as the mean of a short level shows it."""
         return self._short_sd * sqrt(self._variance[min(at, self._variance.size - 1)])
 
-    def _standardised(
-        self, m: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-        """Return the lengths before and after a place, shape (n,), and the contrasts, shape (n, m + 1)."""
+    def _learnt(self, m: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, float]:
+        """Return lengths before and after a place, and standard deviations of their contrasts, shape (n,).
+
+        The last is the largest standardised contrast of the whole series.
+        """
         before: list[int] = []
         after: list[int] = []
-        found: list[NDArray[np.float32]] = []
+        sds: list[float] = []
+        largest = [np.float32(0.0)]
         for longer in (1, C.longer_side):
             sd = 1.0  # of a contrast, over that of independent blocks; with the length it never falls
             for length in _lengths(m, longer):
                 pairs = sorted({(length, longer * length), (longer * length, length)})
-                contrasts = [self._contrasts(*pair) for pair in pairs]
+                contrasts = [
+                    self._contrasts(left, right, np.arange(left, m + 1 - right))
+                    for left, right in pairs
+                ]
                 learnt = self._median(pairs, contrasts) / _SD_TO_MEDIAN
                 bound = self._averaged * _random_walk_variance(length, longer * length)
                 sd = max(sd, min(learnt, sqrt(bound)))
-                self._short_sd = self._short_sd if found else sd
+                self._short_sd = self._short_sd if before else sd
                 for (left, right), one in zip(pairs, contrasts, strict=True):
-                    row = np.zeros(m + 1, np.float32)
-                    row[left : m + 1 - right] = one / sd
-                    found.append(row)
+                    largest.append((one / sd).astype(np.float32).max())
                     before.append(left)
                     after.append(right)
-        z = np.array(found, np.float32).reshape(len(found), m + 1)
-        return np.array(before, np.int64), np.array(after, np.int64), z
+                    sds.append(sd)
+        lengths = np.array(before, np.int64), np.array(after, np.int64)
+        return *lengths, np.array(sds), float(np.max(largest))
 
     def _median(self, pairs: Sequence[tuple[int, int]], contrasts: Sequence[Floats]) -> float:
         """Return the median of the contrasts that reach over no known cut, or of all if few are left."""
@@ -180,10 +183,12 @@ class Noise:
             kept.append(left if left.size >= C.windows * (before + after) else one)
         return float(np.median(np.concatenate(kept)))
 
-    def _contrasts(self, before: int, after: int) -> Floats:
-        """Return the absolute contrasts at all places, in standard deviations of independent blocks."""
+    def _contrasts(self, before: _Places, after: _Places, at: _Places) -> Floats:
+        """Return absolute contrasts, in standard deviations of independent blocks.
+
+        Of one pair of lengths at many places, or of many pairs at one.
+        """
         sums, variance = self._sums, self._variance_sums
-        at = np.arange(before, sums.size - after)
         contrast = (sums[at + after] - sums[at]) / after - (sums[at] - sums[at - before]) / before
         expected = (variance[at + after] - variance[at]) / after**2
         expected += (variance[at] - variance[at - before]) / before**2
