@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-import psutil
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment
@@ -22,7 +21,6 @@ from rich.text import Text
 
 from probes import clock
 from probes.clock import Timex
-from soak.clients.client_settings import is_loopback
 from soak.conductor.free_space import broker_folders
 from soak.core.clock import SystemClock
 from soak.core.cluster.drives import DriveState, Measured, Moment, warnings
@@ -70,21 +68,26 @@ def own_addresses(addresses: str) -> tuple[str, ...]:
 
 
 def is_own_address(name: str) -> bool:
-    """Return whether a host name or IP address leads to an interface of this host."""
+    """Return whether a host name or IP address is one of this host: a socket can be bound to it.
+
+    Units may not list the interfaces, which takes a socket of another family.
+    """
     if not name:
         return False
     try:
-        found = socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
         return False
-    own = {_without_zone(one.address) for many in psutil.net_if_addrs().values() for one in many}
-    numbers = {_without_zone(str(address[0])) for *_, address in found}
-    return any(is_loopback(one) or one in own for one in numbers)
+    return any(_can_bind(family, address[0]) for family, _, _, _, address in found)
 
 
-def _without_zone(address: str) -> str:
-    """Return an address without the interface that some of IPv6 name."""
-    return address.partition("%")[0]
+def _can_bind(family: socket.AddressFamily, address: str | int) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as own:
+            own.bind((address, 0))
+    except OSError:
+        return False
+    return True
 
 
 def drive_folders(plan: AnyPlan) -> list[str]:

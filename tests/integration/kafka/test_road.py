@@ -148,8 +148,10 @@ def test_the_drill_is_found_named_mailed_and_reported_though_a_daemon_is_killed(
     onset = datetime.fromisoformat(found["at"])
     assert abs((onset - _first_deletion(run_dir)).total_seconds()) <= 5 + unseen
     subjects = re.findall(r"^Subject: (.*)$", output, re.MULTILINE)
-    opened = [one for one in subjects if one.startswith("[soakd lab]") and "resolved" not in one]
+    of_run = [one for one in subjects if one.startswith("[soakd lab]")]
+    opened = [one for one in of_run if "resolved" not in one and "run ended" not in one]
     assert len(opened) == 1
+    assert sum("run ended" in one for one in of_run) == 1
     assert "DRILL" in output
     assert str(run_dir / "report" / "index.html") in output
     assert "DRILL" in (run_dir / "report" / "index.html").read_text()
