@@ -101,7 +101,7 @@ class Client:
 
     def value(self, second: Second, metric: str) -> float:
         """Return a value, 0 where it was not measured."""
-        return value_at(second, self.at.get(metric))
+        return value_at(second.values, self.at.get(metric))
 
     def count(self, second: Second, metric: str) -> int:
         return round(self.value(second, metric))
@@ -193,9 +193,9 @@ class Waiting:
         return found
 
 
-def value_at(second: Second, place: int | None) -> float:
+def value_at(values: Sequence[float] | NDArray[np.float64], place: int | None) -> float:
     """Return the value at a place, 0 where it was not measured, or where there is no such place."""
-    value = 0.0 if place is None else float(second.values[place])
+    value = 0.0 if place is None else float(values[place])
     return value if math.isfinite(value) else 0.0
 
 

@@ -156,7 +156,7 @@ def _counted(
     bit = 1 << second.k % MINUTE
     has_waited = client.has_waited(second)
     waited = {source: bit} if has_waited else {}
-    above = round(value_at(second, place))
+    above = round(value_at(second.values, place))
     if not client.is_producer:
         if not second.is_valid:
             return Minute()

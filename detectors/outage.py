@@ -190,7 +190,7 @@ class _Places:
     leaders: tuple[tuple[str, int], ...]  # series of its outages, and place of its median
 
     def late_count(self, second: Second) -> int:
-        return round(value_at(second, self.late))
+        return round(value_at(second.values, self.late))
 
 
 class Outages:

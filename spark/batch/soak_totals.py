@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from hdrh.histogram import HdrHistogram
 
-from detectors.client_seconds import BySource, Client, Second, client_of
+from detectors.client_seconds import BySource, Client, Second, client_of, value_at
 from soak.core import json_text
 from soak.core.histogram import DIGITS, HIGHEST_US, LOWEST_US, add_all
 from soak.core.model import Column, Record
@@ -145,9 +145,9 @@ def client_seconds(
         yield ClientSecond(
             record.k,
             at.name,
-            {metric: _count(values, place) for metric, place in at.messages},
+            {metric: round(value_at(values, place)) for metric, place in at.messages},
             record.histograms.get(at.latency) if _is_counted(record, at.client) else None,
-            _count(values, at.overflow),
+            round(value_at(values, at.overflow)),
             math.nan if at.highest is None else values[at.highest],
         )
 
@@ -180,11 +180,6 @@ def _places(_source: str, columns: Sequence[Column]) -> _Places | None:
         client.at.get("overflow_messages"),
         next(at, None),
     )
-
-
-def _count(values: Sequence[float], place: int | None) -> int:
-    """Return a count as `Client.count` does, without an array."""
-    return round(values[place]) if place is not None and math.isfinite(values[place]) else 0
 
 
 def _is_counted(record: Record, client: Client) -> bool:
