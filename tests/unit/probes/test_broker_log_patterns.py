@@ -74,42 +74,50 @@ def test_the_other_spelling_of_kafka_2_is_matched() -> None:
     ]
 
 
-@pytest.mark.parametrize("reason", ["retention time 604800000ms", "HotsetRetention time 60000ms"])
-def test_kafka_before_2_5_tells_the_deletions_of_a_check_in_one_line(reason: str) -> None:
-    """Of several segments the first."""
-    line = (
-        "[2020-02-18 05:24:48,190] INFO [Log partition=kafkatesting-0, dir=/usr/local/var/lib/kafka-logs] "
-        f"Found deletable segments with base offsets [0,23] due to {reason} breach (kafka.log.Log)"
-    )
+_DELETABLE = (
+    "[2020-02-18 05:24:48,190] INFO [Log partition=kafkatesting-0, dir=/usr/local/var/lib/kafka-logs] "
+    "Found deletable segments with base offsets [0,23] due to {} breach (kafka.log.Log)"
+)
+_DELETED = {"topic": "kafkatesting", "partition": 0, "offset": 0}
+_NEW_LEADER = (
+    "[2020-02-18 21:25:07,719] INFO [Partition __confluent.support.metrics-0 broker=1001] "
+    "__confluent.support.metrics-0 starts at Leader Epoch 0 from offset 0. Previous Leader Epoch was: -1 "
+    "(kafka.cluster.Partition)"
+)
 
+
+@pytest.mark.parametrize(
+    ("line", "kind", "fields"),
+    [
+        pytest.param(
+            _DELETABLE.format("retention time 604800000ms"),
+            "segment_deletion",
+            {**_DELETED, "reason": "retention time"},
+            id="of several segments of a check the first",
+        ),
+        pytest.param(
+            _DELETABLE.format("HotsetRetention time 60000ms"),
+            "segment_deletion",
+            {**_DELETED, "reason": "HotsetRetention time"},
+            id="Confluent's hotset",
+        ),
+        pytest.param(
+            _NEW_LEADER,
+            "leader_change",
+            {
+                "topic": "__confluent.support.metrics",
+                "partition": 0,
+                "broker": 1001,
+                "epoch": 0,
+            },
+            id="a leader, in server.log",  # the state-change log has no such line at INFO
+        ),
+    ],
+)
+def test_kafka_before_2_5_has_other_lines(line: str, kind: str, fields: dict[str, object]) -> None:
     (found,) = Scanner(log_patterns.load(["kafka"])).found(line.encode())
 
-    assert found.pattern.kind == "segment_deletion"
-    assert found.fields == {
-        "topic": "kafkatesting",
-        "partition": 0,
-        "offset": 0,
-        "reason": reason.rpartition(" ")[0],
-    }
-
-
-def test_kafka_before_2_5_names_a_new_leader_in_server_log() -> None:
-    """The state-change log of that day has no such line at INFO."""
-    line = (
-        "[2020-02-18 21:25:07,719] INFO [Partition __confluent.support.metrics-0 broker=1001] "
-        "__confluent.support.metrics-0 starts at Leader Epoch 0 from offset 0. Previous Leader Epoch was: -1 "
-        "(kafka.cluster.Partition)"
-    )
-
-    (found,) = Scanner(log_patterns.load(["kafka"])).found(line.encode())
-
-    assert found.pattern.kind == "leader_change"
-    assert found.fields == {
-        "topic": "__confluent.support.metrics",
-        "partition": 0,
-        "broker": 1001,
-        "epoch": 0,
-    }
+    assert (found.pattern.kind, found.fields) == (kind, fields)
 
 
 def test_pulsar_logs_ledgers_and_bundles() -> None:
