@@ -126,7 +126,7 @@ def _not_short(idle: list[Shift], facts: Facts) -> Hypothesis:
 def _own_limits(facts: Facts) -> str:
     """Return what is to be measured of a broker that its cgroup holds back while its host has CPU left.
 
-    Tasks that are held back wait for CPU, as pressure counts it.
+    Throttled tasks wait for CPU, as pressure counts it.
     """
     is_known = facts.known_channels(cpu.PRESSURE.metric)
     return "" if is_known else "limits of the brokers' own cgroups (cpu.max; probe pressure)"

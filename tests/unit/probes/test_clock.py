@@ -113,7 +113,7 @@ def test_kernel_units_become_seconds() -> None:
     [
         (9776, 0x2001, True),
         (9776, 0x2041, True),  # by chronyd without `rtcsync`, which leaves STA_UNSYNC set
-        (16_000_000, 0x2041, False),  # since boot, or as nobody has set it for nine hours
+        (16_000_000, 0x2041, False),  # since boot, or not set for nine hours
     ],
 )
 def test_a_clock_whose_largest_error_is_kept_small_is_synchronised(

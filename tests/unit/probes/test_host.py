@@ -166,7 +166,7 @@ def test_a_damaged_file_of_proc_costs_no_other(
 
 
 def test_what_can_be_read_is_kept_beside_what_cannot() -> None:
-    """The reading has failed in part: the reason is told, and the rest goes on."""
+    """The reading has failed in part: the reason is reported, and the rest goes on."""
     clock = FakeClock()
     damaged = Snapshot({}, {}, 23, None, 1.5, 4, "cannot read the host's swap: no such file")
     alone = OwnDaemons(clock, pids=list)

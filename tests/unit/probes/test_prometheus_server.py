@@ -179,7 +179,7 @@ def test_programs_of_one_host_are_kept_apart() -> None:
 
 
 def test_pods_and_instances_are_kept_apart() -> None:
-    """On Kubernetes the pod has the name of the broker, and the instance an address that nobody knows."""
+    """On Kubernetes the pod has the name of the broker, and the instance an unknown address."""
     entry = Entry(name="a", spellings=["a"], kind="gauge", unit="partitions")
     pods = [(("instance", f"10.244.0.{n}:9404"), ("pod", f"kafka-{n}")) for n in range(2)]
     steps: Steps = {"a": {(*labels, ("topic", "t")): Step(1.0, None, 0.0) for labels in pods}}

@@ -203,7 +203,7 @@ VIRTUAL_NVME_OF_SMARTCTL = {
 def test_a_drive_that_keeps_no_health_has_none(
     parse: Callable[[Mapping[str, object]], Health], body: Mapping[str, object]
 ) -> None:
-    """No spare blocks at all, a passed check and a temperature of 0 would be told of a virtual drive."""
+    """No spare blocks at all, a passed check and a temperature of 0 would be reported for a virtual drive."""
     assert parse(body) == {}
 
 
@@ -320,7 +320,7 @@ def test_a_drive_without_health_is_said_to_have_none(body: Mapping[str, object])
 def test_root_is_asked_for_only_where_it_helps(
     reason: str, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
 ) -> None:
-    """A user who is not root would also be told so of a drive that has nothing to say to root."""
+    """The advice would be wrong for a drive that has nothing to say to root either."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     text = json.dumps({"smartctl": {"messages": [{"string": reason, "severity": "error"}]}})
 
