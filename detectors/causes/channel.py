@@ -1,11 +1,12 @@
 """How one channel changed around one onset: by how much, in which direction, when, and whether that is usual.
 
 Method:  Cliff's delta of up to 60 values before and after the interval of the onset says whether there is a
-         change, of few values more of it than chance gives. A least-squares split dates it, on logarithms
-         that are cut at the medians before and after, with the interval of its likelihood, widened by the
-         lag-1 correlation of the noise. How much neighbouring medians differed at earlier places of the
-         channel says whether such changes are usual there. So neither unit nor outliers matter.
-Assumes: one change of the channel within these two minutes; of two the larger is dated.
+         change, of few values more of it than chance gives. A least-squares split dates it, with the interval
+         of its likelihood, widened by the lag-1 correlation of the noise: on logarithms that are cut at the
+         medians before and after, or on ranks where these alone have it at the onset, as of a climb. How
+         much neighbouring medians differed at earlier places of the channel says whether such changes are
+         usual there. So neither unit nor outliers matter.
+Assumes: one change of the channel within these two minutes.
 """
 
 from __future__ import annotations
@@ -153,10 +154,14 @@ def shift_of(series: Series, change: Change, nearby: Nearby) -> Shift | None:
         return None
     low, end = np.searchsorted(series.k, [start, stop])
     was, became = float(np.median(before)), float(np.median(after))
-    way = _way(series.values[low:end], was, became, floor_of(series.name))
-    (earliest, latest), onset_k = _dated(series.k[low:end], way)
+    k, values = series.k[low:end], series.values[low:end]
+    spans = [
+        _dated(k, y) for y in (_way(values, was, became, floor_of(series.name)), mid_ranks(values))
+    ]
+    at_onset = [one for one in spans if one[0][0] <= last and one[0][1] >= first]
+    _, onset_k = (at_onset or spans)[0]
     delta = float(np.sign(after[:, None] - before[None, :]).mean())
-    is_at_onset = earliest <= last and latest >= first
+    is_at_onset = bool(at_onset)
     n, m = before.size, after.size
     clear = max(CLEAR, _SIGMAS * sqrt((n + m + 1) / (3.0 * n * m)))
     usual = _usual_ratio(series, first, after) if abs(delta) >= clear else 0.0

@@ -278,6 +278,8 @@ _OF_NORMAL = 1.4826  # standard deviations of normal noise in a median distance
 _LIMITED = (drive_facts.WRITTEN, drive_facts.WRITES)
 _LEAST_VALUES = 15
 _FELL = 1.5
+_MANY = 5.0  # requests a second: one every few seconds leaves seconds without any, at whatever pace
+_UNEVEN = 0.5  # of the requests of a second: a drive that collects garbage stalls, one that jitters does not
 _MORE_VARIED = 2.0  # bytes than requests, where each request takes its time whatever its size
 
 
@@ -310,7 +312,7 @@ def _same_time_each(drive: Drive, facts: Facts) -> Evidence | None:
     on requests need not concern flushes.
     """
     slower, flush = drive.risen(drive_facts.WRITE_AWAIT), drive.flush
-    spreads = _spreads(drive, facts)
+    spreads = _spreads(drive, facts, _LEAST_VALUES)
     if slower is None or flush is None or spreads is None:
         return None
     if flush.rise < _MOSTLY * slower.rise or not spreads.are_requests_steady:
@@ -331,8 +333,8 @@ def _uneven(drive: Drive, facts: Facts) -> Evidence | None:
     Its requests vary as their bytes do. A flush waits for what was written before it there: how long it takes
     says nothing.
     """
-    spreads = _spreads(drive, facts)
-    if spreads is None or spreads.are_requests_steady:
+    spreads = _spreads(drive, facts, channel.LEAST_VALUES)
+    if spreads is None or not _UNEVEN <= spreads.of_requests < np.inf:
         return None
     if spreads.of_bytes >= _MORE_VARIED * spreads.of_requests:
         return None
@@ -365,24 +367,24 @@ class _Spreads:
         }
 
 
-def _spreads(drive: Drive, facts: Facts) -> _Spreads | None:
+def _spreads(drive: Drive, facts: Facts, least: int) -> _Spreads | None:
     """Return by how much a drive's work varied; None unless it is busy all the time, or of too few values."""
     requests, written = (
         drive.shifts.get(metric) for metric in (drive_facts.WRITES, drive_facts.WRITTEN)
     )
     if requests is None or written is None or not drive.is_always_busy:
         return None
-    of_requests, of_bytes = (_spread_after(one, facts) for one in (requests, written))
+    of_requests, of_bytes = (_spread_after(one, facts, least) for one in (requests, written))
     if of_requests is None or of_bytes is None:
         return None
     return _Spreads(requests.after, of_requests, of_bytes)
 
 
-def _spread_after(shift: Shift, facts: Facts) -> float | None:
+def _spread_after(shift: Shift, facts: Facts, least: int) -> float | None:
     """Return by how much a channel varied from the onset on; None where too little of it is known."""
     series = facts.nearby.series.get(shift.series)
     after = None if series is None else between(series, facts.near[1], facts.end_k)
-    return None if after is None or after.size < channel.LEAST_VALUES else _deviation(after)
+    return None if after is None or after.size < least else _deviation(after)
 
 
 def _plateau(metric: str, drive: Drive, facts: Facts) -> Evidence | None:
@@ -415,11 +417,11 @@ def _plateau(metric: str, drive: Drive, facts: Facts) -> Evidence | None:
 
 
 def _deviation(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """Return the robust relative deviation; the usual one where half of the values are 0."""
+    """Return the robust relative deviation; the usual one of many where half of the values are 0."""
     middle, mean = float(np.median(values)), float(np.mean(values))
     if middle > 0.0:
         return _OF_NORMAL * float(np.median(np.abs(values - middle))) / middle
-    return float(np.std(values)) / mean if mean > 0.0 else np.inf
+    return float(np.std(values)) / mean if mean >= _MANY else np.inf
 
 
 def _falls_behind(facts: Facts) -> bool:

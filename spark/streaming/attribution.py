@@ -375,13 +375,14 @@ def _is_other_trouble(before: Finding | None, worst: Change) -> bool:
 
 def _is_far_worse(incident: Incident) -> bool:
     """True when the worst change of an incident is much worse than what began earlier."""
-    worst = incident.headline
+    worst, rises = incident.headline, incident.rises
+    levels = {one.series: one.before for one in sorted(rises, key=lambda one: -one.before)}
     earlier = [
-        change.after / change.before
-        for change in incident.rises
+        change.after / levels[change.series]
+        for change in rises
         if change.state != "warning"
         and change.onset_k < worst.onset_k - TOGETHER_SECONDS
-        and change.before > 0.0
+        and levels[change.series] > 0.0
     ]
     if worst.kind != "step" or not earlier or worst.before <= 0.0:
         return False

@@ -704,6 +704,42 @@ def test_a_busy_drive_whose_requests_vary_as_their_bytes_collects_garbage_though
     )
 
 
+@pytest.mark.parametrize(("ratio", "seconds"), [(30.0, 10), (30.0, 30), (4.0, 20)])
+def test_a_time_of_a_write_that_climbs_from_the_onset_on_is_at_the_onset(
+    ratio: float, seconds: int
+) -> None:
+    k = np.arange(END, dtype=np.int64)
+    climb = ratio ** np.clip((k - ONSET) / seconds, 0.0, 1.0)
+    found = around(
+        Series(AWAIT, k, channel(AWAIT, 1e-3, 1e-3).values * climb),
+        channel(f"probe@b1|node_disk_write_time_seconds{VDA}", 0.1, 0.9),
+        channel(BUSY, 0.1, 0.9),
+        channel(WRITTEN, 9e6, 9e6),
+        channel(f"probe@b1|disk_flush_await_seconds{VDA}", 1e-3, 1e-3),
+        channel(f"probe@b1|disk_turnover_ratio{VDA}", 1.5, 1.5),
+    )
+
+    assert causes(found)[0] == "drive_gc"
+
+
+@pytest.mark.parametrize("every", [4, 5, 8])
+def test_a_drive_that_takes_seconds_for_each_request_is_slow(every: int) -> None:
+    """No second has more than one: that their number varies says nothing."""
+    k = np.arange(END, dtype=np.int64)
+    writes = np.where(k < ONSET, 3.0, (k % every == 0).astype(np.float64))
+    found = around(
+        channel(AWAIT, 1e-3, float(every)),
+        channel(f"probe@b1|node_disk_write_time_seconds{VDA}", 0.1, 1.0),
+        channel(BUSY, 0.1, 1.0),
+        channel(f"probe@b1|disk_flush_await_seconds{VDA}", 1e-3, float(every)),
+        channel(f"probe@b1|disk_turnover_ratio{VDA}", 0.2, 0.2),
+        Series(f"probe@b1|node_disk_writes_completed{VDA}", k, writes),
+        Series(WRITTEN, k, writes * 4096.0),
+    )
+
+    assert causes(found)[0] == "slow_drive"
+
+
 def test_a_small_rise_before_does_not_move_the_date_of_a_large_one() -> None:
     """Most seconds that were known by then lay between the two."""
     written = channel(AWAIT, 0.5e-3, 0.2)
