@@ -55,7 +55,7 @@ def test_opened_and_resolved_arrive_in_every_mailbox_once(tmp_path: Path) -> Non
 
         until(is_sent, server)
         until(lambda: all(len(server.mails(name)) == 2 for name in "ab"), server)
-        mails = sorted(server.mails("a"), key=lambda mail: "resolved" in mail["Subject"])
+        mails = sorted(server.mails("a"), key=lambda mail: "In-Reply-To" in mail)
         others = {mail["Message-ID"] for mail in server.mails("b")}
 
     opened, resolved = mails
