@@ -92,7 +92,7 @@ class Storm:
         self.kept = Kept(self.folder.journal)
         series = f'consume.0@{host_name()}|end_to_end_latency_seconds{{quantile="0.99"}}'
         self.planted = Planted(self.folder, "chaos", series)
-        self.excused: list[tuple[int, int]] = []  # seconds in which the cluster itself was touched
+        self.excused: list[tuple[int, int]] = []  # seconds in which the cluster was touched
         self.kills: Counter[str] = Counter()
         self._killed_at: dict[str, list[float]] = {}
         roles = roles_of(self._plan)
@@ -185,7 +185,7 @@ class Storm:
 
     @contextmanager
     def touched(self) -> Iterator[None]:
-        """What is found of this time is no false alert: the cluster was ill."""
+        """What is found of this time is no false alert: the cluster was ill, or out of reach."""
         begin = self.k
         try:
             yield

@@ -151,8 +151,11 @@ def _mail(mood: Mood) -> Trouble:
 
 @contextmanager
 def names_gone(storm: Storm) -> Iterator[None]:
-    """No name is known any more, of broker or mail server, and a load daemon dies meanwhile."""
-    with storm.around.nameless():
+    """No name is known any more, of broker or mail server, and a load daemon dies meanwhile.
+
+    The one that takes its place finds no broker: nothing of it is acknowledged, or received.
+    """
+    with storm.touched(), storm.around.nameless():
         storm.kill(storm.rng.choice(_loading(storm)))
         yield
 
