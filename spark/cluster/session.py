@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -20,6 +21,7 @@ from soak.core.errors import NotAvailableError
 from soak.service.class_archive import ClassArchive
 from soak.service.files import cached_script, user_cache
 from soak.service.java import java_home, spark_java_home
+from spark.cluster import fork_client
 from spark.cluster.master import EXECUTOR_PYTHON, SECRET_SETTING, SECURITY, Cluster
 from spark.cluster.package import PYTHON, archives
 
@@ -127,9 +129,24 @@ def _jvm(conf: SparkConf, printed: Path, folder: Path) -> Any:  # noqa: ANN401  
     with printed.open("wb") as output:
         surroundings = {"stdout": output, "stderr": output, "cwd": str(folder)}
         try:
-            return launch_gateway(conf, surroundings)  # type: ignore[no-untyped-call]  # py4j's
+            gateway = launch_gateway(conf, surroundings)  # type: ignore[no-untyped-call]  # py4j's
         except PySparkRuntimeError as error:
             raise NotAvailableError(f"Spark did not start, see {printed}") from error
+        gateway.fork_server = _fork_server(folder, output)  # lives as long as the JVM
+        return gateway
+
+
+def _fork_server(folder: Path, output: BinaryIO) -> subprocess.Popen[bytes]:
+    """Start the process that Spark's Pythons are forks of; it ends with this one, as its input does."""
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "spark.cluster.fork_server"],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        cwd=folder,
+        # Spark has the same hashes in all of its workers
+        env={**os.environ, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")},
+    )
 
 
 def _environment(temporary: Path, address: str, cluster: Cluster | None) -> dict[str, str]:
@@ -162,12 +179,15 @@ def _same_place(temporary: Path, program: str) -> str:
 
 
 def _worker_python(cache: Path) -> Path:
-    """Return the program that starts Spark's Python workers; it is created in `cache` if needed.
+    """Return the program that starts Spark's Pythons, as forks; it is created in `cache` if needed.
 
     Spark puts its own archive of pyspark before the installed one. A module in an archive is compiled again
-    by each worker, of which a query starts a dozen: this program takes the archive out.
+    by each process that is no fork: this program takes the archive out.
     """
-    python = sys.executable.replace("'", "'\\''")
+    python, client = (
+        path.replace("'", "'\\''")
+        for path in (sys.executable, str(Path(fork_client.__file__).resolve()))
+    )
     script = (
         "#!/bin/sh\n"
         "set -f\n"
@@ -181,7 +201,7 @@ def _worker_python(cache: Path) -> Path:
         "unset IFS\n"
         'PYTHONPATH="${kept:-}"\n'
         "export PYTHONPATH\n"
-        f"exec '{python}' \"$@\"\n"
+        f"exec '{python}' -I -S '{client}' \"$@\"\n"
     )
     return cached_script(cache, "spark-python", script)
 
@@ -221,6 +241,8 @@ def _settings(
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",  # compiling costs more than our few rows
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # true would put workers that read and workers that detect in pools of their own
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "spark.cluster.worker_daemon",
     }

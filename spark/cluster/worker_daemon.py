@@ -2,21 +2,27 @@
 
 Spark's own imports nothing, so that each worker takes a second of processor time and some 90 MiB for pandas,
 Arrow and the detectors. Forks share these. A process with threads must not be forked; the environment that
-the session sets keeps OpenBLAS and Arrow's allocator from starting one.
+the session sets keeps OpenBLAS and Arrow's allocator from starting one. On the machine of the driver this
+process is itself a fork, of `fork_server`.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
-import sys
 
 from pyspark.daemon import manager
 
-_WORKER = "pyspark.worker"
 _SHARED = (
-    *("pandas", "pyarrow", _WORKER),
-    *("spark.sources.journals", "spark.streaming.panel_state"),
+    "pandas",
+    "pyarrow",
+    "pyspark.worker",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+    "pyspark.sql.streaming.transform_with_state_driver_worker",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.plan_data_source_read",
+    "spark.sources.journals",
+    "spark.streaming.panel_state",
 )
 
 
@@ -28,6 +34,5 @@ def import_shared() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [_WORKER]:  # those that plan a read are forks of other processes, one each
-        import_shared()
+    import_shared()
     manager()

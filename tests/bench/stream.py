@@ -95,11 +95,10 @@ def cpu_by_program() -> dict[str, float]:
     own = psutil.Process()
     for one in [own, *own.children(recursive=True)]:
         with suppress(psutil.Error):
-            command = one.cmdline()
             name = "driver" if one == own else "planning"
-            if "java" in Path(command[0]).name:
+            if "java" in one.name():
                 name = "jvm"
-            elif "pyspark.worker" in command:
+            elif one.name() == "worker":  # as `fork_server` calls it
                 name = "workers"
             found[name] += sum(one.cpu_times()[:2])
     return found
