@@ -31,7 +31,11 @@ _JVM_OPTIONS = (
     "-XX:TieredStopAtLevel=1",  # halves the CPU of the start, and a batch is small
     "-XX:+ExitOnOutOfMemoryError",
     "-Xss2m",
-    "-XX:MaxNewSize=64m",  # by default garbage takes up to 213 MiB before it is collected
+    "-Xms192m",  # by default old objects are collected once they fill a 64th of the machine's memory
+    "-Xmn64m",  # and new ones once they fill 128 MiB
+    # by default the addresses in the class archive are made random, which writes to all of its 170 MiB
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:ArchiveRelocationMode=0",
     "-XX:ReservedCodeCacheSize=96m",
     "-Djava.net.preferIPv4Stack=true",
 )
