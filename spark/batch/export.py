@@ -121,22 +121,22 @@ class _Written:
 
 
 def run(run_dir: Path, to: Path) -> Exported:
-    """Export a run in the tasks of a Spark session of its own.
+    """Export a run in the tasks of Spark, which it starts.
 
     Raises:
         SoakError: as `export`; or Spark does not start.
     """
     from spark.batch.tasks import in_tasks  # noqa: PLC0415  # what follows needs no Spark
-    from spark.cluster.session import build_session  # noqa: PLC0415
+    from spark.cluster.session import build_context  # noqa: PLC0415
 
     folder, to = RunFolder(run_dir.resolve()), to.absolute()  # tasks work elsewhere
     _check(folder, to)
     with tempfile.TemporaryDirectory(prefix="soak-export-") as temporary:
-        session = build_session("soak-export", temporary=Path(temporary))
+        context = build_context("soak-export", temporary=Path(temporary))
         try:
-            return export(folder, to, in_tasks(session))
+            return export(folder, to, in_tasks(context))
         finally:
-            session.stop()
+            context.stop()
 
 
 def export(folder: RunFolder, to: Path, each: Each = each_here) -> Exported:

@@ -1,4 +1,4 @@
-"""A whole run as numbers, read from its journals by a Spark batch job: one task a journal file."""
+"""A whole run as numbers, read from its journals: one task a journal file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.sql import SparkSession
 
 from detectors.objectives import Minute, Minutes
 from soak.core import json_text
@@ -22,7 +21,7 @@ from soak.core.model import Column
 from soak.core.plan.load import is_named_well
 from soak.core.plan.phases import Phases, drain_k
 from soak.core.plan.plan import Plan
-from soak.core.ports import Note, no_note
+from soak.core.ports import Each, Note, no_note
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 from soak.store.audit import audit_run, is_loss_known, part_reader
@@ -31,7 +30,6 @@ from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_r
 from spark.batch.digest import Extremes, RoughSeconds, Scope, distinct, reduction
 from spark.batch.digest_cache import Row, cached_row, digest_row, rows_of
 from spark.batch.soak_totals import SoakTotals, added_up
-from spark.batch.tasks import in_tasks
 from spark.sources.schema import columns_of
 
 Ints = NDArray[np.int64]
@@ -120,8 +118,8 @@ class Timeline:
         return self.run.start_wall_ns + round(k * SECOND_NS)
 
 
-def read_timeline(session: SparkSession, folder: RunFolder, note: Note = no_note) -> Timeline:
-    """Read a run's journals in Spark tasks.
+def read_timeline(each: Each, folder: RunFolder, note: Note = no_note) -> Timeline:
+    """Read a run's journals, each file by itself.
 
     Raises:
         RunFolderError: this is no run folder.
@@ -129,8 +127,7 @@ def read_timeline(session: SparkSession, folder: RunFolder, note: Note = no_note
     """
 
     def read(paths: Sequence[Path], step: int, scope: Scope) -> list[Row]:
-        batches = in_tasks(session)(partial(cached_row, step=step, scope=scope), paths)
-        return _rows(batches)
+        return _rows(each(partial(cached_row, step=step, scope=scope), paths))
 
     return assemble(folder, read, note)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
 
 from soak.core.errors import NotAvailableError, PlanError, RunFolderError
 from soak.core.ports import Clock
@@ -42,17 +42,16 @@ def run_folder_path(text: str) -> Path:
     )
 
 
-def check_executors(session: SparkSession, folder: RunFolder, clock: Clock) -> None:
+def check_executors(context: SparkContext, folder: RunFolder, clock: Clock) -> None:
     """Wait for executors and have them look at the run folder before they work in it.
 
     Raises:
         NotAvailableError: no executor came: Spark itself would wait for ever.
         RunFolderError: one of them does not see the same folder, or may not write there.
     """
-    context = session.sparkContext
     known = context._jsc.sc()  # noqa: SLF001  # the only way to the JVM
     await_executor(lambda: known.getExecutorMemoryStatus().size() - 1, str(context.master), clock)
-    _check_folder(session, folder)
+    _check_folder(context, folder)
 
 
 def await_executor(executors: Callable[[], int], master: str, clock: Clock) -> None:
@@ -72,8 +71,7 @@ def await_executor(executors: Callable[[], int], master: str, clock: Clock) -> N
         clock.sleep_until(clock.mono_ns() + _LOOK_NS)
 
 
-def _check_folder(session: SparkSession, folder: RunFolder) -> None:
-    context = session.sparkContext
+def _check_folder(context: SparkContext, folder: RunFolder) -> None:
     parts = max(2, context.defaultParallelism)
     run_json, marker = str(folder.run_json), str(folder.path)
     wanted = folder.run_json.read_bytes()

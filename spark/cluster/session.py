@@ -24,6 +24,7 @@ from soak.service.java import java_home, spark_java_home
 from spark.cluster import fork_client
 from spark.cluster.master import EXECUTOR_PYTHON, SECRET_SETTING, SECURITY, Cluster
 from spark.cluster.package import PYTHON, archives
+from spark.cluster.worker_daemon import SHARED
 
 DRIVER_MEMORY = "640m"  # Spark wants 450 MiB at least; the live heap is 60 MiB
 _JVM_OPTIONS = (
@@ -48,6 +49,17 @@ _FILES = (
 )
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Of the process that workers are forks of, see `worker_daemon`."""
+DETECTOR_MODULES = (
+    "pandas",
+    "pyarrow",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+    "pyspark.sql.streaming.transform_with_state_driver_worker",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.plan_data_source_read",
+    "spark.sources.journals",
+    "spark.streaming.panel_state",
+)
+"""What the planners and workers of a detector use."""
 _LOG = """status = warn
 appender.file.type = RollingFile
 appender.file.name = file
@@ -75,11 +87,28 @@ def build_session(
     log: Path | None = None,
     cluster: Cluster | None = None,
 ) -> SparkSession:
-    """Start a JVM and return its session; stop it with `session.stop()`.
+    """Return a session of `build_context`, for a detector; stop it with `session.stop()`."""
+    context = build_context(
+        name, temporary=temporary, cores=cores, log=log, cluster=cluster, modules=DETECTOR_MODULES
+    )
+    return SparkSession(context)
+
+
+def build_context(
+    name: str,
+    *,
+    temporary: Path,
+    cores: int | None = None,
+    log: Path | None = None,
+    cluster: Cluster | None = None,
+    modules: Sequence[str] = (),
+) -> SparkContext:
+    """Start a JVM and return its context, which needs no SQL; stop it with `context.stop()`.
 
     `temporary` takes shuffle files and local state and may be deleted afterwards. `log` (default
     `temporary`/spark.log) grows to 24 MB at most. Without `cores` Spark takes all of the machine. With a
     `cluster` its executors do the work, and `cores` is the number of partitions of what is grouped.
+    Workers have imported `modules` when they start.
 
     Raises:
         NotAvailableError: there is no usable Java, Spark did not start on it, or the cluster did not
@@ -95,7 +124,8 @@ def build_session(
     secret = cluster.read_secret() if cluster is not None else ""
     address = cluster.local_address() if cluster is not None else "127.0.0.1"
     classes = class_archive().options()  # of the user's Java, for which ours will stand
-    os.environ.update(_environment(temporary, address, cluster))
+    workers = {**ONE_THREAD, SHARED: " ".join(modules)}
+    os.environ.update({**_environment(temporary, address, cluster), **workers})
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each callback
     conf = SparkConf(loadDefaults=False).setAppName(name)
     conf.setMaster(cluster.master if cluster is not None else f"local[{cores or '*'}]")
@@ -103,13 +133,13 @@ def build_session(
     if cluster is None:
         conf.setAll(list(SECURITY.items()))  # a local session makes a secret of its own
     else:
-        conf.setAll(list(_cluster_settings(cluster, temporary, address).items()))
+        conf.setAll(list(_cluster_settings(cluster, temporary, address, workers).items()))
     # one JVM a process, which outlives sessions
     gateway = SparkContext._gateway or _jvm(conf, log.with_suffix(".out"), temporary)  # noqa: SLF001
     if secret:  # not before the JVM runs: it would be among the arguments of its process
         conf.set(SECRET_SETTING, secret)
     try:
-        return SparkSession(SparkContext(gateway=gateway, conf=conf))
+        return SparkContext(gateway=gateway, conf=conf)
     except Py4JError as error:
         if cluster is None:
             raise
@@ -167,7 +197,6 @@ def _environment(temporary: Path, address: str, cluster: Cluster | None) -> dict
         "PYSPARK_PYTHON": program,
         "PYSPARK_DRIVER_PYTHON": own,  # also of the workers that plan a read
         "SPARK_LOCAL_DIRS": str(temporary),
-        **ONE_THREAD,
         "ARROW_DEFAULT_MEMORY_POOL": "system",
         **address_of,
     }
@@ -252,7 +281,9 @@ def _settings(
     }
 
 
-def _cluster_settings(cluster: Cluster, temporary: Path, address: str) -> Mapping[str, str]:
+def _cluster_settings(
+    cluster: Cluster, temporary: Path, address: str, workers: Mapping[str, str]
+) -> Mapping[str, str]:
     """Return the settings that a cluster needs in addition to or instead of those of a local session.
 
     The user's come last, so that they hold.
@@ -261,7 +292,7 @@ def _cluster_settings(cluster: Cluster, temporary: Path, address: str) -> Mappin
         "spark.submit.deployMode": "client",
         "spark.executor.memory": _EXECUTOR_MEMORY,
         "spark.executor.extraJavaOptions": " ".join(_EXECUTOR_JVM_OPTIONS),
-        **{f"spark.executorEnv.{name}": value for name, value in ONE_THREAD.items()},
+        **{f"spark.executorEnv.{name}": value for name, value in workers.items()},
         "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
         **cluster.security(),
     }

@@ -10,25 +10,17 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 
 from pyspark.daemon import manager
 
-_SHARED = (
-    "pandas",
-    "pyarrow",
-    "pyspark.worker",
-    "pyspark.sql.streaming.python_streaming_source_runner",
-    "pyspark.sql.streaming.transform_with_state_driver_worker",
-    "pyspark.sql.worker.create_data_source",
-    "pyspark.sql.worker.plan_data_source_read",
-    "spark.sources.journals",
-    "spark.streaming.panel_state",
-)
+SHARED = "SOAK_WORKER_MODULES"
+"""The variable of the environment that names what workers of a session use, with spaces between."""
 
 
 def import_shared() -> None:
     """Import what workers use, and spare it the collector, which would write to each object."""
-    for name in _SHARED:
+    for name in ("pyspark.worker", *os.environ.get(SHARED, "").split()):
         importlib.import_module(name)
     gc.freeze()
 

@@ -37,7 +37,7 @@ from spark.batch.tasks import in_tasks
 from spark.batch.timeline import Timeline, read_timeline
 from spark.cluster.executors import check_executors
 from spark.cluster.master import Cluster
-from spark.cluster.session import build_session
+from spark.cluster.session import build_context
 from spark.report.interactive import page_data
 from spark.report.page import Page, broker_names, headline, shown_name
 from spark.report.summary import EXIT_CODE, overview, summary, verdict
@@ -51,6 +51,8 @@ NEWS_NS = 86_400 * SECOND_NS
 
 _OF_END = ("verdict", "headline", "objectives", "audit", "coverage", "soak")
 _OF_FINDING = ("is_about_cluster", "found", "state", "at", "cause", "suspect", "what")
+MODULES = ("ruptures", "spark.report.job", "spark.report.sections.coverage")
+"""Of the functions that tasks call."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -64,20 +66,22 @@ def run(run_dir: Path, cluster: Cluster | None = None, note: Note = no_note) -> 
         SoakError: this is no run folder, or it cannot be written.
     """
     folder = RunFolder(run_dir.resolve())  # where `current` leads now, whatever begins meanwhile
-    log = (
-        folder.logs / "spark-report.log" if cluster is not None else None
-    )  # what a cluster did is asked later
+    # what a cluster did is asked later
+    log = folder.logs / "spark-report.log" if cluster is not None else None
     note("starting Spark")
-    with tempfile.TemporaryDirectory(prefix="soak-report-") as temporary:
-        session = build_session("soak-report", temporary=Path(temporary), log=log, cluster=cluster)
+    with tempfile.TemporaryDirectory(prefix="soak-report-") as name:
+        context = build_context(
+            "soak-report", temporary=Path(name), log=log, cluster=cluster, modules=MODULES
+        )
         try:
             if cluster is not None:
-                check_executors(session, folder, SystemClock())
-            timeline = read_timeline(session, folder, note)
+                check_executors(context, folder, SystemClock())
+            each = in_tasks(context)
+            timeline = read_timeline(each, folder, note)
             online, changes, unread = seen_online(folder, timeline.run.id)
-            code = write(timeline, online, drill_of, changes, unread, in_tasks(session), note)
+            code = write(timeline, online, drill_of, changes, unread, each, note)
         finally:
-            session.stop()
+            context.stop()
     queue_end(folder, timeline.run, SystemClock())
     return code
 

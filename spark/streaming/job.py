@@ -105,7 +105,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | N
             manager.alive()
             try:
                 if cluster is not None:
-                    check_executors(session, folder, clock)
+                    check_executors(session.sparkContext, folder, clock)
                     manager.alive()
                 with held(session, folder.spark):
                     page = MetricsPage(

@@ -109,7 +109,7 @@ def driver_alone(whole: RunFolder) -> float:
 def medians_in_tasks(session: SparkSession, whole: RunFolder) -> None:
     """Make what the report needs of each journal file, medians among it, in a task each."""
     paths = [path for name in sources(whole.journal) for path in segments(whole.journal / name)]
-    in_tasks(session)(partial(digest_row, step=COARSE_STEP, scope=Scope()), paths)
+    in_tasks(session.sparkContext)(partial(digest_row, step=COARSE_STEP, scope=Scope()), paths)
 
 
 def medians_in_sql(session: SparkSession, whole: RunFolder) -> None:
@@ -150,7 +150,7 @@ def _backlogs(whole: RunFolder, path: Path, values: int) -> Iterator[Form]:
 def _medians(whole: RunFolder, path: Path, values: int) -> Iterator[Form]:
     session = build_session("bench", temporary=path / "tmp", cores=1)
     try:
-        in_tasks(session)(str, [1, 2])  # starts the workers
+        in_tasks(session.sparkContext)(str, [1, 2])  # starts the workers
         for form, work in (("a task a file", medians_in_tasks), ("SQL", medians_in_sql)):
             cpu, began = cpu_seconds(), time.monotonic()
             work(session, whole)

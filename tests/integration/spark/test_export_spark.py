@@ -27,7 +27,7 @@ def test_tasks_export_what_one_process_exports(spark_session: SparkSession, tmp_
     folder = write_synthetic_run(tmp_path / "run", shape)
 
     alone = export(folder, tmp_path / "alone")
-    spread = export(folder, tmp_path / "spread", in_tasks(spark_session))
+    spread = export(folder, tmp_path / "spread", in_tasks(spark_session.sparkContext))
 
     assert (spread.samples, spread.events) == (alone.samples, alone.events)
     for table in ("samples", "events.parquet"):

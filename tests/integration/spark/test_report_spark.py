@@ -58,7 +58,8 @@ def test_tasks_read_what_one_process_reads(spark_session: SparkSession, tmp_path
     folder = write_synthetic_run(tmp_path / "run", SHAPE)
     _split(folder.journal / PRODUCER, 27)
 
-    spread, alone = read_timeline(spark_session, folder), assemble(folder, _alone)
+    each = in_tasks(spark_session.sparkContext)
+    spread, alone = read_timeline(each, folder), assemble(folder, _alone)
 
     assert _parts(spread) == _parts(alone)
     assert spread.audit["sent"] == 400 * 234
@@ -75,7 +76,8 @@ def test_tasks_report_what_one_process_reports(
 
     report.write(assemble(folder, _alone), [])
     alone = folder.summary.read_text(), folder.report.read_text()
-    report.write(read_timeline(spark_session, folder), [], each=in_tasks(spark_session))
+    each = in_tasks(spark_session.sparkContext)
+    report.write(read_timeline(each, folder), [], each=each)
     spread = folder.summary.read_text(), folder.report.read_text()
 
     assert len(json.loads(alone[0])["findings"]) > 0
@@ -90,7 +92,7 @@ def test_a_step_is_reported_from_journals_alone(
     """Without a findings file, as after a detector that never came up."""
     folder = write_synthetic_run(tmp_path / "run", Shape())
 
-    code = report.write(read_timeline(spark_session, folder), [], None)
+    code = report.write(read_timeline(in_tasks(spark_session.sparkContext), folder), [], None)
 
     summary = json.loads(folder.summary.read_text())
     (found,) = summary["findings"]
@@ -109,6 +111,6 @@ def test_a_run_without_a_journal_is_inconclusive(
     folder = write_synthetic_run(tmp_path / "run", Shape(seconds=30, warm_up=5))
     folder.journal.rename(folder.path / "moved")
 
-    code = report.write(read_timeline(spark_session, folder), [], None)
+    code = report.write(read_timeline(in_tasks(spark_session.sparkContext), folder), [], None)
 
     assert code == EXIT_CODE["inconclusive"]

@@ -14,6 +14,7 @@ import pytest
 
 from spark.cluster import fork_client
 from spark.cluster.session import ONE_THREAD
+from spark.cluster.worker_daemon import SHARED
 
 PATIENCE_SECONDS = 60
 SHOWS = """
@@ -44,7 +45,7 @@ def server(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         [sys.executable, "-u", "-m", "spark.cluster.fork_server"],
         stdin=subprocess.PIPE,
         cwd=folder,
-        env={**os.environ, **ONE_THREAD, "OF_THE_SERVER": "1"},
+        env={**os.environ, **ONE_THREAD, SHARED: "pandas", "OF_THE_SERVER": "1"},
     )
     while not (folder / fork_client.SOCKET).exists():
         assert process.poll() is None
