@@ -1,7 +1,7 @@
 """Export a run as parquet for notebooks: samples, events, findings and changes.
 
-A task reads one journal file and writes one file of samples, so that no process holds more than an hour of a
-source. What the columns mean is in docs/how-to/export.md.
+For each journal file one file of samples is written, so that no process holds more than an hour of a source.
+What the columns mean is in docs/how-to/export.md.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from soak.store.journal.merged import SegmentRecord, read_segment
 from soak.store.journal.reader import SourceReader, segments, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
 
+MODULES = ("spark.batch.export",)
+"""Of the function that tasks call."""
 _NAME = pa.dictionary(pa.int32(), pa.string())
 _TIME = pa.timestamp("us", tz="UTC")  # Spark reads no nanoseconds
 SAMPLES = pa.schema(
@@ -132,7 +134,7 @@ def run(run_dir: Path, to: Path) -> Exported:
     folder, to = RunFolder(run_dir.resolve()), to.absolute()  # tasks work elsewhere
     _check(folder, to)
     with tempfile.TemporaryDirectory(prefix="soak-export-") as temporary:
-        context = build_context("soak-export", temporary=Path(temporary))
+        context = build_context("soak-export", temporary=Path(temporary), modules=MODULES)
         try:
             return export(folder, to, in_tasks(context))
         finally:

@@ -1,4 +1,4 @@
-"""A whole run as numbers, read from its journals: one task a journal file."""
+"""A whole run as numbers, read from its journals, each file by itself."""
 
 from __future__ import annotations
 

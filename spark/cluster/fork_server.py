@@ -1,4 +1,4 @@
-"""The process that all Pythons of Spark's JVM are forks of: it has imported what they use.
+"""The process that the Pythons of Spark's JVM are forks of: it has imported what they use.
 
 Spark starts a Python for its workers and one for each way to plan a read. Each would take a second of
 processor time and 50 to 100 MiB for pandas, Arrow, the modules of Spark and ours. The program that Spark
@@ -8,6 +8,7 @@ fork runs the module in its place. It ends with the driver.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import runpy
@@ -19,6 +20,7 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
+from soak.service.files import raise_descriptor_limit
 from spark.cluster.fork_client import SOCKET
 
 _STREAMS = 3  # standard input, output and error
@@ -58,6 +60,11 @@ def run_module_of(connection: socket.socket) -> None:
     for place, stream in enumerate(streams):
         os.dup2(stream, place)
         os.close(stream)
+    # Spark ends a Python by a signal to the client, whose end closes the connection
+    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(connection, fcntl.F_SETSIG, signal.SIGTERM)
+    fcntl.fcntl(connection, fcntl.F_SETFL, os.O_ASYNC)
+    connection.send(b"\0")  # the client may wait now; before, it would run the module itself
     os.environ.clear()
     os.environ.update(environment)
     # What `ps` shows: the name of the module, or of the worker that a daemon is for.
@@ -72,6 +79,7 @@ def run_module_of(connection: socket.socket) -> None:
 def main() -> None:
     """Serve, or in a fork do what was asked for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal; the driver ends the JVM
+    raise_descriptor_limit()  # as the JVM does for its own children
     listener = listen()
     from spark.cluster.worker_daemon import import_shared  # noqa: PLC0415  # clients may connect meanwhile
 

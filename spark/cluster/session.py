@@ -108,7 +108,8 @@ def build_context(
     `temporary` takes shuffle files and local state and may be deleted afterwards. `log` (default
     `temporary`/spark.log) grows to 24 MB at most. Without `cores` Spark takes all of the machine. With a
     `cluster` its executors do the work, and `cores` is the number of partitions of what is grouped.
-    Workers have imported `modules` when they start.
+    Workers have imported `modules` when they start. The JVM, its folder and `modules` are those of the first
+    call in this process; without that folder Pythons start by themselves.
 
     Raises:
         NotAvailableError: there is no usable Java, Spark did not start on it, or the cluster did not
@@ -274,8 +275,6 @@ def _settings(
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",  # compiling costs more than our few rows
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # true would put workers that read and workers that detect in pools of their own
-        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "spark.cluster.worker_daemon",
     }

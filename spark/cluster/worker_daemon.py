@@ -2,8 +2,8 @@
 
 Spark's own imports nothing, so that each worker takes a second of processor time and some 90 MiB for pandas,
 Arrow and the detectors. Forks share these. A process with threads must not be forked; the environment that
-the session sets keeps OpenBLAS and Arrow's allocator from starting one. On the machine of the driver this
-process is itself a fork, of `fork_server`.
+the session sets keeps OpenBLAS and Arrow's allocator from starting one. In a local session this process is
+itself a fork, of `fork_server`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Our pipeline beside naive forms of the same work, on the same run: `python -m tests.bench.naive`.
 
 The backlog of a run by one vectorised panel a shard, by one key and state a series, and by the driver alone
-without Spark; and the medians of 10 s, from one task a journal file and as SQL over one row a value. CPU is
-that of all processes, without the start of Spark.
+without Spark; and the medians of 10 s, in tasks that each read some journal files and as SQL over one row a
+value. CPU is that of all processes, without the start of Spark.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def driver_alone(whole: RunFolder) -> float:
 
 
 def medians_in_tasks(session: SparkSession, whole: RunFolder) -> None:
-    """Make what the report needs of each journal file, medians among it, in a task each."""
+    """Make what the report needs of each journal file, medians among it, in tasks."""
     paths = [path for name in sources(whole.journal) for path in segments(whole.journal / name)]
     in_tasks(session.sparkContext)(partial(digest_row, step=COARSE_STEP, scope=Scope()), paths)
 
@@ -151,7 +151,7 @@ def _medians(whole: RunFolder, path: Path, values: int) -> Iterator[Form]:
     session = build_session("bench", temporary=path / "tmp", cores=1)
     try:
         in_tasks(session.sparkContext)(str, [1, 2])  # starts the workers
-        for form, work in (("a task a file", medians_in_tasks), ("SQL", medians_in_sql)):
+        for form, work in (("tasks", medians_in_tasks), ("SQL", medians_in_sql)):
             cpu, began = cpu_seconds(), time.monotonic()
             work(session, whole)
             yield _noted(

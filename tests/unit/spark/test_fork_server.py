@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,50 +34,78 @@ seen = {
 print(json.dumps(seen))
 sys.exit(3)
 """
+EXIT_STATUS = 3
+WAITS = """
+import os, time
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "shows.py").write_text(SHOWS)
+    (tmp_path / "waits.py").write_text(WAITS)
     return tmp_path
+
+
+@contextmanager
+def serving(folder: Path, modules: str = "pandas") -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server until the block ends; it takes connections already, and imports meanwhile."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "spark.cluster.fork_server"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+        env={**os.environ, **ONE_THREAD, SHARED: modules, "OF_THE_SERVER": "1"},
+    )
+    try:
+        until(lambda: (folder / fork_client.SOCKET).exists() or process.poll() is not None)
+        yield process
+    finally:
+        process.kill()
+        process.wait(PATIENCE_SECONDS)
 
 
 @pytest.fixture
 def server(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "spark.cluster.fork_server"],
-        stdin=subprocess.PIPE,
-        cwd=folder,
-        env={**os.environ, **ONE_THREAD, SHARED: "pandas", "OF_THE_SERVER": "1"},
-    )
-    while not (folder / fork_client.SOCKET).exists():
-        assert process.poll() is None
-    yield process
-    process.kill()
-    process.wait(PATIENCE_SECONDS)
+    with serving(folder) as process:
+        yield process
 
 
-def shown(folder: Path, *arguments: str) -> dict[str, Any]:
-    """Return what the module saw that a client was asked to run."""
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", fork_client.__file__, "-m", "shows", *arguments],
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def begin(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a client that asks for a module and its arguments."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", fork_client.__file__, "-m", *arguments],
         cwd=folder,
         env={**os.environ, "GIVEN": "some\nthing"},
-        input="lines\nin",
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=PATIENCE_SECONDS,
     )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+
+
+def shown(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit status of a client, and what the module saw that it was asked to run."""
+    client = begin(folder, "shows", *arguments)
+    output, _ = client.communicate("lines\nin", timeout=PATIENCE_SECONDS)
+    return client.returncode, json.loads(output)
 
 
 def test_a_fork_runs_the_module_with_the_client_s_streams_arguments_and_variables(
     folder: Path, server: subprocess.Popen[bytes]
 ) -> None:
-    found = shown(folder, "of", "spark.worker")
+    """What the client ends with is not that of the module: Spark does not ask."""
+    code, found = shown(folder, "of", "spark.worker")
 
+    assert code == 0
     assert found == {
         "arguments": ["of", "spark.worker"],
         "input": "lines\nin",
@@ -91,13 +122,22 @@ def test_only_the_user_may_connect(folder: Path, server: subprocess.Popen[bytes]
 
 
 def test_without_a_server_the_module_runs_all_the_same(folder: Path) -> None:
-    found = shown(folder, "alone")
+    code, found = shown(folder, "alone")
 
-    assert (found["arguments"], found["input"], found["has_pandas"]) == (
+    assert (code, found["arguments"], found["input"], found["has_pandas"]) == (
+        EXIT_STATUS,
         ["alone"],
         "lines\nin",
         False,
     )
+
+
+def test_a_client_of_a_server_that_fails_runs_the_module_itself(folder: Path) -> None:
+    """It is connected, and waits for what the server cannot import."""
+    with serving(folder, "no_such_module"):
+        code, found = shown(folder)
+
+    assert (code, found["input"]) == (EXIT_STATUS, "lines\nin")
 
 
 def test_the_server_ends_with_its_input_and_clients_do_without(
@@ -108,4 +148,20 @@ def test_the_server_ends_with_its_input_and_clients_do_without(
     server.wait(PATIENCE_SECONDS)
 
     assert server.returncode == 0
-    assert not shown(folder)["has_pandas"]
+    assert not shown(folder)[1]["has_pandas"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_fork_ends_with_its_client(
+    folder: Path,
+    server: subprocess.Popen[bytes],  # noqa: ARG001  # of which it is a fork
+    number: signal.Signals,
+) -> None:
+    client = begin(folder, "waits")
+    assert client.stdout is not None
+    fork = int(client.stdout.readline())
+
+    client.send_signal(number)
+
+    until(lambda: not Path(f"/proc/{fork}").exists())
+    client.communicate(timeout=PATIENCE_SECONDS)

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
+from spark.batch import export
 from spark.cluster.session import DETECTOR_MODULES, ONE_THREAD
 from spark.cluster.worker_daemon import SHARED
-from spark.report.job import MODULES
+from spark.report import job as report
 
 LOOK = """
 import os, sys
@@ -20,7 +21,11 @@ print(len(os.listdir("/proc/self/task")), *sys.modules)
 """
 
 
-@pytest.mark.parametrize("modules", [DETECTOR_MODULES, MODULES], ids=["detector", "report"])
+@pytest.mark.parametrize(
+    "modules",
+    [DETECTOR_MODULES, report.MODULES, export.MODULES],
+    ids=["detector", "report", "export"],
+)
 def test_what_workers_share_starts_no_thread(modules: tuple[str, ...]) -> None:
     """A process with threads must not be forked; a client of a broker would have some."""
     done = subprocess.run(
