@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from soak.core.journal_format import Columns, DamagedLineError, End, decode
+from soak.core.model import Record
 from soak.store.journal.reader import segments
 
 
@@ -17,6 +18,7 @@ class Cut:
     source: str
     k: int
     place: str = ""
+    received: int = 0  # messages that no other record has: its writer went on
 
 
 @dataclass(slots=True)
@@ -52,28 +54,30 @@ class Kept:
         with path.open("r+b") as file:
             file.truncate(size)
         self._noted.pop(path, None)
-        self.cut += [Cut(source, k) for k in map(_second, gone) if k is not None]
+        self.cut += [Cut(source, one.k) for one in map(_record, gone) if one is not None]
 
     def overwrite(self, source: str) -> None:
         """Spoil a byte of a record in the middle of a source's largest file."""
         path = max(segments(self.journal / source), key=lambda one: one.stat().st_size)
         raw = path.read_bytes()
         rows = raw[: raw.rfind(b"\n") + 1].splitlines(keepends=True)
-        records = [(at, k) for at, k in enumerate(map(_second, rows)) if k is not None]
-        at, k = records[len(records) // 2]
+        records = [(at, one) for at, one in enumerate(map(_record, rows)) if one is not None]
+        at, record = records[len(records) // 2]
         offset = sum(map(len, rows[:at]))
         spoilt = offset + len(rows[at]) // 2
         with path.open("r+b") as file:
             file.seek(spoilt)
             file.write(bytes([raw[spoilt] ^ 1]))
         self._noted.pop(path, None)
-        self.cut.append(Cut(source, k, f"{path.name}:{offset}"))
+        spans = [span for stream in record.received.values() for span in stream]
+        received = sum(last - first + 1 for first, last, *_ in spans)
+        self.cut.append(Cut(source, record.k, f"{path.name}:{offset}", received))
 
 
-def _second(raw: bytes) -> int | None:
-    """Return the second of a record's line; None for any other."""
+def _record(raw: bytes) -> Record | None:
+    """Return the record of a line; None for any other."""
     try:
         line = decode(raw)
     except DamagedLineError:
         return None
-    return None if isinstance(line, Columns | End) else line.k
+    return None if isinstance(line, Columns | End) else line

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from soak.core.header import instance_of, stream_name
 from soak.core.journal_format import columns_line, encode
 from soak.core.model import Column, Record
 from soak.store.findings.store import FindingsStore
@@ -103,7 +104,7 @@ def test_a_run_as_it_must_be_has_no_complaint(world: World) -> None:
         (forget_a_finding, "finding planted-1 was saved and is lost"),
         (tell_nobody, "mail planted-1.confirmed never came"),
         (lose_a_message, "audit: 1 lost"),
-        (miscount, "23 received, and the broker holds 24"),
+        (miscount, "23 received, 0 cut out, and the broker holds 24"),
         (stop_detecting, "detector: behind"),
         (blame, "false alert r1-9: m from second 60, network"),
     ],
@@ -123,6 +124,24 @@ def test_a_gap_of_one_second_is_the_one_that_was_cut_out(world: World, fraction_
     write_run(world.folder, dataclasses.replace(RUN, start_wall_ns=fraction_ns))
     world.known.kept.truncate(SOURCE, 0)
     gap = {"source": SOURCE, "from": "1970-01-01T00:00:03Z", "seconds": 1, "why": "no record"}
+    world.summary["coverage"]["gaps"] = [gap]
+
+    assert said(world) == ""
+
+
+def test_messages_of_a_consumer_s_record_that_was_spoilt_are_none_of_the_audit(
+    world: World,
+) -> None:
+    source = "consume.0@host"
+    columns = columns_line((Column("up"),))
+    stream = stream_name(instance_of(RUN.id, "produce.0@host"), 1, 0)
+    spans = {stream: ((10, 19, 0, 9), (30, 30, 10, 10))}
+    record = Record(7, 1, 0, 1, columns.id, (1.0,), received=spans)
+    (world.folder.journal / source).mkdir()
+    (world.folder.journal / source / "000000.jsonl").write_bytes(encode(columns) + encode(record))
+    world.known.kept.overwrite(source)
+    world.known = dataclasses.replace(world.known, in_topic=23 + 11)
+    gap = {"source": source, "from": "1970-01-01T00:00:07Z", "seconds": 1, "why": "no record"}
     world.summary["coverage"]["gaps"] = [gap]
 
     assert said(world) == ""
