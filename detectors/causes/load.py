@@ -49,7 +49,7 @@ NEXT = {
 }
 
 NEXT_OF_OWN_CONSUMER = {
-    "catch_up_read": "let it drain; find out why it received nothing before the onset",
+    "catch_up_read": "find out why it received nothing before the onset; what it missed drains by itself",
 }
 
 _READ_MORE = 1.1

@@ -34,7 +34,7 @@ from soak.core.plan.objectives import parse_objective
 from soak.core.ports import Message
 from soak.core.series import host_of, parse_series
 from soak.core.units import SECOND_NS
-from soak.runtime.incident_size import WORST_SECONDS, IncidentSize
+from soak.runtime.incident_size import IncidentSize
 from soak.store.findings.rows import NotificationKind
 
 MAX_LINES = 46
@@ -405,8 +405,7 @@ def _size(context: MessageContext) -> Numbers:
     if not context.is_resolved:
         rows = [row[:-1] for row in rows]
     rows = [row for at, row in enumerate(rows) if at == 0 or row[1:] != rows[at - 1][1:]]
-    worst = "worst second" if context.finding.kind == "outage" else f"worst {WORST_SECONDS} s"
-    columns = ("minute before", worst, "after")[: 3 if context.is_resolved else 2]
+    columns = ("minute before", "worst second", "after")[: 3 if context.is_resolved else 2]
     note = size.messages_text()
     if note and not context.is_resolved:
         note = f"{note}; those that still wait are not counted"

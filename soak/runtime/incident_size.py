@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from detectors.minimum_effect import Config as MinimumEffect
@@ -22,8 +21,6 @@ from soak.store.journal.reader import sources
 
 AROUND_SECONDS = 60
 """The levels before and after are medians of so many seconds on either side."""
-WORST_SECONDS = 10
-"""The worst level is that of the ten seconds with the highest median; of maxima it is the highest."""
 LATE_SECONDS = 10
 """What waited in an outage comes within so many seconds after it, and is a part of its size."""
 _QUANTILES: Mapping[str, str] = {"0.5": "p50", "0.99": "p99", "0.999": "p99.9", "max": "max"}
@@ -41,7 +38,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A latency in seconds before, at the worst and after an incident; NaN where it is not known."""
+    """A latency in seconds before an incident, in its worst second, and after it; NaN: not known."""
 
     before: float
     worst: float
@@ -68,7 +65,7 @@ class IncidentSize:
                 wording.amount(one, "seconds") for one in (level.before, level.worst, level.after)
             )
             end = "" if np.isnan(level.after) else f", now {after}"
-            found.append(f"{name} {before} before, {worst} at worst{end}")
+            found.append(f"{name} {before} before, {worst} in the worst second{end}")
         return [*found, *filter(None, [self.messages_text()])]
 
     def messages_text(self) -> str:
@@ -82,8 +79,8 @@ class IncidentSize:
         lasted = wording.span(self.seconds + self.later_seconds)
         later = f", {self.later_seconds} s of them after its end," if self.later_seconds else ""
         return (
-            f"{slow} in the {lasted} from the onset on{later} took longer than {limit}, the least that the "
-            "plan takes for slower"
+            f"{slow} in the {lasted} from the onset on{later} took longer than {limit}, above which the plan "
+            "counts them as slow"
         )
 
     def to_json(self) -> dict[str, object]:
@@ -143,7 +140,6 @@ def incident_size(
             np.concatenate([values for _, values in many]),
             finding.onset_k,
             last_k,
-            seconds=1 if quantile == "max" or finding.kind == "outage" else WORST_SECONDS,
             is_resolved=finding.resolved_k is not None,
         )
         for quantile, many in rows.items()
@@ -258,13 +254,10 @@ def _level(
     first_k: int,
     last_k: int,
     *,
-    seconds: int,
     is_resolved: bool,
 ) -> Level:
     during = values[(k >= first_k) & (k < last_k) & np.isfinite(values)]
-    length = min(seconds, during.size)
-    parts = sliding_window_view(during, length) if length else np.full((1, 1), np.nan)
-    worst = float(np.median(parts, axis=1).max())
+    worst = float(during.max()) if during.size else np.nan
     before = _median(values[(k < first_k) & (k >= first_k - AROUND_SECONDS)])
     after = _median(values[(k >= last_k) & (k < last_k + AROUND_SECONDS)])
     return Level(before, worst, after if is_resolved else np.nan)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -104,6 +104,17 @@ class Drawn:
     def source(self) -> str:
         """Return the source whose gaps it has; "" for all clients."""
         return source_of(self.members[0]) if len(self.members) == 1 else ""
+
+
+def first_kind(page: Page, kinds: Collection[str]) -> str:
+    """Return the latency that the page shows first: that of the worst incident, else the first there is."""
+    of_worst = [FAMILIES[_family(one.finding)] for one in ranked(page)[:1]]
+    return next((one for one in (*of_worst, *kinds) if one in kinds), "")
+
+
+def _family(found: Finding) -> str:
+    metric = (latency_of_outage(found.series) or parse_series(found.series)).metric
+    return next((family for family in FAMILIES if metric.startswith(family)), "publish")
 
 
 def page_data(page: Page) -> tuple[dict[str, Any], dict[str, str]]:
@@ -418,9 +429,7 @@ class _Making:
 
     def _curves(self, found: Finding, span: tuple[int, int]) -> dict[str, list[float | None]]:
         """Return latency before, during and after an incident, at `CURVE`; empty where none was counted."""
-        metric = (latency_of_outage(found.series) or parse_series(found.series)).metric
-        families = [family for family in FAMILIES if metric.startswith(family)] or ["publish"]
-        counts = f"{families[0]}_latency_above_messages"
+        counts = f"{_family(found)}_latency_above_messages"
         if counts not in self.counted:
             self.counted[counts] = counts_above(self.page.timeline, counts)
         counted = self.counted[counts]

@@ -38,7 +38,7 @@ from spark.batch.timeline import Timeline, read_timeline
 from spark.cluster.executors import check_executors
 from spark.cluster.master import Cluster
 from spark.cluster.session import build_context
-from spark.report.interactive import page_data
+from spark.report.interactive import first_kind, page_data
 from spark.report.page import Page, broker_names, headline, shown_name
 from spark.report.summary import EXIT_CODE, overview, summary, verdict
 from spark.streaming.attribution import step_config
@@ -232,6 +232,7 @@ def html(page: Page) -> str:
         scripts=scripts,
         sections=sections,
         kinds=[(name, name) for name in data["main"]],
+        kind=first_kind(page, data["main"]),
         axes=[*axes, *([("written", "Bytes sent")] if data["written"] else [])],
         data=_script_json(data),
         blocks=blocks,

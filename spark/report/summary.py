@@ -140,23 +140,28 @@ def _phases(timeline: Timeline) -> list[dict[str, object]]:
 def phase_rates(timeline: Timeline, from_k: int, to_k: int) -> dict[str, float | None]:
     """Return the messages that all clients sent and received per second of seconds [from_k, to_k).
 
+    Of the seconds that any client has a record of: one that stopped and caught up later had no higher rate.
     None where nothing is on record; of a long run whole buckets count.
     """
-    found: dict[str, float | None] = {}
+    totals: dict[str, float] = {}
+    recorded = np.empty(0, np.int64)
     for metric in ("sent_messages", "received_messages"):
-        total, recorded = 0.0, np.empty(0, np.int64)
         for source in timeline.seconds:
             series = timeline.series.get(series_name(source, metric))
             if series is None:
                 continue
             k, counts = series
             within = (k >= from_k) & (k + timeline.step <= to_k)
-            total += float(counts[within].sum())
+            if within.any():
+                totals[metric] = totals.get(metric, 0.0) + float(counts[within].sum())
             recorded = distinct(np.concatenate([recorded, k[within]]))
-        seconds = recorded.size * timeline.step
-        name = f"{metric.removesuffix('_messages')}_per_second"
-        found[name] = round(total / seconds, 3) if seconds else None
-    return found
+    seconds = recorded.size * timeline.step
+    return {
+        f"{one}_per_second": round(totals[f"{one}_messages"] / seconds, 3)
+        if f"{one}_messages" in totals
+        else None
+        for one in ("sent", "received")
+    }
 
 
 def planned_rate(timeline: Timeline, spans: Sequence[tuple[int, int]]) -> str:

@@ -140,7 +140,7 @@ $("#theme").onclick = () => setTheme(!isDark);
 if (kinds.length) {
   listen();
   showView();
-  showMain($("input[name=kind]").value).then(() => {
+  showMain($("input[name=kind]:checked").value).then(() => {
     performance.mark("first-chart");
     requestAnimationFrame(() => [$(".list tbody tr") && pick(1, false), showSections(), setTimeout(() => prepareForPaper().catch(() => {}), 500)]);
   }).catch((error) => [console.error(error), (root.className = "")]); // no DecompressionStream, damaged data: the static page stands

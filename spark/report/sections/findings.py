@@ -85,8 +85,8 @@ def _list(page: Page, found: Sequence[Judged]) -> Markup:
         "What and where",
         "Since",
         "For",
-        "p99 before, at worst, after",
-        "Messages",
+        "p99 before, worst second, after",
+        "Messages hit",
         "Cause",
         "Found",
     )
@@ -108,8 +108,8 @@ def _row(page: Page, one: Judged, rank: int) -> Markup:
     cells = [
         ("Since", moment(page, begin)),
         ("For", for_),
-        ("p99 before, at worst, after", _levels(one.size)),
-        ("Messages", messages),
+        ("p99 before, worst second, after", _levels(one.size)),
+        ("Messages hit", messages),
         ("Cause", _cause_short(found.causes)),
         ("Found", _SEEN_SHORT[one.found]),
     ]
@@ -124,7 +124,7 @@ def _cause_short(causes: Sequence[Explanation]) -> Markup:
     if not causes or causes[0].cause == "unknown":
         return tag("span", "unknown")
     first = causes[0]
-    score = f", {first.score:.0%}" if first.score > 0 else ""
+    score = f", score {first.score:.2f}" if first.score > 0 else ""
     suspect = tag("small", tag("bdi", shown_name(first.suspect, 80))) if first.suspect else ""
     return joined([f"{wording.cause_text(first.cause)}{score}", suspect])
 
@@ -211,7 +211,9 @@ def _evidence(page: Page, one: Judged) -> list[Markup]:
     rest = [
         joined(
             [
-                tag("h4", f"Or {wording.cause_text(other.cause)}, score {other.score:.2f}"),
+                tag(
+                    "h4", f"Less likely: {wording.cause_text(other.cause)}, score {other.score:.2f}"
+                ),
                 _items(page, (*other.evidence, *other.against)),
             ]
         )

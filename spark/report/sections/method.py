@@ -35,7 +35,8 @@ def render(page: Page) -> Markup:
         f"""A step is judged on logarithms of the valid seconds of the soak, corrected for their own
         correlation, at a set rate of false alarms: {alarms} over the panel. It is confirmed when it
         lasts, and resolved when the level returns.""",
-        "Before and after are medians. The interval holds the onset with 95 % confidence.",
+        """Before and after are medians, of latency in an incident those of a minute. The interval holds the
+        onset with 95 % confidence.""",
         """In the offline analysis, changes of several latencies at one time are one step, with the onset
         of the latency that dates it best.""",
         """A cause is named when its evidence passes a bar, else it is unknown. Causes are judged from

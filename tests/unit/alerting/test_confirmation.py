@@ -75,7 +75,7 @@ def test_a_backlog_of_soakds_own_consumer_is_seen_in_its_run_and_no_quota_is_adv
         "a lag that falls to 0, and more received than sent until then",
     )
     assert attribution.next_step(found) == (
-        "let it drain; find out why it received nothing before the onset"
+        "find out why it received nothing before the onset; what it missed drains by itself"
     )
 
 

@@ -970,7 +970,7 @@ def test_the_column_after_the_end_is_of_what_there_is_by_then() -> None:
 
     text = text_of(size=size, kind="resolved", finding=gone)
 
-    assert "minute before     worst 10 s          after\n" in text
+    assert "minute before   worst second          after\n" in text
 
 
 def test_an_onset_that_is_hardly_known_is_a_span() -> None:
@@ -1066,10 +1066,10 @@ def test_the_table_leaves_out_a_quantile_that_equals_the_one_before() -> None:
     text = text_of(size=size)
 
     assert (
-        "             minute before     worst 10 s\n"
+        "             minute before   worst second\n"
         "publish p99           4 ms          60 ms\n"
         "12 of 13 messages in the 1 min 8 s from the onset on took longer than 7.5 ms,\n"
-        "the least that the plan takes for slower; those that still wait are not\n"
+        "above which the plan counts them as slow; those that still wait are not\n"
         "counted\n"
     ) in text
 

@@ -147,7 +147,7 @@ def test_a_step_of_waits_alone_has_the_level_that_it_was_found_with(tmp_path: Pa
 
     assert size is not None
     assert size.levels["p99"].worst == 4.0
-    assert any("p99 " in line and "4 s at worst" in line for line in size.lines())
+    assert any("p99 " in line and "4 s in the worst second" in line for line in size.lines())
 
 
 def stopped_delivery() -> Finding:

@@ -14,11 +14,12 @@ from soak.core.series import series_name
 from spark.batch.coverage import coverage
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import Timeline
-from spark.report.interactive import page_data
+from spark.report.interactive import first_kind, page_data
 from spark.report.packing import Scale
 from spark.report.page import Page
+from spark.report.summary import phase_rates
 from tests.support.spark.report_run import finding_of, timeline
-from tests.support.spark.synthetic_run import PRODUCER, Shape
+from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape
 from tests.unit.spark.report.test_report_packing import unpacked, values_of
 
 pytestmark = pytest.mark.long
@@ -82,6 +83,32 @@ def test_of_several_producers_latency_is_the_highest_and_the_rate_the_sum(tmp_pa
     assert body["series"][index][2] == "highest of 2 producers"
     (sent, *_), *_ = body["load"][0]["lines"], None
     assert drawn(body, blocks, sent[1])[:50] == pytest.approx(np.full(50, 1600.0))
+
+
+def test_the_latency_that_is_shown_first_is_that_of_the_worst_incident(tmp_path: Path) -> None:
+    found = timeline(tmp_path, QUIET)
+    delayed = Judged(
+        finding_of(series=f'{CONSUMER}|end_to_end_latency_seconds{{quantile="0.99"}}'), "both"
+    )
+    kinds = ["Publish", "End to end"]
+
+    pages = [Page(found, judged, coverage(found), "clean", None) for judged in ([], [delayed])]
+
+    assert [first_kind(page, kinds) for page in pages] == ["Publish", "End to end"]
+    assert first_kind(pages[1], ["Publish"]) == "Publish"
+    assert first_kind(pages[0], []) == ""
+
+
+def test_a_rate_is_of_the_seconds_that_any_client_recorded(tmp_path: Path) -> None:
+    """A consumer that stopped and caught up had no higher rate than the producer."""
+    found = timeline(tmp_path, QUIET)
+    series = dict(found.series)
+    for name in [one for one in series if one.startswith(f"{CONSUMER}|received_messages")]:
+        k, values = series[name]
+        series[name] = k[30:], values[30:] + values[:30]
+    stopped = replace(found, series=series)
+
+    assert phase_rates(stopped, 0, 60) == pytest.approx(phase_rates(found, 0, 60))
 
 
 def test_an_incident_has_the_series_that_its_evidence_cites_beside_a_peer(tmp_path: Path) -> None:
