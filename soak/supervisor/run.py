@@ -44,6 +44,8 @@ MAX_TRIGGER_NS = DETECT_LIMIT_NS - 60 * SECOND_NS
 START_LEAD_NS = 4 * SECOND_NS
 """Producers start at least so long before the first message is due, even if consumers are not ready."""
 PROGRAM = (sys.executable, "-m", "soak.cli.main")
+_EXIT = "exit "
+_SAID_LENGTH = 300  # of the last line of its log
 
 
 class GaveUpError(SoakError):
@@ -282,7 +284,7 @@ class Supervisor:
         if code == 0 and is_over:
             child.is_finished = True
             return
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"{_EXIT}{code}"
         if child.is_hung:
             how, child.is_hung = "no sign of life, killed", False
         now_ns = self._clock.mono_ns()
@@ -313,7 +315,9 @@ class Supervisor:
         line = json.dumps({"daemon": name, "how": how, "at_ns": self._clock.wall_ns()}) + "\n"
         with contextlib.suppress(OSError), (self._folder.path / "restarts.jsonl").open("a") as file:
             file.write(line)
-        LOG.warning("daemon_died daemon=%s how=%s", name, how)
+        log = self._log(name)
+        said = children.log_tail(log, 1) if log is not None and how.startswith(_EXIT) else ""
+        LOG.warning("daemon_died daemon=%s how=%s last_line=%r", name, how, said[:_SAID_LENGTH])
         self._on_death(name, how)
 
     def _wait(self, name: str, limit_ns: int) -> None:

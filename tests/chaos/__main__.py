@@ -36,7 +36,9 @@ def main() -> None:
     parser.add_argument(
         "--strangers", action="store_true", help="they write to the samples topic all the while"
     )
-    parser.add_argument("--logs", type=Path, help="copy the daemons' logs there")
+    parser.add_argument(
+        "--logs", type=Path, default=Path("build/chaos-logs"), help="copy the daemons' logs there"
+    )
     parser.add_argument(_APART, action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if not asked.apart:
@@ -92,8 +94,7 @@ def _weather(home: Path, asked: argparse.Namespace, names: list[str]) -> dict[st
             if hostile:
                 hostile.close()
             storm.close()
-            if asked.logs is not None:
-                shutil.copytree(storm.folder.logs, asked.logs, dirs_exist_ok=True)
+            shutil.copytree(storm.folder.logs, asked.logs, dirs_exist_ok=True)
     figures = {
         "seconds": round(time.monotonic() - began),
         "kills": dict(sorted(storm.kills.items())),

@@ -30,7 +30,7 @@ FAKE_DAEMON = """
 import os, signal, socket, subprocess, sys, time
 role, folder = sys.argv[1], sys.argv[3]
 if role == "dies":
-    sys.exit(3)
+    sys.exit("out of luck")
 if role == "parent":
     child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     print(child.pid, file=open(folder + "/grandchild", "w"), flush=True)
@@ -272,6 +272,22 @@ def test_each_daemon_has_its_own_time_to_end_before_it_is_killed(
 
     assert (folder.path / "finished").exists()
     assert supervisor.pids() == {}
+
+
+def test_what_a_daemon_said_last_before_it_failed_is_logged(
+    tmp_path: Path,
+    program: tuple[str, str],
+    deaths: list[str],
+    make: list[Supervisor],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    supervisor = _supervisor(tmp_path, program, deaths, Role("dies", ("dies",), is_measuring=True))
+    make.append(supervisor)
+    supervisor.start()
+
+    _until(lambda: supervisor.poll() or deaths)
+
+    assert "daemon_died daemon=dies how=exit 1 last_line='out of luck'" in caplog.text
 
 
 @pytest.mark.long
