@@ -223,12 +223,11 @@ def _stood_still(silent: list[Silence], facts: Facts) -> bool:
 
 
 def _suspect(silent: list[Silence], facts: Facts) -> str:
-    """Return the host and port of the broker that is silent, or refuses, else the name of its page."""
+    """Return host and port of the brokers that are silent or refuse, else the names of their pages."""
     seen = facts.answers
     brokers = {one.what for one in seen.unanswered}
     names = (
-        [one.what for one in silent if one.what in brokers]
-        or seen.refusing_brokers
+        [*(one.what for one in silent if one.what in brokers), *seen.refusing_brokers]
         or _leaders_that_stopped(facts)
         or [one.what for one in silent]
     )

@@ -61,9 +61,9 @@ QUANTILES = (
 )
 EVENT_ROWS = {
     "deletions": ("deletion", "unlink", "reclaimed", "log_start_moved"),
-    "leaders": ("leader", "isr_"),
-    "pauses": ("gc_pause", "gc_stall"),
-    "trouble": ("fail", "error", "clock_step", "suspend", "rate_not_held", "skipped"),
+    "leader changes": ("leader", "isr_"),
+    "GC pauses": ("gc_pause", "gc_stall"),
+    "errors": ("fail", "error", "clock_step", "suspend", "rate_not_held", "skipped"),
 }
 """Rows of events, and parts of the names of their kinds."""
 FIRST_METRICS = (

@@ -81,7 +81,9 @@ def _coverage(page: Page) -> Markup:
     if len(covered.gaps) > MOST_ROWS:
         parts.append(tag("p", f"{len(covered.gaps) - MOST_ROWS} more are in summary.json."))
     if invalid:
-        parts.append(table(("source", "invalid because of", "seconds"), invalid, numeric=2))
+        parts.append(
+            table(("source", "invalid because of", "seconds of the whole run"), invalid, numeric=2)
+        )
     return joined(parts)
 
 

@@ -141,13 +141,12 @@ def _levels(size: IncidentSize | None) -> str:
 
 def _finding(page: Page, one: Judged, rank: int) -> Markup:
     found = one.finding
-    low, high = found.interval
     title = f"{wording.what_text(found)}, cause {wording.cause_text(found.cause)}"
     resolved = "" if found.resolved_k is None else f" Resolved at {page.moment(found.resolved_k)}."
     state = wording.state_word(found.state).capitalize()
     text = (
-        f"Since {page.moment(found.onset_k)}; with 95 % confidence between {page.moment(low)} and "
-        f"{page.moment(high)}. {state}. Seen {_SEEN[one.found]}.{resolved}"
+        f"Since {page.moment(found.onset_k)}{_within(page, found.interval)}. {state}. "
+        f"Seen {_SEEN[one.found]}.{resolved}"
     )
     mark = tag("b", rank, class_="mark" if found.is_about_cluster else "mark other")
     name = f"title-{rank}"
@@ -259,12 +258,18 @@ def _also(page: Page, one: Judged) -> Markup:
     )
 
 
+def _within(page: Page, interval: tuple[int, int]) -> str:
+    """Return the interval that holds an onset; "" where that is known to the second."""
+    low, high = map(page.moment, interval)
+    return "" if low == high else f"; with 95 % confidence between {low} and {high}"
+
+
 def _step(page: Page, step: Sequence[Change]) -> Markup:
     """Return the step in the offline analysis: one onset, and each latency that changed, clearest first."""
-    low, high = step[0].interval
+    first = step[0]
     text = (
-        f"In the offline analysis it is one step at {page.moment(step[0].onset_k)}, with 95 % confidence "
-        f"between {page.moment(low)} and {page.moment(high)}, of:"
+        f"In the offline analysis it is one step at {page.moment(first.onset_k)}"
+        f"{_within(page, first.interval)}, of:"
     )
     addresses = leader_addresses(page.timeline)
     rows = [

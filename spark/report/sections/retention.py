@@ -92,6 +92,11 @@ def _bytes(value: float | None) -> str:
 # --- What the drives could do before and after the load, and how often the load wrote them over.
 
 
+def _of_capacity(turns: float) -> str:
+    """Return `0.0968 %`, or `3.2 times`."""
+    return f"{turns:.3g} times" if turns >= 1.0 else f"{100 * turns:.3g} %"
+
+
 def _drives(page: Page) -> Markup:
     found: Mapping[str, Any] = drives(page.timeline)
     parts = [tag("p", f"{warning[:1].upper()}{warning[1:]}.") for warning in found["warnings"]]
@@ -104,11 +109,11 @@ def _drives(page: Page) -> Markup:
             tag("p", "The drives were not measured without load: the plan's drive_check was 0s.")
         )
     rows = [
-        (name, f"{one['turns']:.3g}", wording.amount(one["bytes"], "bytes"))
+        (name, _of_capacity(one["turns"]), wording.amount(one["bytes"], "bytes"))
         for name, one in sorted(found["written"].items())
     ]
     if rows:
-        parts.append(table(("drive", "capacities written in this run", "written in all"), rows))
+        parts.append(table(("drive", "written in this run, of its capacity", "in bytes"), rows))
         parts.append(tag("p", _amplification(found)))
     return joined(parts)
 

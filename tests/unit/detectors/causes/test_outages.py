@@ -425,6 +425,16 @@ def test_one_of_six_brokers_that_ends_is_down_though_most_is_acknowledged() -> N
     assert "Acknowledgements of leader 5 stopped for 48 s, beginning at the onset." in texts
 
 
+def test_brokers_that_are_restarted_one_after_the_other_are_all_named() -> None:
+    """One refused consumers and was asked nothing; a question to the next got no answer soon after."""
+    refusals = unread(REFUSED.format("ipv4#10.0.0.5:9092"), ONSET + 1, broker="b5:9092")
+    failed = Series("produce.0@h|failed_messages", K, np.where(K == ONSET + 20, 900.0, 0.0))
+    next_one = trips("b2:9092", range(ONSET + 7, ONSET + 22))
+    found = first(around(*of_six(1, 3), next_one, failed, events=refusals), LEADER_5)
+
+    assert (found.cause, found.suspect) == ("broker_down", "b2:9092, b5:9092")
+
+
 def test_a_broker_that_nobody_asks_is_not_ruled_out_by_the_answers_of_others() -> None:
     (found,) = attribute(LEADER_5, around(*of_six(1, 2, 3)))
 
