@@ -128,6 +128,9 @@ def detect_fleet(
     ] = "1h",
     partitions: Annotated[int, typer.Option(help="Parts of the state, worked on in parallel.")] = 1,
     cores: Annotated[int, typer.Option(help="Processor cores to use.")] = 2,
+    master: Master = "",
+    conf: Conf = None,
+    secret: Secret = "",
 ) -> None:
     """Find changes of latency in all runs that ship their records to one topic."""
     from soak.app.preflight import check_fleet_plan
@@ -135,6 +138,7 @@ def detect_fleet(
     from soak.core.errors import PlanError
     from soak.core.units import SECOND_NS, duration_ns
     from soak.service.signals import stop_event
+    from spark.cluster.master import parse_cluster
     from spark.streaming.fleet import FleetOptions, run
 
     try:
@@ -145,7 +149,8 @@ def detect_fleet(
         raise PlanError("--partitions and --cores must be at least 1")
     check_fleet_plan(plan)
     options = FleetOptions(state=state, since_seconds=seconds, partitions=partitions, cores=cores)
-    raise typer.Exit(run(plan, options, stop_event(), SystemClock()))
+    cluster = parse_cluster(master, conf or (), secret)
+    raise typer.Exit(run(plan, options, stop_event(), SystemClock(), cluster))
 
 
 def alert(

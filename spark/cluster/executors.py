@@ -16,7 +16,6 @@ from pyspark import SparkContext
 from soak.core.errors import NotAvailableError, PlanError, RunFolderError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.store.run_folder import RunFolder
 
 PATIENCE_NS = 120 * SECOND_NS
 """How long the first executor may take: a node of a cluster may have to be started, or an image loaded."""
@@ -42,16 +41,16 @@ def run_folder_path(text: str) -> Path:
     )
 
 
-def check_executors(context: SparkContext, folder: RunFolder, clock: Clock) -> None:
-    """Wait for executors and have them look at the run folder before they work in it.
+def check_executors(context: SparkContext, known: Path, clock: Clock) -> None:
+    """Wait for executors and have them look at the folder of a file before they work there, and at that file.
 
     Raises:
         NotAvailableError: no executor came: Spark itself would wait for ever.
         RunFolderError: one of them does not see the same folder, or may not write there.
     """
-    known = context._jsc.sc()  # noqa: SLF001  # the only way to the JVM
-    await_executor(lambda: known.getExecutorMemoryStatus().size() - 1, str(context.master), clock)
-    _check_folder(context, folder)
+    jvm = context._jsc.sc()  # noqa: SLF001  # the only way to the JVM
+    await_executor(lambda: jvm.getExecutorMemoryStatus().size() - 1, str(context.master), clock)
+    _check_folder(context, known)
 
 
 def await_executor(executors: Callable[[], int], master: str, clock: Clock) -> None:
@@ -71,29 +70,28 @@ def await_executor(executors: Callable[[], int], master: str, clock: Clock) -> N
         clock.sleep_until(clock.mono_ns() + _LOOK_NS)
 
 
-def _check_folder(context: SparkContext, folder: RunFolder) -> None:
+def _check_folder(context: SparkContext, known: Path) -> None:
     parts = max(2, context.defaultParallelism)
-    run_json, marker = str(folder.run_json), str(folder.path)
-    wanted = folder.run_json.read_bytes()
+    path, folder, wanted = str(known), str(known.parent), known.read_bytes()
 
     def look(_: Iterable[int]) -> Iterator[tuple[str, str]]:
         import os  # noqa: PLC0415  # runs in a worker
 
         try:
-            with open(run_json, "rb") as file:  # noqa: PTH123  # as above
+            with open(path, "rb") as file:  # noqa: PTH123  # as above
                 is_same = file.read() == wanted
         except OSError as error:
-            yield socket.gethostname(), f"{error.strerror}: {run_json}"
+            yield socket.gethostname(), f"{error.strerror}: {path}"
             return
         if not is_same:
-            yield socket.gethostname(), f"{run_json} is of another run"
-        elif not os.access(marker, os.W_OK | os.X_OK):
-            yield socket.gethostname(), f"may not write in {marker}"
+            yield socket.gethostname(), f"{path} is another file there"
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            yield socket.gethostname(), f"may not write in {folder}"
 
     faults = context.parallelize(range(parts), parts).mapPartitions(look).collect()
     if faults:
         host, fault = faults[0]
         raise RunFolderError(
-            f"executors do not share the run folder: {host}: {fault}. It must be on storage that all hosts "
+            f"executors do not share {folder}: {host}: {fault}. It must be on storage that all hosts "
             "mount at the same path, and belong to a user or group of theirs"
         )

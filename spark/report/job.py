@@ -75,7 +75,7 @@ def run(run_dir: Path, cluster: Cluster | None = None, note: Note = no_note) -> 
         )
         try:
             if cluster is not None:
-                check_executors(context, folder, SystemClock())
+                check_executors(context, folder.run_json, SystemClock())
             each = in_tasks(context)
             timeline = read_timeline(each, folder, note)
             online, changes, unread = seen_online(folder, timeline.run.id)

@@ -38,13 +38,15 @@ from soak.store.findings.topic import FindingsTopics
 from soak.store.findings.topic_log import KafkaFindingsLog
 from soak.store.run_folder import RunFolder
 from soak.store.samples_topic import SamplesClients
+from spark.cluster.executors import check_executors
+from spark.cluster.master import Cluster
 from spark.cluster.session import build_session
 from spark.sources.samples_topic import NAME, SamplesSource, TopicOptions
 from spark.streaming import fleet_state
 from spark.streaming.attribution import finding_of, named
 from spark.streaming.checkpoint import await_predecessor, held
 from spark.streaming.fleet_state import detect_all
-from spark.streaming.job import forget_other
+from spark.streaming.job import LAYOUT, forget_other
 from spark.streaming.panel_state import layout, take_apart
 
 if TYPE_CHECKING:
@@ -77,8 +79,17 @@ class FleetOptions:
     expire_seconds: int = EXPIRE_SECONDS
 
 
-def run(plan_path: Path, options: FleetOptions, stop: threading.Event, clock: Clock) -> int:
+def run(
+    plan_path: Path,
+    options: FleetOptions,
+    stop: threading.Event,
+    clock: Clock,
+    cluster: Cluster | None = None,
+) -> int:
     """Detect in all runs of the topic until `stop` is set; return the exit status.
+
+    With a `cluster` its executors read the topic and keep the state, in a folder that they see at the same
+    path; findings are written here.
 
     Raises:
         PlanError: the plan has a fault.
@@ -99,11 +110,18 @@ def run(plan_path: Path, options: FleetOptions, stop: threading.Event, clock: Cl
         shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
         log = folder.logs / "spark.log"
         session = build_session(
-            "soak detect-fleet", temporary=temporary, cores=options.cores, log=log
+            "soak detect-fleet",
+            temporary=temporary,
+            cores=options.cores,
+            log=log,
+            cluster=cluster,
         )
         session.conf.set("spark.sql.shuffle.partitions", str(options.partitions))
         manager.alive()
         try:
+            if cluster is not None:
+                check_executors(session.sparkContext, folder.spark / LAYOUT, clock)
+                manager.alive()
             with held(session, folder.spark):
                 page = MetricsPage(clock, {"plan": plan.name, "daemon": "detect-fleet"})
                 publish(page, folder.path, plan.metrics, plan.daemons, "detect-fleet")
@@ -182,7 +200,8 @@ class FleetStream:
 
         return (
             changes.writeStream.queryName("detect-fleet")
-            .option("checkpointLocation", str(self.folder.checkpoint))
+            # as a URI, whatever fs.defaultFS is
+            .option("checkpointLocation", self.folder.checkpoint.as_uri())
             .trigger(processingTime=f"{self.plan.detection.trigger // 10**6} milliseconds")
             .foreachBatch(on_batch)
             .start()

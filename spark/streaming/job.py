@@ -46,13 +46,16 @@ from spark.streaming.progress import Progress, observed
 # made anew.
 # The journals hold all that made it, so the query begins at their first second again.
 
+LAYOUT = "layout"
+"""The file in `spark/` that notes it."""
+
 
 def forget_other(folder: RunFolder, wanted: str) -> None:
     """Remove a checkpoint of another layout and what was found by it, and note the layout that comes now.
 
     Killed in between, the next start does the same again. No Spark may use the checkpoint.
     """
-    note = folder.spark / "layout"
+    note = folder.spark / LAYOUT
     known = note.read_text(errors="replace").strip() if note.exists() else ""
     if known == wanted:
         return
@@ -105,7 +108,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | N
             manager.alive()
             try:
                 if cluster is not None:
-                    check_executors(session.sparkContext, folder, clock)
+                    check_executors(session.sparkContext, folder.run_json, clock)
                     manager.alive()
                 with held(session, folder.spark):
                     page = MetricsPage(

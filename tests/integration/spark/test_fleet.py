@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,15 @@ from soak.store.findings.topic_log import KafkaFindingsLog
 from soak.store.run_announcements import Announcement, AnnouncementWriter
 from soak.store.run_folder import RunFolder
 from soak.store.samples_topic import SamplesWriter, ShippedLine
+from tests.support.spark.standalone import start_cluster
 from tests.support.spark.synthetic_run import START_WALL_NS, Shape, write_synthetic_run
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
 PATIENCE_SECONDS = 200
 RUNS = ("fleet-a", "fleet-b", "fleet-c")
+HOSTS = ("host", "host-2", "host-3")
+SECRET = "of-this-cluster-alone"
 SHAPE = Shape(seconds=320, deletions_k=200, fault_k=202)
 PHASES = ((0, "warm-up"), (SHAPE.warm_up, "soak"), (315, "drain"), (320, "end"))
 
@@ -45,22 +49,24 @@ def detector(lab_kafka: Running, tmp_path: Path) -> Iterator[Detector]:
 class Detector:
     """`soak detect-fleet` as a process, which may be killed and started again."""
 
-    def __init__(self, broker: Running, folder: Path) -> None:
+    def __init__(self, broker: Running, folder: Path, topic: str = "fleet-test") -> None:
         servers = broker.bootstrap_servers
-        self.ship = Ship(bootstrap_servers=servers, topic="fleet-test", timeout=5 * SECOND_NS)
+        folder.mkdir(exist_ok=True)
+        self.ship = Ship(bootstrap_servers=servers, topic=topic, timeout=5 * SECOND_NS)
         self.store = Store(url=f"kafka://{servers}", timeout=5 * SECOND_NS)
         self.folder = folder
         self._plan = folder / "fleet.yaml"
         self._plan.write_text(
-            f"name: fleet\nship: {{bootstrap_servers: '{servers}', topic: fleet-test}}\n"
+            f"name: fleet\nship: {{bootstrap_servers: '{servers}', topic: {topic}}}\n"
             f"store: kafka://{servers}\ndetection: {{trigger: 1s}}\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, *more: str) -> None:
+        (self.folder / "state" / "spark" / "progress.json").unlink(missing_ok=True)
         command = [sys.executable, "-m", "soak.cli.main", "detect-fleet", str(self._plan)]
         options = ["--state", str(self.folder / "state"), "--since", "all", "--partitions", "2"]
-        self._process = children.spawn([*command, *options], log_path=self.folder / "log")
+        self._process = children.spawn([*command, *options, *more], log_path=self.folder / "log")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         process, self._process = self._process, None
@@ -84,6 +90,15 @@ class Detector:
         while not self.progress().get("fleet_state_rows"):
             assert time.monotonic() < deadline, (self.folder / "log").read_text()[-5000:]
             time.sleep(0.5)  # between looks
+
+    def wait_for_all(self, runs: tuple[str, ...]) -> dict[str, list[Finding]]:
+        """Return the findings once a batch had nothing more to read."""
+        self.wait_for(runs)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.progress().get("fleet_batch_rows") != 0:
+            assert time.monotonic() < deadline, (self.folder / "log").read_text()[-5000:]
+            time.sleep(0.5)  # between looks
+        return {run: self.findings(run) for run in runs}
 
     def findings(self, run: str) -> list[Finding]:
         clock = SystemClock()
@@ -110,8 +125,15 @@ def confirmed(findings: list[Finding]) -> list[int]:
     return [one.onset_k for one in findings if "latency" in one.series and one.state != "warning"]
 
 
-def ship(folder: RunFolder, run: str, to: Ship, first: int = 0, last: int = 10**9) -> None:
-    """Send a part of a run's lines under the id of another run, as its hosts would."""
+def ship(
+    folder: RunFolder,
+    run: str,
+    to: Ship,
+    first: int = 0,
+    last: int = 10**9,
+    hosts: tuple[str, ...] = ("host",),
+) -> None:
+    """Send a part of a run's lines under the id of another run, as its hosts would; each has the same."""
     clock = SystemClock()
     writer = SamplesWriter(to, run, START_WALL_NS, clock)
     lines: list[ShippedLine] = []
@@ -132,7 +154,14 @@ def ship(folder: RunFolder, run: str, to: Ship, first: int = 0, last: int = 10**
     by_source: dict[str, list[ShippedLine]] = {}
     for line in lines:
         by_source.setdefault(line.source, []).append(line)
-    writer.send([line for part in by_source.values() for line in part[first:last]])
+    for host in hosts:
+        writer.send(
+            [
+                replace(line, source=line.source.replace("@host", f"@{host}"))
+                for part in by_source.values()
+                for line in part[first:last]
+            ]
+        )
     writer.close()
 
 
@@ -185,3 +214,60 @@ def test_the_step_of_every_run_is_found_whatever_is_killed(
     assert len({tuple(confirmed(part)) for part in found.values()}) == 1
     assert detector.findings("waste") == []
     assert detector.stop() == 0
+
+
+def test_two_workers_find_in_eight_runs_what_one_machine_finds_whatever_is_killed(
+    lab_kafka: Running, tmp_path: Path
+) -> None:
+    """Nine sources a run. Both workers have tasks; one is killed while it has one, and then the driver."""
+    folder, runs = (
+        write_synthetic_run(tmp_path / "r", SHAPE),
+        tuple(f"spread-{at}" for at in range(8)),
+    )
+    alone = Detector(lab_kafka, tmp_path / "alone", "fleet-alone")
+    spread = Detector(lab_kafka, tmp_path / "spread", "fleet-spread")
+    (tmp_path / "cluster").mkdir()
+    cluster = start_cluster(tmp_path / "cluster", secret=SECRET)
+    (tmp_path / "secret").write_text(SECRET)
+    words = ["--master", cluster.master, "--secret", f"${{file:{tmp_path / 'secret'}}}"]
+    for setting in ("spark.cores.max=2", "spark.scheduler.minRegisteredResourcesRatio=1"):
+        words += ["--conf", setting]
+    try:
+        ship(folder, "alone", alone.ship, hosts=HOSTS)
+        alone.start()
+        (expected,) = alone.wait_for_all(("alone",)).values()
+        alone.stop()
+        for run in runs:
+            ship(folder, run, spread.ship, last=150, hosts=HOSTS)
+        spread.start(*words)
+        spread.wait_for_state()
+        finished = [cluster.finished(name) for name in ("worker-0", "worker-1")]
+        begun = cluster.running("worker-1")
+        for run in runs:
+            ship(folder, run, spread.ship, first=150, hosts=HOSTS)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while cluster.running("worker-1") == begun:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)  # between looks
+        cluster.kill_worker("worker-1")
+        spread.stop(signal.SIGKILL)
+        cluster.start_worker("worker-1")
+        cluster.wait_for_workers("worker-1")
+        spread.start(*words)
+        found = spread.wait_for_all(runs)
+        code = spread.stop()
+    finally:
+        alone.stop(signal.SIGKILL)
+        spread.stop(signal.SIGKILL)
+        cluster.stop()
+
+    assert code == 0
+    assert min(finished) > 0
+    assert len(expected) > 0
+    for run in runs:
+        assert [of_run(one, "alone") for one in found[run]] == expected
+
+
+def of_run(finding: Finding, run: str) -> Finding:
+    """Return a finding as that of another run, of which it has the key."""
+    return replace(finding, run=run, key=finding.key.replace(finding.run, run))
