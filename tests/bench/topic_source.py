@@ -1,8 +1,8 @@
 """What the topic source costs, alone and with the detectors of a fleet, on a real Kafka with 8 partitions.
 
 Prints rows a second of CPU for decoding and for a range read from the broker, then cores, seconds a batch and
-the age of the newest record of a query that is fed in real time. CPU is that of this process, of Spark's JVM
-and of its Python workers; broker and feeder are left out.
+the age of the newest record of a query that is fed in real time. CPU and memory are those of this process, of
+Spark's JVM and of its Python workers; broker and feeder are left out.
 
     python -m tests.bench.topic_source --runs 500 --series 60 --seconds 60 [--detect] [--rest]
 """
@@ -190,7 +190,7 @@ def detecting(series: int, workers: int, runs: int = 20, batches: int = 60, rows
 
 
 class Meter:
-    """Adds up the CPU of a tree of processes, as last seen; `left_out` are trees that do not count."""
+    """CPU, as last seen, and memory of a tree of processes; `left_out` are trees that do not count."""
 
     def __init__(self, left_out: list[int]) -> None:
         self._left_out = left_out
@@ -206,6 +206,13 @@ class Meter:
         found: dict[str, float] = {}
         for name, seconds in self._seen.values():
             found[name] = found.get(name, 0.0) + seconds
+        return found
+
+    def pss_mib(self) -> float:
+        found = 0.0
+        for one in [psutil.Process(), *self._children(psutil.Process())]:
+            with suppress(psutil.Error):
+                found += one.memory_full_info().pss / 2**20
         return found
 
     def _children(self, process: psutil.Process) -> Iterator[psutil.Process]:
@@ -250,6 +257,7 @@ def streaming(
 
     _follow(query, seconds, meter, note)
     after, spent = meter.total(), time.monotonic() - began
+    memory_mib = meter.pss_mib()
     query.stop()
     cores = {name: (after[name] - before.get(name, 0.0)) / spent for name in after}
     _say(
@@ -259,6 +267,7 @@ def streaming(
                 "by_process": {name: round(one, 3) for name, one in cores.items() if one > 0.002},
                 "batches": len(durations),
                 "batch_seconds": [round(one, 2) for one in sorted(durations)],
+                "pss_mib": round(memory_mib),
                 "rows": sum(counts),
                 "newest_record_age_seconds": [round(one, 1) for one in sorted(ages)],
             }
