@@ -211,7 +211,8 @@ def _evidence(page: Page, one: Judged) -> list[Markup]:
         joined(
             [
                 tag(
-                    "h4", f"Less likely: {wording.cause_text(other.cause)}, score {other.score:.2f}"
+                    "h4",
+                    f"Also possible: {wording.cause_text(other.cause)}, score {other.score:.2f}",
                 ),
                 _items(page, (*other.evidence, *other.against)),
             ]
