@@ -6,12 +6,14 @@ import errno
 import fcntl
 import logging
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyspark.sql import SparkSession
 
 from soak.core import json_text
@@ -23,6 +25,9 @@ from spark.sources.offsets import Caution, Offset, newest, size_bytes
 _LOG = logging.getLogger(__name__)
 _JVM_LOCK = "jvm.lock"
 _PATIENCE_NS = 20 * SECOND_NS
+_OWN_END_NS = 5 * SECOND_NS
+"""How long a JVM may take to end by itself, once its driver is gone."""
+_FLOCK = "hhqqi"  # struct flock of Linux: type, whence, start, length, process
 _PAUSE_NS = SECOND_NS // 10
 LOOK_NS = 10 * SECOND_NS
 """How often a query that commits nothing is asked whether there is anything for it to take in."""
@@ -36,23 +41,67 @@ def await_predecessor(folder: Path, clock: Clock, patience_ns: int = _PATIENCE_N
     Raises:
         RunFolderError: it is still there after `patience_ns`.
     """
+    if not _is_released(folder, clock, patience_ns):
+        raise RunFolderError(f"a Spark of an earlier process holds {folder / _JVM_LOCK}")
+
+
+def end_predecessor(
+    folder: Path, temporary: Path, clock: Clock, patience_ns: int = _OWN_END_NS
+) -> None:
+    """Kill the JVM of an earlier driver where it uses the checkpoint for longer than `patience_ns`.
+
+    Call it while no driver of this checkpoint lives. A JVM that is stopped, or waits for something as it
+    ends, would keep each later driver from its work. Only one with the folder `temporary` is killed.
+
+    Raises:
+        RunFolderError: the checkpoint is used by something else, or still is.
+    """
+    if _is_released(folder, clock, patience_ns):
+        return
+    holder = _holder(folder / _JVM_LOCK)
+    try:
+        if holder is not None and f"-Djava.io.tmpdir={temporary}" in holder.cmdline():
+            _LOG.warning("spark_of_earlier_process_killed pid=%d", holder.pid)
+            holder.kill()
+    except psutil.NoSuchProcess:
+        pass  # it has ended meanwhile
+    except psutil.AccessDenied as error:
+        raise RunFolderError(
+            f"{folder / _JVM_LOCK} is held by {holder}, of another user"
+        ) from error
+    await_predecessor(folder, clock)
+
+
+def _is_released(folder: Path, clock: Clock, patience_ns: int) -> bool:
+    """Wait until nobody holds the JVM's lock; False when somebody still does after `patience_ns`."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / _JVM_LOCK
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    descriptor = os.open(folder / _JVM_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     end_ns = clock.mono_ns() + patience_ns
     try:
         while True:
             try:
                 # Java locks with fcntl, which a flock does not see
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except OSError:
                 if clock.mono_ns() >= end_ns:
-                    raise RunFolderError(f"a Spark of an earlier process holds {path}") from error
+                    return False
                 clock.sleep_until(clock.mono_ns() + _PAUSE_NS)
             else:
-                return
+                return True
     finally:
         os.close(descriptor)  # gives the lock back
+
+
+def _holder(lock: Path) -> psutil.Process | None:
+    """Return the process of this host that holds a lock of fcntl."""
+    with lock.open("rb+") as file:
+        question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, question))
+    kind, pid = answer[0], answer[-1]
+    try:
+        return psutil.Process(pid) if kind != fcntl.F_UNLCK and pid > 0 else None
+    except psutil.NoSuchProcess:
+        return None
 
 
 @contextmanager

@@ -44,7 +44,7 @@ from spark.cluster.session import build_session
 from spark.sources.samples_topic import NAME, SamplesSource, TopicOptions
 from spark.streaming import fleet_state
 from spark.streaming.attribution import finding_of, named
-from spark.streaming.checkpoint import await_predecessor, held
+from spark.streaming.checkpoint import end_predecessor, held
 from spark.streaming.fleet_state import detect_all
 from spark.streaming.job import LAYOUT, forget_other
 from spark.streaming.panel_state import layout, take_apart
@@ -103,10 +103,10 @@ def run(
     with file_lock(folder.spark / "lock", "the detector's checkpoint"):
         SamplesClients(plan.ship, "soakd-fleet", clock).ensure_topic()
         manager.ready()
-        await_predecessor(folder.spark, clock)
+        temporary = folder.spark / "tmp"
+        end_predecessor(folder.spark, temporary, clock)
         manager.alive()
         forget_other(folder, f"{layout(options.partitions)}.fleet-{fleet_state.VERSION}")
-        temporary = folder.spark / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
         log = folder.logs / "spark.log"
         session = build_session(

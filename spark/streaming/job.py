@@ -31,9 +31,9 @@ from spark.streaming.attribution import Attribution
 from spark.streaming.attribution_thread import AttributionThread
 from spark.streaming.checkpoint import (
     Headway,
-    await_predecessor,
     committed,
     deaths_noted,
+    end_predecessor,
     held,
     is_all_read,
     planned,
@@ -94,11 +94,11 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | N
     manager = notifier()
     with file_lock(folder.spark / "lock", "the detector's checkpoint"):
         manager.ready()  # what is recorded from now on is taken in, however long Spark takes to start
-        await_predecessor(folder.spark, clock)
+        temporary = folder.spark / "tmp"
+        end_predecessor(folder.spark, temporary, clock)
         manager.alive()  # each step of the start is progress, and so is each batch that is committed
         forget_other(folder, dealt_layout(plan.detection.shards))
         with deaths_noted(folder.checkpoint, folder.journal, caution_path(folder.path)):
-            temporary = folder.spark / "tmp"
             shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
             log = folder.logs / "spark.log"
             cores = min(plan.detection.shards, os.cpu_count() or 1)

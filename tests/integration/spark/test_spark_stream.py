@@ -11,8 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from soak.alerting.daemon import AlertDaemon
@@ -23,7 +25,7 @@ from soak.service import children
 from soak.service.files import file_lock
 from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import RunFolder, read_plan, read_run
-from spark.streaming.checkpoint import await_predecessor, committed
+from spark.streaming.checkpoint import await_predecessor, committed, end_predecessor
 from spark.streaming.job import run
 from tests.support.alerting.daemon import DELIVERED, FakeSink
 from tests.support.fakes import FakeClock
@@ -91,6 +93,13 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait(10)
 
 
+def stopped_jvm(process: subprocess.Popen[bytes]) -> psutil.Process:
+    """Stop the JVM of a driver, so that it does not end with it."""
+    (jvm,) = [one for one in psutil.Process(process.pid).children() if one.name() == "java"]
+    jvm.suspend()
+    return jvm
+
+
 def wait_for(condition: Callable[[], bool], what: str) -> None:
     limit = time.monotonic() + PATIENCE_SECONDS
     while not condition():
@@ -127,8 +136,9 @@ def test_a_killed_daemon_goes_on_to_one_finding_and_the_lab_is_not_looked_at(
 ) -> None:
     """Killed at the confirmation, ended by SIGTERM in the open incident, and run to the end: one mail.
 
-    A new alert daemon sends what is pending after each death. The last daemon ends by itself when all sources
-    have. No Python of any opens what was injected.
+    The JVM of the killed one is stopped and stays, until the next daemon ends it. A new alert daemon sends
+    what is pending after each death. The last daemon ends by itself when all sources have. No Python of any
+    opens what was injected.
     """
     folder = begun(whole, tmp_path / "r")
     shutil.copytree(whole.path / "lab", folder.path / "lab")
@@ -145,8 +155,12 @@ def test_a_killed_daemon_goes_on_to_one_finding_and_the_lab_is_not_looked_at(
         wait_for(lambda k=k: k_of(folder) == k - 1, f"second {k - 1}")  # type: ignore[misc]  # bound here
         grow(whole, folder, k + 3)  # so that the death falls into work
         if death is signal.SIGKILL:
-            kill(process)
+            jvm = stopped_jvm(process)
+            process.kill()
+            process.wait(10)
+            assert jvm.is_running()
         else:
+            assert not jvm.is_running()
             process.send_signal(death)
             assert process.wait(PATIENCE_SECONDS) == 0
         send_pending(folder, mail)
@@ -206,21 +220,42 @@ def test_a_second_daemon_is_refused(whole: RunFolder) -> None:
         run(whole.path, threading.Event(), SystemClock())
 
 
-def test_the_spark_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
-    """It may still be writing into the checkpoint; in the end it is an error that says where."""
+@contextmanager
+def holding(lock: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Have a process with such arguments hold the JVM's lock while the block runs."""
     script = (
         "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); "
         "print('held', flush=True); sys.stdin.read()"
     )
-    command = [sys.executable, "-c", script, str(tmp_path / "jvm.lock")]
+    command = [sys.executable, "-c", script, str(lock), *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
+        yield holder
+        holder.kill()
+
+
+def test_the_spark_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
+    """It may still be writing into the checkpoint; in the end it is an error that says where."""
+    with holding(tmp_path / "jvm.lock") as holder:
         with pytest.raises(RunFolderError, match=r"jvm\.lock"):
             await_predecessor(tmp_path, SystemClock(), patience_ns=0)
         holder.kill()
         holder.wait(10)
         await_predecessor(tmp_path, SystemClock(), patience_ns=0)
+
+
+def test_the_spark_of_a_killed_driver_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    """Not what holds the checkpoint otherwise: it may belong to anybody."""
+    temporary = tmp_path / "tmp"
+    with holding(tmp_path / "jvm.lock", f"-Djava.io.tmpdir={temporary}") as holder:
+        with pytest.raises(RunFolderError, match=r"jvm\.lock"):
+            end_predecessor(tmp_path, tmp_path / "other", FakeClock(), patience_ns=0)
+        was_there = holder.poll() is None
+        end_predecessor(tmp_path, temporary, SystemClock(), patience_ns=0)
+
+        assert was_there
+        assert holder.wait(10) == -signal.SIGKILL
 
 
 def test_what_is_committed_is_read_from_sparks_log(tmp_path: Path) -> None:
