@@ -1,4 +1,4 @@
-"""Options of the commands that Spark executes, here or on a cluster: `report` and `detect-stream`."""
+"""Options of the commands that Spark executes, here or on a cluster: `report` and the detectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 
 def run_folder(text: str) -> Path:
-    """Return the path of a run folder that is given as a path or as a `file:` URI."""
+    """Return the path of a folder that is given as a path or as a `file:` URI."""
     if "://" not in text:
         return Path(text)
     from spark.cluster.executors import run_folder_path

@@ -120,14 +120,21 @@ def detect_stream(
 def detect_fleet(
     plan: Annotated[Path, typer.Argument(help="Plan of the fleet: ship, store, detection, sinks.")],
     state: Annotated[
-        Path, typer.Option(help="Folder for the state, kept from one start to the next.")
+        Path,
+        typer.Option(
+            parser=run_folder,
+            metavar="PATH",
+            help="Folder for the state, kept from one start to the next.",
+        ),
     ] = Path("fleet"),
     since: Annotated[
         str,
         typer.Option(help="At the first start, how far back to begin: 1h, 0s, or all."),
     ] = "1h",
     partitions: Annotated[int, typer.Option(help="Parts of the state, worked on in parallel.")] = 1,
-    cores: Annotated[int, typer.Option(help="Processor cores to use.")] = 2,
+    cores: Annotated[
+        int, typer.Option(help="Processor cores to use, here or of a standalone cluster.")
+    ] = 2,
     master: Master = "",
     conf: Conf = None,
     secret: Secret = "",

@@ -44,7 +44,12 @@ _STANDALONE = re.compile(r"spark://[^/,@\s]+(,[^/,@\s]+)*")
 _KUBERNETES = re.compile(r"k8s://(https?://)?[^/@\s?]+(/[^@\s?]*)?")
 _IS_SECRET = re.compile(r"(password|secret|token|access\.?key)", re.IGNORECASE)
 _NAMES_A_FILE = re.compile(r"\.(file|path|provider|enabled)$|serviceAccountName$", re.IGNORECASE)
-_OURS = frozenset({"spark.master", "spark.submit.deployMode", "spark.app.name"})
+_OURS = {
+    "spark.master": "--master names it",
+    "spark.submit.deployMode": "soakd sets it itself",
+    "spark.app.name": "soakd sets it itself",
+    "spark.sql.shuffle.partitions": "the state depends on it: detection.shards of the plan, or --partitions",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +190,7 @@ def _setting(text: str) -> tuple[str, str]:
     if not equals or not name.startswith("spark."):
         raise PlanError(f"--conf {name}: expected a setting of Spark as spark.NAME=VALUE")
     if name in _OURS:
-        raise PlanError(f"--conf {name}: soakd sets it itself")
+        raise PlanError(f"--conf {name}: {_OURS[name]}")
     if _IS_SECRET.search(name) and not _NAMES_A_FILE.search(name):
         raise PlanError(
             f"--conf {name}: a secret must not stand on a command line; --secret takes the cluster's, "

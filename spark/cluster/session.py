@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
@@ -59,7 +60,7 @@ DETECTOR_MODULES = (
     "spark.sources.journals",
     "spark.streaming.panel_state",
 )
-"""What the planners and workers of a detector use."""
+"""What the planners and workers of the detector of one run use."""
 _LOG = """status = warn
 appender.file.type = RollingFile
 appender.file.name = file
@@ -86,10 +87,11 @@ def build_session(
     cores: int | None = None,
     log: Path | None = None,
     cluster: Cluster | None = None,
+    modules: Sequence[str] = DETECTOR_MODULES,
 ) -> SparkSession:
     """Return a session of `build_context`, for a detector; stop it with `session.stop()`."""
     context = build_context(
-        name, temporary=temporary, cores=cores, log=log, cluster=cluster, modules=DETECTOR_MODULES
+        name, temporary=temporary, cores=cores, log=log, cluster=cluster, modules=modules
     )
     return SparkSession(context)
 
@@ -106,10 +108,10 @@ def build_context(
     """Start a JVM and return its context, which needs no SQL; stop it with `context.stop()`.
 
     `temporary` takes shuffle files and local state and may be deleted afterwards. `log` (default
-    `temporary`/spark.log) grows to 24 MB at most. Without `cores` Spark takes all of the machine. With a
-    `cluster` its executors do the work, and `cores` is the number of partitions of what is grouped.
-    Workers have imported `modules` when they start. The JVM, its folder and `modules` are those of the first
-    call in this process; without that folder Pythons start by themselves.
+    `temporary`/spark.log) grows to 24 MB at most. With a `cluster` its executors do the work. Without `cores`
+    Spark takes all of the machine, or of the standalone cluster. Workers have imported `modules` when they
+    start. The JVM, its folder and `modules` are those of the first call in this process; without that folder
+    Pythons start by themselves.
 
     Raises:
         NotAvailableError: there is no usable Java, Spark did not start on it, or the cluster did not
@@ -121,7 +123,8 @@ def build_context(
     for folder in (temporary, log.parent):
         folder.mkdir(parents=True, exist_ok=True)
     settings = temporary / "log4j2.properties"
-    settings.write_text(_LOG.format(log=log))
+    # read as Latin-1, with escapes
+    settings.write_text(_LOG.format(log=json.dumps(str(log))[1:-1]))
     secret = cluster.read_secret() if cluster is not None else ""
     address = cluster.local_address() if cluster is not None else "127.0.0.1"
     classes = class_archive().options()  # of the user's Java, for which ours will stand
@@ -134,7 +137,7 @@ def build_context(
     if cluster is None:
         conf.setAll(list(SECURITY.items()))  # a local session makes a secret of its own
     else:
-        conf.setAll(list(_cluster_settings(cluster, temporary, address, workers).items()))
+        conf.setAll(list(_cluster_settings(cluster, temporary, address, workers, cores).items()))
     # one JVM a process, which outlives sessions
     gateway = SparkContext._gateway or _jvm(conf, log.with_suffix(".out"), temporary)  # noqa: SLF001
     if secret:  # not before the JVM runs: it would be among the arguments of its process
@@ -199,6 +202,7 @@ def _environment(temporary: Path, address: str, cluster: Cluster | None) -> dict
         "PYSPARK_DRIVER_PYTHON": own,  # also of the workers that plan a read
         "SPARK_LOCAL_DIRS": str(temporary),
         "ARROW_DEFAULT_MEMORY_POOL": "system",
+        "LC_ALL": "C.UTF-8",  # by which Java encodes names of files
         **address_of,
     }
 
@@ -251,7 +255,7 @@ def _settings(
     options += [f"-Djava.io.tmpdir={temporary}", f"-Dderby.system.home={temporary}"]
     return {
         "spark.driver.memory": DRIVER_MEMORY,
-        "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.driver.extraJavaOptions": " ".join(map(_quoted, options)),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -280,14 +284,29 @@ def _settings(
     }
 
 
+def _quoted(option: str) -> str:
+    """Return an option of Java as one word for Spark, which splits at spaces and reads quotes."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def _cluster_settings(
-    cluster: Cluster, temporary: Path, address: str, workers: Mapping[str, str]
+    cluster: Cluster,
+    temporary: Path,
+    address: str,
+    workers: Mapping[str, str],
+    cores: int | None,
 ) -> Mapping[str, str]:
     """Return the settings that a cluster needs in addition to or instead of those of a local session.
 
     The user's come last, so that they hold.
     """
+    limit = {"spark.cores.max": str(cores)} if cores and cluster.kind == "standalone" else {}
     found = {
+        **limit,
+        # executors have a log of their own, which nobody limits
+        "spark.log.level": "WARN",
+        "spark.executor.syncLogLevel.enabled": "true",
         "spark.submit.deployMode": "client",
         "spark.executor.memory": _EXECUTOR_MEMORY,
         "spark.executor.extraJavaOptions": " ".join(_EXECUTOR_JVM_OPTIONS),

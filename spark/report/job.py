@@ -35,7 +35,7 @@ from spark.batch.offline_analysis import improvements_of, judge_incidents
 from spark.batch.outcomes import drives, forecast_of, judge, objective_json, retention
 from spark.batch.tasks import in_tasks
 from spark.batch.timeline import Timeline, read_timeline
-from spark.cluster.executors import check_executors
+from spark.cluster.executors import check_executors, shared_file
 from spark.cluster.master import Cluster
 from spark.cluster.session import build_context
 from spark.report.interactive import first_kind, page_data
@@ -75,7 +75,8 @@ def run(run_dir: Path, cluster: Cluster | None = None, note: Note = no_note) -> 
         )
         try:
             if cluster is not None:
-                check_executors(context, folder.run_json, SystemClock())
+                with shared_file(folder.path) as shared:
+                    check_executors(context, shared, SystemClock())
             each = in_tasks(context)
             timeline = read_timeline(each, folder, note)
             online, changes, unread = seen_online(folder, timeline.run.id)

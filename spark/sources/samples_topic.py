@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 from soak.clients.client_settings import LIBRDKAFKA_SECRETS, refuse_literal_secrets
 from soak.core import json_text
 from soak.core.clock import SystemClock
-from soak.core.errors import BrokerError
+from soak.core.errors import BrokerError, SoakError
 from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
 from soak.store.admission import signer_of
@@ -288,6 +288,23 @@ def _read(options: TopicOptions, partition: InputPartition) -> Iterator[pa.Recor
         yield from batches(rows.of(partition.span))
     finally:
         log.close()
+
+
+def fault_of_reading(ship: Ship) -> str:
+    """Return why this process cannot read the topic of a plan, or its secrets; "" if it can."""
+    log = KafkaTopicLog(ship, SystemClock())
+    try:
+        signer_of(ship)
+        is_there = log.ends() is not None
+    except SoakError as error:
+        return str(error)
+    finally:
+        log.close()
+    return (
+        ""
+        if is_there
+        else f"no broker of {ship.bootstrap_servers} answers, or {ship.topic} is missing"
+    )
 
 
 def _log_of(options: TopicOptions) -> KafkaTopicLog:

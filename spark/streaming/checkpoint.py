@@ -104,6 +104,11 @@ def _holder(lock: Path) -> psutil.Process | None:
         return None
 
 
+def location(checkpoint: Path) -> str:
+    """Return a checkpoint as Spark's option takes it: a URI, whatever fs.defaultFS is, without escapes."""
+    return f"file://{checkpoint}"
+
+
 @contextmanager
 def held(session: SparkSession, folder: Path) -> Iterator[None]:
     """Let the session's JVM hold the lock for `await_predecessor` for as long as it lives."""

@@ -6,12 +6,14 @@ cluster was away for longer than a task waits.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ from pyspark.sql.functions import max as greatest
 from detectors.attribution import NO_CAUSE
 from detectors.incidents import group, is_regression
 from detectors.level_shift import Config
+from soak.core.errors import NotAvailableError
 from soak.core.model import Change, Column, Finding
 from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR, FleetPlan
 from soak.core.plan.text import load_fleet
@@ -38,15 +41,15 @@ from soak.store.findings.topic import FindingsTopics
 from soak.store.findings.topic_log import KafkaFindingsLog
 from soak.store.run_folder import RunFolder
 from soak.store.samples_topic import SamplesClients
-from spark.cluster.executors import check_executors
+from spark.cluster.executors import check_executors, shared_file
 from spark.cluster.master import Cluster
-from spark.cluster.session import build_session
-from spark.sources.samples_topic import NAME, SamplesSource, TopicOptions
+from spark.cluster.session import DETECTOR_MODULES, build_session
+from spark.sources.samples_topic import NAME, SamplesSource, TopicOptions, fault_of_reading
 from spark.streaming import fleet_state
 from spark.streaming.attribution import finding_of, named
-from spark.streaming.checkpoint import end_predecessor, held
+from spark.streaming.checkpoint import end_predecessor, held, location
 from spark.streaming.fleet_state import detect_all
-from spark.streaming.job import LAYOUT, forget_other
+from spark.streaming.job import forget_other
 from spark.streaming.panel_state import layout, take_apart
 
 if TYPE_CHECKING:
@@ -61,6 +64,14 @@ BATCH_RECORDS = 100_000
 MAX_PLACES = 16
 """Runs whose findings are open at once; each has a view of its own in memory."""
 RESTART = Backoff(SECOND_NS, 60 * SECOND_NS)
+MODULES = (
+    *DETECTOR_MODULES,
+    "confluent_kafka",
+    "spark.sources.samples_topic",
+    "spark.streaming.fleet_state",
+)
+"""What the planners and workers of a fleet's detector use."""
+_SILENT_SECONDS = 60
 _POLL_SECONDS = 1
 _SEEN = "seen"
 
@@ -94,7 +105,9 @@ def run(
     Raises:
         PlanError: the plan has a fault.
         BrokerError: the cluster does not answer, or refuses to create the topic.
-        RunFolderError: another process uses the folder.
+        NotAvailableError: the cluster of Spark does not answer, gives no executors, or ended the application;
+            or its executors cannot read the topic.
+        RunFolderError: another process uses the folder, or executors do not see it.
     """
     plan = load_fleet(plan_path.read_text(), str(plan_path))
     folder = RunFolder(options.state.resolve())
@@ -115,17 +128,25 @@ def run(
             cores=options.cores,
             log=log,
             cluster=cluster,
+            modules=MODULES,
         )
         session.conf.set("spark.sql.shuffle.partitions", str(options.partitions))
         manager.alive()
         try:
-            if cluster is not None:
-                check_executors(session.sparkContext, folder.spark / LAYOUT, clock)
-                manager.alive()
-            with held(session, folder.spark):
+            with shared_file(folder.spark) as shared, held(session, folder.spark):
+                if cluster is not None and not check_executors(
+                    session.sparkContext,
+                    shared,
+                    clock,
+                    stop=stop,
+                    alive=manager.alive,
+                    fault_of=functools.partial(fault_of_reading, plan.ship),
+                ):
+                    return 0
                 page = MetricsPage(clock, {"plan": plan.name, "daemon": "detect-fleet"})
                 publish(page, folder.path, plan.metrics, plan.daemons, "detect-fleet")
-                FleetStream(folder, plan, options, clock, page, manager).run(session, stop)
+                stream = FleetStream(folder, plan, options, clock, page, manager, shared)
+                stream.run(session, stop)
         finally:
             session.stop()
     return 0
@@ -141,6 +162,7 @@ class FleetStream:
     clock: Clock
     page: MetricsPage
     manager: Notifier
+    shared: Path  # a `shared_file` that each executor has to see
     _gaps: int = 0  # of all batches so far
     _batch: int = -1  # the last one that was counted
 
@@ -149,19 +171,20 @@ class FleetStream:
         session.dataSource.register(SamplesSource)
         findings = FleetFindings(self.plan, self.clock)
         failures = 0
-        while not stop.is_set():
-            query = self._started(session, findings)
-            before = self._batch
-            try:
-                self._follow(query, stop)
-            except StreamingQueryException as error:
-                failures = 1 if self._batch > before else failures + 1
-                _LOG.warning("query_failed failures=%d error=%.2000s", failures, _reason(error))
-                self._pause(RESTART.wait_ns(failures), stop)
-            finally:
-                query.stop()
-        self.manager.stopping()
-        findings.close()
+        with closing(findings):
+            while not stop.is_set():
+                query = self._started(session, findings)
+                before = self._batch
+                try:
+                    self._follow(query, stop)
+                except StreamingQueryException as error:
+                    _check_context(session, _reason(error))
+                    failures = 1 if self._batch > before else failures + 1
+                    _LOG.warning("query_failed failures=%d error=%.2000s", failures, _reason(error))
+                    self._pause(RESTART.wait_ns(failures), stop)
+                finally:
+                    query.stop()
+            self.manager.stopping()
 
     def _started(self, session: SparkSession, findings: FleetFindings) -> StreamingQuery:
         since = self.options.since_seconds
@@ -180,6 +203,7 @@ class FleetStream:
             detectors[STREAM_DETECTOR],
             detectors[OUTAGE_DETECTOR],
             self.options.expire_seconds,
+            self.shared,
         )
 
         refused = RefusedLines(self.folder.refused / "detect-fleet.json", self.clock)
@@ -200,8 +224,7 @@ class FleetStream:
 
         return (
             changes.writeStream.queryName("detect-fleet")
-            # as a URI, whatever fs.defaultFS is
-            .option("checkpointLocation", self.folder.checkpoint.as_uri())
+            .option("checkpointLocation", location(self.folder.checkpoint))
             .trigger(processingTime=f"{self.plan.detection.trigger // 10**6} milliseconds")
             .foreachBatch(on_batch)
             .start()
@@ -209,15 +232,19 @@ class FleetStream:
 
     def _follow(self, query: StreamingQuery, stop: threading.Event) -> None:
         """Watch the query until `stop`; every batch is a sign of life, and there is one each trigger."""
-        seen = ""
+        seen, seen_ns, is_silent = "", self.clock.mono_ns(), False
         while not stop.is_set():
             if query.awaitTermination(_POLL_SECONDS):
                 return
             last = query.lastProgress
             if last is not None and last.timestamp != seen:
-                seen = last.timestamp
+                seen, seen_ns, is_silent = last.timestamp, self.clock.mono_ns(), False
                 self.manager.alive()
                 self._show(last)
+            silent_ns = self.clock.mono_ns() - seen_ns - self.plan.detection.trigger
+            if not is_silent and silent_ns > _SILENT_SECONDS * SECOND_NS:
+                is_silent = True
+                _LOG.warning("no_batch seconds=%d", silent_ns // SECOND_NS)
 
     def _pause(self, wait_ns: int, stop: threading.Event) -> None:
         end_ns = self.clock.mono_ns() + wait_ns
@@ -261,6 +288,13 @@ def observed(rows: DataFrame) -> DataFrame:
         count(col("gap")).alias("gaps"),
         greatest(col("gap")).alias("gap"),
     )
+
+
+def _check_context(session: SparkSession, reason: str) -> None:
+    """Raise `NotAvailableError` where the failure of a query is that of Spark itself."""
+    context = session.sparkContext
+    if context._jsc.sc().isStopped():  # noqa: SLF001  # the only way to the JVM
+        raise NotAvailableError(f"{context.master} ended the application: {reason}")
 
 
 def _reason(error: StreamingQueryException) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.functions import col
@@ -22,9 +24,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from detectors import outage
 from detectors.level_shift import Config
 from soak.core import json_text
-from soak.core.errors import PlanError
+from soak.core.errors import PlanError, RunFolderError
 from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR
 from soak.core.plan.text import load_detection
+from spark.cluster.executors import fault_of_folder
 from spark.sources.schema import CHANGES
 from spark.streaming.panel_state import PanelProcessor, records_of
 from spark.streaming.stored_panel import OF_THESE_ROWS, LivePanels
@@ -51,19 +54,26 @@ _NOTED_AGAIN = 4  # the last sign of a run is stored four times before it would 
 
 
 def detect_all(
-    rows: DataFrame, config: Config, outages: outage.Config, expire_seconds: int
+    rows: DataFrame,
+    config: Config,
+    outages: outage.Config,
+    expire_seconds: int,
+    shared: Path | None = None,
 ) -> DataFrame:
     """Return the changes (`CHANGES`) of all runs in rows of `ROWS` with announcements; keeps state.
 
     Runs are spread over the partitions of a shuffle. `expire_seconds`: how long after its last row the state
-    of a run is removed.
+    of a run is removed. `shared`: a `shared_file` next to the state.
     """
     return (
         rows.where(col("gap").isNull())
         .select(*USED)
         .groupBy("run", "shard")
         .transformWithStateInPandas(
-            FleetProcessor(config, outages, expire_seconds), CHANGES, "Append", "ProcessingTime"
+            FleetProcessor(config, outages, expire_seconds, shared=shared),
+            CHANGES,
+            "Append",
+            "ProcessingTime",
         )
     )
 
@@ -142,14 +152,24 @@ class FleetProcessor(StatefulProcessor):
         outages: outage.Config,
         expire_seconds: int,
         live: LivePanels | None = None,
+        shared: Path | None = None,
     ) -> None:
-        """`live`: the panels that earlier tasks of this process left; by default those of the worker."""
+        """`live`: the panels that earlier tasks of this process left; by default those of the worker.
+
+        `shared`: a `shared_file` next to the state, which would be another one where it is not seen.
+        """
+        self._shared_file = shared
         self._live = live
         self._config = config
         self._outages = outages
         self._expire_ms = expire_seconds * 1000
 
     def init(self, handle: StatefulProcessorHandle) -> None:
+        fault = fault_of_folder(self._shared_file) if self._shared_file is not None else ""
+        if fault:
+            raise RunFolderError(
+                f"executors do not share the state: {socket.gethostname()}: {fault}"
+            )
         self._handle = handle
         self._shared = SharedStates(handle)
         # what is announced, and when a row of the run was last noted

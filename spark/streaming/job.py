@@ -22,7 +22,7 @@ from soak.service.systemd import Notifier, notifier
 from soak.store.admission import RefusedLines
 from soak.store.journal.reader import has_ended, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
-from spark.cluster.executors import check_executors
+from spark.cluster.executors import check_executors, shared_file
 from spark.cluster.master import Cluster
 from spark.cluster.session import build_session
 from spark.sources.journals import NAME, JournalSource, caution_path
@@ -36,6 +36,7 @@ from spark.streaming.checkpoint import (
     end_predecessor,
     held,
     is_all_read,
+    location,
     planned,
 )
 from spark.streaming.discoveries import Discoveries
@@ -101,15 +102,18 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | N
         with deaths_noted(folder.checkpoint, folder.journal, caution_path(folder.path)):
             shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
             log = folder.logs / "spark.log"
-            cores = min(plan.detection.shards, os.cpu_count() or 1)
+            cores = plan.detection.shards
+            if cluster is None:
+                cores = min(cores, os.cpu_count() or 1)
             session = build_session(
                 "soak detect-stream", temporary=temporary, cores=cores, log=log, cluster=cluster
             )
             manager.alive()
             try:
-                if cluster is not None:
-                    check_executors(session.sparkContext, folder.run_json, clock)
-                    manager.alive()
+                if cluster is not None and not _has_executors(
+                    session, folder, stop, clock, manager
+                ):
+                    return 0
                 with held(session, folder.spark):
                     page = MetricsPage(
                         clock, {"run": known.id, "plan": plan.name, "daemon": "detect-stream"}
@@ -119,6 +123,14 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | N
             finally:
                 session.stop()
     return 0
+
+
+def _has_executors(
+    session: SparkSession, folder: RunFolder, stop: threading.Event, clock: Clock, manager: Notifier
+) -> bool:
+    """Return whether executors came that see the folder, before `stop` was set."""
+    with shared_file(folder.spark) as shared:
+        return check_executors(session.sparkContext, shared, clock, stop=stop, alive=manager.alive)
 
 
 @dataclass(slots=True)
@@ -207,8 +219,7 @@ class _Stream:
 
         return (
             changes.writeStream.queryName("detect")
-            # as a URI, whatever fs.defaultFS is
-            .option("checkpointLocation", self.folder.checkpoint.as_uri())
+            .option("checkpointLocation", location(self.folder.checkpoint))
             .trigger(processingTime="0 seconds")  # the source keeps the interval, see `pacing`
             .foreachBatch(on_batch)
             .start()

@@ -38,6 +38,7 @@ SHAPE = Shape(gaps=((CONSUMER, range(60, 63)),), damaged_k=80, invalid=range(40,
 SETTINGS = (
     "spark.authenticate=true",
     "spark.cores.max=2",
+    "spark.log.level=INFO",  # by which the tasks of each worker are seen
     "spark.scheduler.minRegisteredResourcesRatio=1",  # both workers are there before the first task
 )
 PATIENCE_SECONDS = 240.0

@@ -70,6 +70,17 @@ class Standalone:
         """Kill a worker and its executors, as a machine that loses its power."""
         self._kill(self._processes.pop(name))
 
+    def kill_worker_in_a_task(self, name: str) -> None:
+        """Kill a worker and its executors at a moment at which they have a task."""
+        group = self._processes[name].pid
+        while True:
+            os.killpg(group, signal.SIGSTOP)  # what is seen in its log stays true
+            if self.running(name) > self.finished(name):
+                break
+            os.killpg(group, signal.SIGCONT)
+            time.sleep(0.02)  # between looks
+        self.kill_worker(name)
+
     def stop(self) -> None:
         for process in self._processes.values():
             self._kill(process)

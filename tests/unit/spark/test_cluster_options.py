@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,17 @@ from typer.testing import CliRunner
 
 from soak.cli import main
 from soak.core.errors import NotAvailableError, PlanError
-from spark.cluster.executors import PATIENCE_NS, await_executor, run_folder_path
+from soak.core.plan.plan import Ship
+from spark.cluster.executors import (
+    PATIENCE_NS,
+    await_executor,
+    fault_of_folder,
+    run_folder_path,
+    shared_file,
+)
 from spark.cluster.master import Cluster, parse_cluster
 from spark.cluster.package import PYTHON
+from spark.sources.samples_topic import fault_of_reading
 from tests.support.fakes import FakeClock
 
 REMOTE = "spark://192.0.2.7:7077"
@@ -144,7 +154,8 @@ def test_the_place_of_a_secret_may_stand_there() -> None:
     [
         ("executor.memory=1g", "expected a setting of Spark"),
         ("spark.executor.memory", "expected a setting of Spark"),
-        ("spark.master=yarn", "soakd sets it itself"),
+        ("spark.master=yarn", "--master names it"),
+        ("spark.sql.shuffle.partitions=4", "--partitions"),
     ],
 )
 def test_a_setting_that_is_none_is_refused(conf: str, message: str) -> None:
@@ -213,7 +224,11 @@ def test_a_run_folder_is_a_path_or_a_uri_of_one(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["s3a://b/run", "hdfs://n/run", "file://other-host/run"])
 def test_a_folder_that_is_no_file_is_refused_with_what_to_do(text: str) -> None:
-    for words in (["report", text], ["detect-stream", "--run-dir", text]):
+    for words in (
+        ["report", text],
+        ["detect-stream", "--run-dir", text],
+        ["detect-fleet", "fleet.yaml", "--state", text],
+    ):
         done = CliRunner().invoke(main.build(words), words)
 
         assert isinstance(done.exception, PlanError)
@@ -236,3 +251,30 @@ def test_the_first_executor_ends_the_wait() -> None:
     await_executor(lambda: next(counts), REMOTE, clock)
 
     assert list(counts) == []
+
+
+def test_a_stop_ends_the_wait_for_executors() -> None:
+    stop = threading.Event()
+    stop.set()
+
+    assert not await_executor(lambda: 0, REMOTE, FakeClock(), stop)
+
+
+def test_executors_see_the_folder_by_a_file_that_no_copy_of_it_has(tmp_path: Path) -> None:
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    with shared_file(tmp_path) as shared:
+        found = fault_of_folder(shared), fault_of_folder(tmp_path / "copy" / shared.name)
+    left = tmp_path / shared.name
+    left.touch()  # by a process that was killed
+    with shared_file(tmp_path) as again:
+        assert (left.exists(), again.name != shared.name) == (False, True)
+
+    assert found == ("", f"{tmp_path / 'copy'} there is another folder, or missing")
+    assert not again.exists()
+
+
+def test_an_executor_without_the_secrets_of_the_plan_says_so(tmp_path: Path) -> None:
+    missing = tmp_path / "key"
+    ship = Ship(bootstrap_servers="127.0.0.1:1", key=f"${{file:{missing}}}")
+
+    assert str(missing) in fault_of_reading(ship)

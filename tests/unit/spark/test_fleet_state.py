@@ -14,6 +14,7 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 
 from detectors import outage
 from detectors.level_shift import Config
+from soak.core.errors import RunFolderError
 from soak.core.model import Change
 from soak.core.plan.plan import FleetPlan, Ship, Store
 from soak.core.plan.text import load_fleet
@@ -261,3 +262,11 @@ def test_a_plan_of_a_fleet_has_defaults() -> None:
     assert plan.ship == Ship(bootstrap_servers="h:9")
     assert plan.store == Store(url="kafka://h:9")
     assert plan.detection.trigger == 5 * SECOND_NS
+
+
+def test_where_the_folder_of_the_state_is_another_one_nothing_is_judged(tmp_path: Path) -> None:
+    """An executor that joins later would begin with an empty state of its own."""
+    elsewhere = FleetProcessor(Config(), outage.Config(), EXPIRE_SECONDS, shared=tmp_path / "seen")
+
+    with pytest.raises(RunFolderError, match="executors do not share the state: .*: "):
+        TwsTester(elsewhere, timeMode="ProcessingTime")

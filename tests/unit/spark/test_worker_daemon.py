@@ -12,6 +12,7 @@ from spark.batch import export
 from spark.cluster.session import DETECTOR_MODULES, ONE_THREAD
 from spark.cluster.worker_daemon import SHARED
 from spark.report import job as report
+from spark.streaming import fleet
 
 LOOK = """
 import os, sys
@@ -23,8 +24,8 @@ print(len(os.listdir("/proc/self/task")), *sys.modules)
 
 @pytest.mark.parametrize(
     "modules",
-    [DETECTOR_MODULES, report.MODULES, export.MODULES],
-    ids=["detector", "report", "export"],
+    [DETECTOR_MODULES, fleet.MODULES, report.MODULES, export.MODULES],
+    ids=["detector", "fleet", "report", "export"],
 )
 def test_what_workers_share_starts_no_thread(modules: tuple[str, ...]) -> None:
     """A process with threads must not be forked; a client of a broker would have some."""
