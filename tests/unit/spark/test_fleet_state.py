@@ -268,5 +268,5 @@ def test_where_the_folder_of_the_state_is_another_one_nothing_is_judged(tmp_path
     """An executor that joins later would begin with an empty state of its own."""
     elsewhere = FleetProcessor(Config(), outage.Config(), EXPIRE_SECONDS, shared=tmp_path / "seen")
 
-    with pytest.raises(RunFolderError, match="executors do not share the state: .*: "):
+    with pytest.raises(RunFolderError, match=r"executors do not share the state: .*: "):
         TwsTester(elsewhere, timeMode="ProcessingTime")
