@@ -404,17 +404,19 @@ def step_config(plan: Plan) -> level_shift.Config:
 
 def named(run: str, incidents: Iterable[Incident], taken: Collection[str]) -> list[Incident]:
     """Return the incidents with a key each: new ones get one after their first raise, never a taken one."""
-    used, found = set(taken), []
+    used: set[str] = set(taken)
+    found: list[Incident] = []
     following: dict[int, int] = {}  # by the second of the raise: many incidents may share one
     for incident in incidents:
-        key = incident.key
-        if not key:
-            for number in count(following.get(incident.raised_k, 1)):
-                key = f"{run}-{incident.raised_k}" + (f"-{number}" if number > 1 else "")
-                if key not in used:
-                    break
-            following[incident.raised_k] = number + 1
-            used.add(key)
+        if incident.key:
+            found.append(incident)
+            continue
+        for number in count(following.get(incident.raised_k, 1)):
+            key = f"{run}-{incident.raised_k}" + (f"-{number}" if number > 1 else "")
+            if key not in used:
+                break
+        following[incident.raised_k] = number + 1
+        used.add(key)
         found.append(replace(incident, key=key))
     return found
 

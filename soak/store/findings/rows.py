@@ -7,11 +7,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from sqlite3 import Row
 from typing import Literal
 
 from soak.core import json_text
-from soak.core.model import Evidence, Explanation, Finding
+from soak.core.model import Change, Evidence, Explanation, Finding
 
 NotificationKind = Literal[
     "opened", "corrected", "resolved", "missing", "returned", "aborted", "digest", "ended"
@@ -125,20 +126,30 @@ def explanations_of(causes: Sequence[Row], evidence: Sequence[Row]) -> tuple[Exp
     """Return the causes in their order, each with its evidence; both are sorted by position."""
     if not causes:
         return ()
-    sides: dict[tuple[str, bool], tuple[Evidence, ...]] = defaultdict(tuple)
-    for row in evidence:
-        numbers = {} if row["numbers"] == "{}" else json_text.loads(row["numbers"])
-        sides[row["cause"], bool(row["is_against"])] += (Evidence(row["text"], numbers),)
-    return tuple(
-        Explanation(
-            cause["cause"],
-            cause["score"],
-            sides[cause["cause"], False],
-            sides[cause["cause"], True],
-            cause["suspect"],
-        )
-        for cause in causes
+    return _explanations(
+        tuple((row["cause"], row["score"], row["suspect"]) for row in causes),
+        tuple((row["cause"], row["is_against"], row["text"], row["numbers"]) for row in evidence),
     )
+
+
+@lru_cache(maxsize=10_000)  # thousands of findings are read at each look, and few have changed
+def _explanations(
+    causes: tuple[tuple[str, float, str], ...], evidence: tuple[tuple[str, int, str, str], ...]
+) -> tuple[Explanation, ...]:
+    sides: dict[tuple[str, bool], tuple[Evidence, ...]] = defaultdict(tuple)
+    for cause, is_against, text, written in evidence:
+        numbers = {} if written == "{}" else json_text.loads(written)
+        sides[cause, bool(is_against)] += (Evidence(text, numbers),)
+    return tuple(
+        Explanation(cause, score, sides[cause, False], sides[cause, True], suspect)
+        for cause, score, suspect in causes
+    )
+
+
+@lru_cache(maxsize=10_000)  # as above
+def change_of(names: tuple[str, ...], values: tuple[object, ...]) -> Change:
+    """Return a change from the names and values of the columns of its row."""
+    return Change.from_row(dict(zip(names, values, strict=True)))
 
 
 def notification_of(row: Row) -> Notification:

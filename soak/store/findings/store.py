@@ -24,6 +24,7 @@ from soak.store.findings.rows import (
     Notification,
     NotificationContent,
     NotificationKind,
+    change_of,
     evidence_rows,
     explanations_of,
     finding_of,
@@ -111,7 +112,8 @@ class FindingsStore:
     def changes(self, run: str) -> list[Change]:
         rows = self._rows("SELECT * FROM changes WHERE run = ? ORDER BY raised_k, series", (run,))
         with _typed_errors(self.path):
-            return [Change.from_row(dict(row)) for row in rows]
+            names = tuple(rows[0].keys()) if rows else ()
+            return [change_of(names, tuple(row)) for row in rows]
 
     def assign(self, run: str, keys: Mapping[tuple[str, int], str]) -> None:
         """Assign changes (series and raise) to findings; an earlier assignment stays."""
