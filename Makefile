@@ -114,6 +114,12 @@ test-restarts: $(STAMP) ## ten kills of a Kafka at full load, without one false 
 test-memory: $(STAMP) ## ten million messages and a week's seconds through the load daemons and the audit, memory flat (seven minutes)
 	@$(BIN)/pytest -m memory --durations=4 -s
 
+.PHONY: test-wheel
+test-wheel: $(STAMP) ## a wheel in an empty environment, outside the repository: installed, and its demo (six minutes)
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	$(BIN)/pip -q wheel --no-deps --wheel-dir "$$folder" . && python3 -m venv "$$folder/env" && \
+	"$$folder/env/bin/pip" -q install "$$folder"/soakd-*.whl && cd "$$folder" && ./env/bin/soak demo
+
 .PHONY: test-service
 test-service: $(STAMP) ## runs that pause, reboot, miss their end and go on, under a real systemd manager
 	@$(BIN)/pytest -m service --durations=3

@@ -8,21 +8,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from soak.core.clock import SystemClock
-from soak.core.model import Finding
+from soak.core.model import Change, Finding
 from soak.core.plan.plan import Ship, Store
 from soak.core.units import SECOND_NS
 from soak.lab.brokers import kafka
 from soak.lab.ports import Running
 from soak.service import children
 from soak.shipping.sender import Shipper
+from soak.store.findings.port import Findings
+from soak.store.findings.store import FindingsStore
 from soak.store.findings.topic import FindingsTopics
 from soak.store.findings.topic_log import KafkaFindingsLog
+from soak.store.journal.history import History
 from soak.store.run_announcements import Announcement, AnnouncementWriter
 from soak.store.run_folder import RunFolder
 from soak.store.samples_topic import SamplesWriter, ShippedLine
@@ -32,6 +36,7 @@ from tests.support.spark.synthetic_run import START_WALL_NS, Shape, write_synthe
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
 PATIENCE_SECONDS = 200
+RUN = "synthetic-1"
 RUNS = ("fleet-a", "fleet-b", "fleet-c")
 HOSTS = ("host", "host-2", "host-3")
 SECRET = "of-this-cluster-alone"
@@ -108,15 +113,24 @@ class Detector:
         return {run: self.findings(run) for run in runs}
 
     def findings(self, run: str) -> list[Finding]:
+        with self._store_of(run) as store:
+            return store.findings(run)
+
+    @contextmanager
+    def _store_of(self, run: str) -> Iterator[Findings]:
         clock = SystemClock()
         place = FindingsTopics(
             run, KafkaFindingsLog(self.store, run, clock), clock, self.store.keep
         )
         try:
             with place.open() as store:
-                return store.findings(run)
+                yield store
         finally:
             place.close()
+
+    def changes(self, run: str) -> list[Change]:
+        with self._store_of(run) as store:
+            return store.changes(run)
 
     def wait_for(self, runs: tuple[str, ...]) -> dict[str, list[Finding]]:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -223,6 +237,42 @@ def test_the_step_of_every_run_is_found_whatever_is_killed(
     assert detector.stop() == 0
 
 
+def test_journals_and_topic_show_the_same_changes_and_the_report_and_soak_detect_the_same_onsets(
+    detector: Detector, tmp_path: Path
+) -> None:
+    """One run: as journals for its own detector, over a topic, in its report, and as a file of one series."""
+    folder = write_synthetic_run(tmp_path / "r", SHAPE)
+    announcer = AnnouncementWriter(detector.ship, SystemClock())
+    announcer.send(
+        Announcement("x", RUN, START_WALL_NS, 320, is_over=False, sent_wall_ns=0, phases=PHASES)
+    )
+    announcer.close()
+    ship(folder, RUN, detector.ship)
+    detector.start()
+    over_the_topic = detector.wait_for_all((RUN,))[RUN]
+    changes = detector.changes(RUN)
+    assert detector.stop() == 0
+    codes = [
+        soak("detect-stream", "--run-dir", str(folder.path)).returncode,
+        soak("report", str(folder.path)).returncode,
+    ]
+    with FindingsStore(folder.findings) as store:
+        own, own_changes = store.findings(RUN), store.changes(RUN)
+    in_report = json.loads(folder.summary.read_text())["findings"]
+    offline = soak("detect", str(folder.path), "--format", "jsonl").stdout.splitlines()
+    column = write_csv(folder, own[0].series, tmp_path / "series.csv")
+    online = soak(
+        "detect", str(column), "--mode", "online", "--format", "jsonl"
+    ).stdout.splitlines()
+
+    assert codes == [0, 3]
+    assert own_changes == changes != []
+    assert [without_causes(one) for one in own] == [without_causes(one) for one in over_the_topic]
+    assert len(in_report) == len(own) == 1
+    assert [json.loads(line)["index"] for line in offline] == [own[0].onset_k]
+    assert [json.loads(line)["index"] + SHAPE.warm_up for line in online] == [own[0].onset_k]
+
+
 def test_two_workers_find_in_eight_runs_what_one_machine_finds_whatever_is_killed(
     lab_kafka: Running, tmp_path: Path
 ) -> None:
@@ -278,6 +328,27 @@ def test_two_workers_find_in_eight_runs_what_one_machine_finds_whatever_is_kille
     assert len(expected) > 0
     for run in runs:
         assert [of_run(one, "alone") for one in found[run]] == expected
+
+
+def soak(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "soak.cli.main", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
+
+
+def write_csv(folder: RunFolder, series: str, path: Path) -> Path:
+    """Write a series of the soak of a run as a file with a row a second."""
+    found = History(folder.journal).window(SHAPE.warm_up, PHASES[-2][0]).series(series)
+    by_k = dict(zip(found.k.tolist(), found.values.tolist(), strict=True))
+    rows = [f"{k},{by_k[k]!r}" for k in range(SHAPE.warm_up, PHASES[-2][0])]
+    path.write_text("\n".join(["seconds,latency_seconds", *rows]) + "\n")
+    return path
+
+
+def without_causes(finding: Finding) -> Finding:
+    """Return a finding as a fleet's detector knows it, which looks for no causes."""
+    return replace(finding, causes=(), is_about_cluster=False, is_settled=False)
 
 
 def of_run(finding: Finding, run: str) -> Finding:
