@@ -249,6 +249,15 @@ def shares(timeline: Timeline, metric: str, bucket: int) -> tuple[list[float], F
     return thresholds[first : last + 2], between[first : last + 1] / np.maximum(above[0], 1.0)
 
 
+def shares_shown(timeline: Timeline, bucket: int) -> tuple[str, list[float], Floats] | None:
+    """Return the latency of the heat map, and its `shares`: `publish` where nothing was received."""
+    for latency in ("end_to_end", "publish"):
+        found = shares(timeline, f"{latency}_latency_above_messages", bucket)
+        if found is not None:
+            return latency, *found
+    return None
+
+
 def curve(thresholds: Sequence[float], above: Floats) -> list[float | None]:
     """Return latencies at `CURVE`; None where too few messages, or none, were slower."""
     total = float(above[0])

@@ -25,7 +25,7 @@ from soak.runtime.incident_size import latency_of_outage
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History
 from spark.batch.coverage import runs
 from spark.batch.digest import reduction
-from spark.batch.outcomes import CURVE, counts_above, curve, shares
+from spark.batch.outcomes import CURVE, counts_above, curve, shares_shown
 from spark.batch.timeline import leader_addresses
 from spark.report.packing import Grid, Scale, Words, band_words, bands, block, scale_of, windows
 from spark.report.page import (
@@ -636,21 +636,19 @@ class _Making:
 
     def _heat(self) -> tuple[dict[str, Any] | None, str]:
         """Return the bands of the heat map, and its block: shares from 0 (none) to 100 (all), logarithmic."""
-        for family in reversed(FAMILIES):
-            found = shares(self.page.timeline, f"{family}_latency_above_messages", self.grid.bucket)
-            if found is None:
-                continue
-            thresholds, share = found
-            level = np.rint(np.clip(25 * (np.log10(np.maximum(share, 1e-9)) + 4), 0, 100))
-            body = {
-                "kind": FAMILIES[family],
-                "bands": len(share),
-                "low": thresholds[0],
-                "high": thresholds[-1],
-                "perDecade": 8,
-            }
-            return body, block([level.astype(np.uint16).ravel()])
-        return None, ""
+        found = shares_shown(self.page.timeline, self.grid.bucket)
+        if found is None:
+            return None, ""
+        family, thresholds, share = found
+        level = np.rint(np.clip(25 * (np.log10(np.maximum(share, 1e-9)) + 4), 0, 100))
+        body = {
+            "kind": FAMILIES[family],
+            "bands": len(share),
+            "low": thresholds[0],
+            "high": thresholds[-1],
+            "perDecade": 8,
+        }
+        return body, block([level.astype(np.uint16).ravel()])
 
     def _written(self) -> list[int] | None:
         """Return the payload acknowledged by the end of each bucket, in kB; None where it is not known."""

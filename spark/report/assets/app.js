@@ -20,19 +20,32 @@ async function showMain(kind) {
   drawLanes(main);
   $("#main").classList.add("drawn");
 }
+function eachAlone(...steps) { // a part of the page that cannot be drawn stops no other
+  steps.forEach((step) => {
+    try { step(); } catch (error) { console.error(error); }
+  });
+}
+function showHeatMap() {
+  const box = $("#heat_map .wide"), line = run.main[run.heat?.kind]?.lines.find(([label]) => label === "p99");
+  if (!box || !line) return; // the still picture stands
+  new Chart(box, { title: `Messages by ${run.heat.kind.toLowerCase()} latency`, note: `all ${run.heat.kind === "Publish" ? "producers" : "consumers"}; faint: 1 in 10,000, strong: all; line: p99`, lines: [["", line[1], "c2"]],
+    height: 240, heat: drawHeat, range: [run.heat.low, run.heat.high], isLog: true });
+  $("#heat_map").classList.add("drawn");
+}
+function showGrid(selector, found, more) {
+  const box = $(selector);
+  if (box) eachAlone(...found.map((spec) => () => new Chart(box, { ...spec, ...more })));
+}
 function showSections() {
-  const all = (box, found, more) => box && found.forEach((spec) => new Chart(box, { ...spec, ...more }));
-  all($("#rates"), run.load.slice(0, 1), { height: 150, left: true });
-  if (run.heat) {
-    const line = run.main[run.heat.kind]?.lines.find(([label]) => label === "p99");
-    if (line) new Chart($("#heat_map .wide"), { title: `Messages by ${run.heat.kind.toLowerCase()} latency`, note: `all ${run.heat.kind === "Publish" ? "producers" : "consumers"}; faint: 1 in 10,000, strong: all; line: p99`, lines: [["", line[1], "c2"]],
-      height: 240, heat: drawHeat, range: [run.heat.low, run.heat.high], isLog: true });
-    $("#heat_map").classList.add("drawn");
-  }
-  $$(".levels-table").forEach((table) => (table.open = false));
-  all($("#load-grid"), run.load.slice(1));
-  all($("#hosts-grid"), run.hosts);
-  all($("#brokers-grid"), run.brokers);
+  eachAlone(
+    () => $(".list tbody tr") && pick(1, false),
+    () => showGrid("#rates", run.load.slice(0, 1), { height: 150, left: true }),
+    showHeatMap,
+    () => $$(".levels-table").forEach((table) => (table.open = false)),
+    () => showGrid("#load-grid", run.load.slice(1)),
+    () => showGrid("#hosts-grid", run.hosts),
+    () => showGrid("#brokers-grid", run.brokers),
+  );
 }
 
 function drawHeat(plot, at) {
@@ -142,6 +155,6 @@ if (kinds.length) {
   showView();
   showMain($("input[name=kind]:checked").value).then(() => {
     performance.mark("first-chart");
-    requestAnimationFrame(() => [$(".list tbody tr") && pick(1, false), showSections(), setTimeout(() => prepareForPaper().catch(() => {}), 500)]);
+    requestAnimationFrame(() => [showSections(), setTimeout(() => prepareForPaper().catch(() => {}), 500)]);
   }).catch((error) => [console.error(error), (root.className = "")]); // no DecompressionStream, damaged data: the static page stands
 } else root.className = ""; // nothing was measured: no chart to draw

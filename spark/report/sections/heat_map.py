@@ -9,26 +9,27 @@ from numpy.typing import NDArray
 from soak.core import wording
 from soak.core.model import THRESHOLDS_SECONDS
 from soak.core.series import parse_series
-from spark.batch.outcomes import shares
+from spark.batch.outcomes import shares_shown
 from spark.report.charts import WIDTH, Plot
 from spark.report.page import Page, clients_text, joined, tag, titled
 
 ORDER = 40
 TITLE = "Latency of all messages over time"
 
-METRIC = "end_to_end_latency_above_messages"
 HEIGHT = 260
 MOST_COLUMNS = 240
+_NAMES = {"publish": "Publish", "end_to_end": "End-to-end"}
 _SHADES = 5  # classes heat1 to heat5: share of messages 0.1 % to all, a factor of ten in two shades
 
 
 def render(page: Page) -> Markup:
     timeline = page.timeline
     step = max(timeline.step, -(-timeline.end_k // MOST_COLUMNS) // timeline.step * timeline.step)
-    found = shares(timeline, METRIC, step)
+    found = shares_shown(timeline, step)
     if found is None:
-        return tag("p", "Nothing was received.")
-    thresholds, share = found
+        return tag("p", "No message was acknowledged or received.")
+    latency, thresholds, share = found
+    name = _NAMES[latency]
     k = np.arange(share.shape[1]) * step
     plot = Plot(page, HEIGHT, thresholds[0], thresholds[-1], "seconds")
     width = plot.x(float(k[1] - k[0])) - plot.x(0) + 0.3 if k.size > 1 else WIDTH / 10
@@ -50,11 +51,12 @@ def render(page: Page) -> Markup:
     keys = ((1, "below 1 %"), (2, "1-3 %"), (3, "3-10 %"), (4, "10-30 %"), (5, "30 % and more"))
     legend = [tag("span", joined([tag("i", class_=f"swatch heat{n}"), text])) for n, text in keys]
     note = "Share of each interval's messages in each latency band, from 100 us on, eight bands a decade."
-    received = [name for name in timeline.columns if parse_series(name).metric == METRIC]
+    metric = f"{latency}_latency_above_messages"
+    counted = [one for one in timeline.columns if parse_series(one).metric == metric]
     still = [
-        titled(page, "End-to-end latency", clients_text(page, received)),
+        titled(page, f"{name} latency", clients_text(page, counted)),
         tag("p", joined(legend), class_="legend"),
-        plot.svg(f"Heat map of end-to-end latency, {page.times}"),
+        plot.svg(f"Heat map of {name.lower()} latency, {page.times}"),
     ]
     drawn = tag("div", "", class_="wide js-only") + tag("div", joined(still), class_="still")
     return joined([drawn, tag("p", note, class_="soft")])

@@ -102,6 +102,41 @@ def test_a_page_is_drawn_without_an_error_or_a_request(
     assert "Sent400/s" in text(browser, ".numbers")
 
 
+def drawn_titles(browser: Browser) -> list[str]:
+    return list(
+        browser.run(
+            "[...document.querySelectorAll('.chart figcaption b')].map((one) => one.firstChild?.data)"
+        )
+    )
+
+
+def test_a_run_in_which_nothing_was_received_has_all_its_charts(
+    browser: Browser, tmp_path: Path
+) -> None:
+    folder = write_synthetic_run(tmp_path / "run", Shape(fault_k=None, is_read=False))
+    report.write(assemble(folder, read), [], None)
+
+    browser.open(folder.report)
+    browser.until("document.querySelectorAll('#hosts-grid .chart').length > 0")
+
+    titles = drawn_titles(browser)
+    assert {"Messages by publish latency", "Messages in flight", "fsync latency"} <= set(titles)
+    assert browser.problems == []
+
+
+def test_a_part_of_the_page_that_is_missing_stops_no_other_chart(
+    browser: Browser, page: Path, tmp_path: Path
+) -> None:
+    without = tmp_path / "without.html"
+    without.write_text(page.read_text().replace('<div class="wide js-only"', "<div"))
+
+    shown(browser, without)
+    browser.until("document.querySelectorAll('#hosts-grid .chart').length > 0")
+
+    assert "Messages by end to end latency" not in drawn_titles(browser)
+    assert browser.problems == []
+
+
 def test_an_incident_is_opened_by_keyboard_and_all_charts_follow(
     browser: Browser, page: Path
 ) -> None:

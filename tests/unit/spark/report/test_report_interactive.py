@@ -17,6 +17,7 @@ from spark.batch.timeline import Timeline
 from spark.report.interactive import first_kind, page_data
 from spark.report.packing import Scale
 from spark.report.page import Page
+from spark.report.sections import heat_map
 from spark.report.summary import phase_rates
 from tests.support.spark.report_run import finding_of, timeline
 from tests.support.spark.synthetic_run import CONSUMER, PRODUCER, Shape
@@ -151,3 +152,17 @@ def test_events_come_in_lanes(tmp_path: Path) -> None:
     count = body["events"]["deletions"]
     k = words[:count].astype(int) * 3600 + words[count : 2 * count]
     assert k.tolist() == found.event_seconds["retention_deletion"].tolist()
+
+
+def test_of_a_run_in_which_nothing_was_received_the_heat_map_is_of_publish_latency(
+    tmp_path: Path,
+) -> None:
+    """The picture and the place of the chart are of the same latency."""
+    found = timeline(tmp_path, replace(QUIET, is_read=False))
+    body, _ = data_of(found)
+    page = Page(found, [], coverage(found), "clean", None)
+    section = str(heat_map.render(page))
+
+    assert body["heat"]["kind"] == "Publish"
+    assert '<div class="wide js-only"' in section
+    assert f"Heat map of publish latency, {page.times}" in section
