@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -279,5 +280,6 @@ def acknowledge_line(run: Path, incident: str, note: str) -> str:
     found = acknowledge(run, incident, note)
     return (
         f"{found.key} is acknowledged: {wording.printable(found.what)}. It counts neither in comparisons "
-        f"nor in trends; its note: {wording.printable(found.note or '')}"
+        f"nor in trends, nor in the report once `soak report {shlex.quote(str(run))}` makes it again; "
+        f"its note: {wording.printable(found.note or '')}"
     )

@@ -556,7 +556,8 @@ def _print_finding(console: Console, found: dict[str, Any]) -> None:
         console,
         f"finding: {what} at {found['at']}, "
         f"cause {found['cause']}, {wording.state_word(found['state'])}"
-        + wording.not_counted_note(is_about_cluster=found["is_about_cluster"]),
+        + wording.not_counted_note(is_about_cluster=found["is_about_cluster"])
+        + (f", acknowledged: {found['acknowledged']}" if found.get("acknowledged") else ""),
     )
     for item in found["evidence"]:
         _print_line(console, f"  - {item['text'] if isinstance(item, dict) else item}")

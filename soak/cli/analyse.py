@@ -240,7 +240,7 @@ def acknowledge(
     incident: Annotated[str, typer.Argument(help="Key of the incident, or the number at its end.")],
     note: Annotated[str, typer.Option(help="Why it is known.")],
 ) -> None:
-    """Mark an incident as a known change: it counts neither in comparisons nor in trends.
+    """Mark an incident as a known change: it counts no more, in verdicts, comparisons and trends.
 
     Exit: 0, 1 when the run has no such incident or cannot be written.
     """

@@ -77,6 +77,12 @@ class Judged:
     found: Found
     step: tuple[Change, ...] = ()
     size: IncidentSize | None = None  # of a latency incident
+    acknowledged: str | None = None  # the note by which it is a known change
+
+    @property
+    def is_against_cluster(self) -> bool:
+        """Return whether it is about the cluster, and no known change."""
+        return self.finding.is_about_cluster and self.acknowledged is None
 
 
 def judge_incidents(

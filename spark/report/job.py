@@ -29,7 +29,7 @@ from soak.runtime.incident_size import IncidentSize, incident_size
 from soak.service.files import write_atomically
 from soak.store.findings.topic import findings_place
 from soak.store.journal.history import History
-from soak.store.run_folder import Run, RunFolder, read_plan
+from soak.store.run_folder import Run, RunFolder, counting_incidents, read_acknowledged, read_plan
 from spark.batch.coverage import Gap, coverage
 from spark.batch.offline_analysis import improvements_of, judge_incidents
 from spark.batch.outcomes import drives, forecast_of, judge, objective_json, retention
@@ -122,7 +122,7 @@ def _end_summary(folder: RunFolder) -> str:
     """Return the part of `summary.json` that the message about the end needs."""
     summary = json_text.loads(folder.summary.read_text(encoding="utf-8"))
     kept = {name: summary[name] for name in _OF_END if name in summary}
-    findings = [one for one in summary["findings"] if one["is_about_cluster"]]
+    findings = counting_incidents(summary, read_acknowledged(folder))
     kept["findings"] = [{name: one.get(name) for name in _OF_FINDING} for one in findings]
     with contextlib.suppress(
         OSError, ValueError
@@ -145,7 +145,7 @@ def write(
     What was `declared` to have been injected is asked for when all is judged, and goes on the page alone.
 
     Raises:
-        RunFolderError: the drive, or who owns the folder, does not let us.
+        RunFolderError: the folder cannot be written, or its notes on known changes are damaged.
     """
     note("looking for changes of latency")
     objectives = judge(timeline)
@@ -153,7 +153,11 @@ def write(
     effect = step_config(timeline.plan).minimum_effect
     journal = timeline.folder.journal
     sizes = each(_size, [(journal, one.finding, timeline.end_k, effect) for one in found_offline])
-    judged = [replace(one, size=size) for one, size in zip(found_offline, sizes, strict=True)]
+    notes = read_acknowledged(timeline.folder)
+    judged = [
+        replace(one, size=size, acknowledged=notes.get(one.finding.key))
+        for one, size in zip(found_offline, sizes, strict=True)
+    ]
     covered = coverage(timeline, unread)
     durability, forecast = durability_of(timeline.folder), forecast_of(timeline.folder)
     found = verdict(timeline, judged, covered)

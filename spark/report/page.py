@@ -237,7 +237,7 @@ def _regression(page: Page) -> Iterator[str]:
     lost = page.timeline.audit["lost"]
     if lost:
         yield f"{wording.counted(lost, 'acknowledged message')} {'was' if lost == 1 else 'were'} lost"
-    counting = [one for one in ranked(page) if is_counted(page.timeline, one.finding)]
+    counting = [one for one in ranked(page) if is_counted(page.timeline, one)]
     if not counting:
         return
     found, more = counting[0].finding, len(counting) - 1

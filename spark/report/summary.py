@@ -33,24 +33,28 @@ def verdict(timeline: Timeline, judged: Sequence[Judged], covered: Coverage) -> 
 
     Where an objective was missed and the incident does not count, nothing shows that the cluster keeps it.
     """
-    if timeline.audit["lost"] or any(is_counted(timeline, one.finding) for one in judged):
+    if timeline.audit["lost"] or any(is_counted(timeline, one) for one in judged):
         return "regressed"
     return "clean" if covered.is_enough and not missed(judged) else "inconclusive"
 
 
-def is_counted(timeline: Timeline, found: Finding) -> bool:
-    """Return whether an incident makes the run regressed.
+def is_counted(timeline: Timeline, one: Judged) -> bool:
+    """Return whether an incident makes the run regressed; one that was acknowledged does not.
 
     An objective that clients without CPU may have missed does not: nothing tells them from a slow cluster.
     """
-    is_regression = found.is_about_cluster and found.state != "warning"
-    return is_regression and not busy_hosts_of(timeline, found)
+    is_regression = one.is_against_cluster and one.finding.state != "warning"
+    return is_regression and not busy_hosts_of(timeline, one.finding)
 
 
 def missed(judged: Sequence[Judged]) -> list[Judged]:
-    """Return the objectives that were missed."""
+    """Return the objectives that were missed; without what was acknowledged."""
     return [
-        one for one in judged if one.finding.kind == "objective" and one.finding.state != "warning"
+        one
+        for one in judged
+        if one.finding.kind == "objective"
+        and one.finding.state != "warning"
+        and one.acknowledged is None
     ]
 
 
@@ -185,7 +189,7 @@ def affected(one: Judged) -> int:
 
 
 def worst_first(found: Sequence[Judged]) -> list[Judged]:
-    """Return incidents worst first, those of the cluster before others.
+    """Return incidents worst first, those that are held against the cluster before others.
 
     By messages that failed, then by the time that all slow messages together waited, then by messages; equal
     ones keep their order.
@@ -193,7 +197,7 @@ def worst_first(found: Sequence[Judged]) -> list[Judged]:
 
     def key(one: Judged) -> tuple[bool, int, float, int]:
         failed = one.finding.failed_messages or 0
-        return not one.finding.is_about_cluster, -failed, -_waited_seconds(one), -affected(one)
+        return not one.is_against_cluster, -failed, -_waited_seconds(one), -affected(one)
 
     return sorted(found, key=key)
 
@@ -252,6 +256,7 @@ def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:
         "state": found.state,
         "found": one.found,
         "is_about_cluster": found.is_about_cluster,
+        "acknowledged": one.acknowledged,
         "suspect": found.suspect,
         "causes": [
             {"cause": cause.cause, "score": cause.score, "suspect": cause.suspect}
@@ -337,9 +342,7 @@ def overview(timeline: Timeline, judged: Sequence[Judged]) -> dict[str, object]:
             is_within = (k >= 0) & (k < timeline.end_k)
             np.fmax.at(highest, k[is_within] // length, values[is_within])
         lines[family] = [_finite(float(value)) for value in highest]
-    shown = [
-        one for one in judged if one.finding.is_about_cluster and one.finding.state != "warning"
-    ]
+    shown = [one for one in judged if one.is_against_cluster and one.finding.state != "warning"]
     return {
         "start_wall_ns": timeline.run.start_wall_ns,
         "step_seconds": length,

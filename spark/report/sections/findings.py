@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 
 from markupsafe import Markup
 
 from detectors import attribution
 from soak.core import wording
-from soak.core.model import Change, Evidence, Explanation, Finding
+from soak.core.model import Change, Evidence, Explanation
 from soak.runtime.incident_size import IncidentSize
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import leader_addresses
@@ -36,7 +37,7 @@ _SEEN = {
     "offline": "only in the offline analysis of the whole run",
 }
 _SEEN_SHORT = {"both": "in the run", "online": "in the run", "offline": "in the report"}
-_MOST_SERIES = 12
+_MOST_SERIES, _MOST_NOTE = 12, 300
 _NOT_COUNTED = "Not counted against the cluster: the client or a phase of the run explains it."
 _NOT_COUNTED_BUSY = (
     "Left out of the verdict: the cause is unknown, and a host of the load had hardly any CPU left."
@@ -96,12 +97,14 @@ def _list(page: Page, found: Sequence[Judged]) -> Markup:
 
 def _row(page: Page, one: Judged, rank: int) -> Markup:
     found, (begin, end) = one.finding, span_of(page.timeline, one)
-    mark = tag("b", rank, class_="mark" if found.is_about_cluster else "mark other")
+    mark = tag("b", rank, class_="mark" if one.is_against_cluster else "mark other")
     what = tag("bdi", shown_name(wording.what_text(found), 160))
     link = tag("a", joined([mark, " ", what]), href=f"#incident-{rank}", data_pick=rank)
     place = where(page, found.series, leader_addresses(page.timeline))
     if not found.is_about_cluster:
         place += "; not counted against the cluster"
+    if one.acknowledged is not None:
+        place += f"; acknowledged: {shown_name(one.acknowledged, _MOST_NOTE)}"
     note = tag("small", tag("bdi", place))
     messages = f"{affected(one):,}" if affected(one) else "-"
     for_ = wording.span(end - begin) + ("" if found.resolved_k is not None else ", not over")
@@ -148,11 +151,11 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
         f"Since {page.moment(found.onset_k)}{_within(page, found.interval)}. {state}. "
         f"Seen {_SEEN[one.found]}.{resolved}"
     )
-    mark = tag("b", rank, class_="mark" if found.is_about_cluster else "mark other")
+    mark = tag("b", rank, class_="mark" if one.is_against_cluster else "mark other")
     name = f"title-{rank}"
     parts = [
         tag("h3", joined([mark, " ", tag("bdi", title)]), id=name),
-        _not_counted(page, found),
+        _not_counted(page, one),
         tag(
             "p",
             joined(
@@ -170,14 +173,30 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
         tag("div", joined(_evidence(page, one)), class_="evidence"),
         tag("div", "", class_="cells js-only"),
         _also(page, one),
+        _key(page, one),
     ]
     return tag(
         "article", joined(parts), id=f"incident-{rank}", class_="finding", aria_labelledby=name
     )
 
 
-def _not_counted(page: Page, found: Finding) -> Markup:
+def _key(page: Page, one: Judged) -> Markup:
+    """Return the key of an incident, and how it is acknowledged if it is not yet."""
+    key = shown_name(one.finding.key, 160)
+    shown = joined(["Key: ", tag("code", key)])
+    if one.acknowledged is not None:
+        return tag("p", shown, class_="soft")
+    words = ("soak", "acknowledge", str(page.timeline.folder.path), key)
+    command = f"{shlex.join(words)} --note 'why it is known'"
+    return tag("p", joined([shown, ". A known change: ", tag("code", command)]), class_="soft")
+
+
+def _not_counted(page: Page, one: Judged) -> Markup:
     """Return why an incident does not count, if it does not."""
+    found = one.finding
+    if one.acknowledged is not None:
+        note = tag("bdi", shown_name(one.acknowledged, _MOST_NOTE))
+        return tag("p", tag("b", joined(["Acknowledged, and not counted: ", note])))
     if not found.is_about_cluster:
         return tag("p", tag("b", _NOT_COUNTED))
     return (

@@ -60,6 +60,12 @@ def test_a_finding_that_is_not_held_against_the_cluster_says_so(tmp_path: Path) 
     )
 
 
+def test_an_acknowledged_finding_has_its_note(tmp_path: Path) -> None:
+    shown = _shown(tmp_path, acknowledged="brokers were\nrolled")
+
+    assert "cause unknown, confirmed, acknowledged: brokers were rolled\n" in shown
+
+
 def test_the_verdict_is_reported_with_what_it_rests_on(tmp_path: Path) -> None:
     """Without a finding, too: a loss has none, nor does a validity check."""
     lines = "verdict: regressed\nRegressed: 23 acknowledged messages were lost.\n"
