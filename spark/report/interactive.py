@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from soak.core import wording
 from soak.core.model import Finding
-from soak.core.series import host_of, parse_series, series_name, source_of
+from soak.core.series import parse_series, series_name, source_of
 from soak.runtime.incident_size import latency_of_outage
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History
 from spark.batch.coverage import runs
@@ -34,6 +34,7 @@ from spark.report.page import (
     merged_spans,
     ranked,
     shown_name,
+    source_text,
     where,
 )
 from spark.report.summary import span_of
@@ -331,7 +332,7 @@ class _Making:
         if not names:
             return None
         lines = [
-            [_label_of(name, self.addresses), name, ink]
+            [_label_of(self.page, name, self.addresses), name, ink]
             for name, ink in zip(names, ("c1", "c2", "c3", "c4"), strict=False)
         ]
         more = f", {len(found) - len(names)} more" if len(found) > len(names) else ""
@@ -708,13 +709,12 @@ def _differing(name: str, other: str) -> int:
     return len(pairs) + (one.source != two.source)
 
 
-def _label_of(name: str, addresses: Mapping[str, str]) -> str:
-    """Return what sets a series apart from others of its metric: its host, drive, broker, topic."""
+def _label_of(page: Page, name: str, addresses: Mapping[str, str]) -> str:
+    """Return what sets a series apart from others of its metric: its client or host, drive, broker, topic."""
     found = parse_series(name)
-    host = host_of(found.source) or found.source
     parts = [
         addresses.get(value, f"leader {value}") if key == "leader" else value
         for key, value in found.labels
         if key != "quantile"
     ]
-    return shown_name(" ".join(dict.fromkeys([host, *parts])), 48)
+    return shown_name(" ".join(dict.fromkeys([source_text(page, found.source), *parts])), 80)

@@ -29,15 +29,15 @@ SECOND = "produce.1@other"
 QUIET = Shape(fault_k=None, deletions_k=None, seconds=60, warm_up=10)
 
 
-def with_second_producer(found: Timeline, factor: float) -> Timeline:
+def with_second_producer(found: Timeline, factor: float, second: str = SECOND) -> Timeline:
     """Return a run with a second producer, whose every number is that of the first times a factor."""
     columns, series, seconds = dict(found.columns), dict(found.series), dict(found.seconds)
     for name in [one for one in found.columns if one.startswith(PRODUCER)]:
         k, values = found.series[name]
-        other = name.replace(PRODUCER, SECOND)
+        other = name.replace(PRODUCER, second)
         columns[other], series[other] = found.columns[name], (k, values * factor)
-    seconds[SECOND] = found.seconds[PRODUCER]
-    silent = {**found.silent, SECOND: found.silent[PRODUCER]}
+    seconds[second] = found.seconds[PRODUCER]
+    silent = {**found.silent, second: found.silent[PRODUCER]}
     return replace(found, columns=columns, series=series, seconds=seconds, silent=silent)
 
 
@@ -142,6 +142,14 @@ def test_the_numbers_before_and_after_an_incident_are_those_of_their_seconds(
     at_p99 = body["curve"].index(2.0)
     assert curves["during"][at_p99] / curves["before"][at_p99] == pytest.approx(15, rel=0.35)
     assert "after" not in curves
+
+
+def test_series_of_two_producers_on_one_host_have_labels_of_their_own(tmp_path: Path) -> None:
+    body, _ = data_of(with_second_producer(timeline(tmp_path, QUIET), 3.0, "produce.1@host"))
+
+    (chart,) = [one for one in body["hosts"] if one["title"] == "schedule lag"]
+    labels = [label for label, *_ in chart["lines"]]
+    assert labels == ["producer 0 on host", "producer 1 on host"]
 
 
 def test_events_come_in_lanes(tmp_path: Path) -> None:
