@@ -349,7 +349,8 @@ def _counted(wanted: tuple[Path, Phases]) -> _Counts:
     found = _Counts()
     bands: dict[tuple[str, int], dict[int, int]] = {}
     records = [(one.record, one.columns) for one in read_segment(path, SourceReader(path.parent))]
-    for second in client_seconds(path.parent.name, records, phases):
+    seconds = client_seconds(path.parent.name, records, phases)
+    for second in (one for one in seconds if one.is_soak):
         for metric in second.messages.keys() & _COUNTED:
             by_second = found.messages[metric]
             by_second[second.k] = by_second.get(second.k, 0) + second.messages[metric]

@@ -1,7 +1,8 @@
-"""What the whole soak came to: messages, and latencies from the histograms of its seconds.
+"""What the whole soak and each phase came to: messages, and latencies from the histograms of their seconds.
 
 A second counts for latencies as it does for objectives: not where the client itself was at fault, unless it
-waited for the cluster. Messages count in every second of the soak.
+waited for the cluster. Messages count in every second of the soak. Latencies of a phase stay encoded until
+they are asked for, as a run may have thousands of phases.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,10 @@ class Latency:
         self.overflow += overflow
         self.max_seconds = float(np.fmax(self.max_seconds, max_seconds))
 
+    def add_part(self, part: PhaseLatency) -> None:
+        highest = math.nan if part.max_seconds is None else part.max_seconds
+        self.add([part.histogram], part.overflow, highest)
+
     def seconds(self) -> dict[str, float | None]:
         """Return the quantiles of `QUANTILES` and `max`, in seconds; None where nothing was counted."""
         counted = self.histogram.get_total_count()
@@ -61,20 +66,47 @@ class Latency:
         return {**found, "max": self.max_seconds}
 
 
+@dataclass(frozen=True, slots=True)
+class PhaseLatency:
+    """All latencies of one kind that one journal file has of one phase."""
+
+    phase_k: int  # the first second of the phase
+    is_soak: bool
+    name: str  # `publish` or `end_to_end`
+    histogram: str  # V2 in base64
+    overflow: int
+    max_seconds: float | None  # None: not known
+
+
 @dataclass(slots=True)
 class SoakTotals:
-    """The messages of a soak by metric, and its latencies by `publish` and `end_to_end`."""
+    """The messages and latencies of a soak, and latencies of each phase, by `publish` and `end_to_end`."""
 
     messages: dict[str, int] = field(default_factory=dict)
     latencies: dict[str, Latency] = field(default_factory=dict)
+    _parts: dict[tuple[int, str], list[PhaseLatency]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+    def add(self, part: PhaseLatency) -> None:
+        self._parts[part.phase_k, part.name].append(part)
+        if part.is_soak:
+            self.latencies.setdefault(part.name, Latency()).add_part(part)
+
+    def phase_seconds(self, phase_k: int, name: str) -> dict[str, float | None] | None:
+        """Return the quantiles of the phase that began at this second, in seconds; None: nothing is known."""
+        parts = self._parts.get((phase_k, name))
+        if parts is None:
+            return None
+        latency = Latency()
+        for part in parts:
+            latency.add_part(part)
+        return latency.seconds()
 
     def to_text(self) -> str:
         """Return it as JSON."""
-        latencies = {
-            name: [one.histogram.encode().decode("ascii"), one.overflow, _finite(one.max_seconds)]
-            for name, one in self.latencies.items()
-        }
-        return json.dumps({"messages": self.messages, "latencies": latencies})
+        parts = [astuple(part) for several in self._parts.values() for part in several]
+        return json.dumps({"messages": self.messages, "latencies": parts})
 
     @property
     def availability(self) -> float | None:
@@ -91,11 +123,8 @@ def added_up(texts: Iterable[str]) -> SoakTotals:
         body: Mapping[str, Any] = json_text.loads(text)
         for name, count in body["messages"].items():
             found.messages[name] = found.messages.get(name, 0) + int(count)
-        for name, (histogram, overflow, highest) in body["latencies"].items():
-            if name not in found.latencies:
-                found.latencies[name] = Latency()
-            max_seconds = math.nan if highest is None else float(highest)
-            found.latencies[name].add([histogram], int(overflow), max_seconds)
+        for part in body["latencies"]:
+            found.add(PhaseLatency(*part))
     return found
 
 
@@ -104,27 +133,39 @@ def totals_of(
 ) -> SoakTotals:
     """Return what the records of one source came to; of one that is no client nothing."""
     found = SoakTotals()
-    measured: dict[str, list[ClientSecond]] = defaultdict(list)
+    measured: dict[tuple[int, bool, str], list[ClientSecond]] = defaultdict(list)
     for one in client_seconds(source, records, phases):
-        for metric, count in one.messages.items():
+        for metric, count in one.messages.items() if one.is_soak else ():
             found.messages[metric] = found.messages.get(metric, 0) + count
         if one.histogram is not None:
-            measured[one.name].append(one)
-    for name, seconds in measured.items():
-        found.latencies[name] = Latency()
-        found.latencies[name].add(
+            measured[one.phase_k, one.is_soak, one.name].append(one)
+    for (phase_k, is_soak, name), seconds in measured.items():
+        latency = Latency()
+        latency.add(
             [one.histogram for one in seconds if one.histogram is not None],
             sum(one.overflow for one in seconds),
             float(np.fmax.reduce([one.max_seconds for one in seconds])),
+        )
+        found.add(
+            PhaseLatency(
+                phase_k,
+                is_soak,
+                name,
+                latency.histogram.encode().decode("ascii"),
+                latency.overflow,
+                _finite(latency.max_seconds),
+            )
         )
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSecond:
-    """What a client did in a second of the soak; no histogram where its latencies do not count."""
+    """What a client did in a second of a phase; no histogram where its latencies do not count."""
 
     k: int
+    phase_k: int  # the first second of the phase
+    is_soak: bool
     name: str  # of its latency: `publish` or `end_to_end`
     messages: Mapping[str, int]  # by metric
     histogram: str | None
@@ -135,15 +176,18 @@ class ClientSecond:
 def client_seconds(
     source: str, records: Iterable[tuple[Record, tuple[Column, ...]]], phases: Phases
 ) -> Iterator[ClientSecond]:
-    """Give the seconds of the soak that a client recorded; of a source that is no client none."""
+    """Give the seconds of all phases that a client recorded; of a source that is no client none."""
     places: BySource[_Places | None] = BySource()
     for record, columns in records:
         at = places.get(source, columns, _places)
-        if at is None or phases.at(record.k) != "soak":
+        decision = None if at is None else phases.decision_at(record.k)
+        if at is None or decision is None:
             continue
         values = record.values
         yield ClientSecond(
             record.k,
+            decision.from_k,
+            decision.phase == "soak",
             at.name,
             {metric: round(value_at(values, place)) for metric, place in at.messages},
             record.histograms.get(at.latency) if _is_counted(record, at.client) else None,

@@ -139,6 +139,12 @@ def plain(page: Page, text: str) -> str:
     return pattern.sub(lambda found: source_text(page, found[0]), text)
 
 
+def rate_with_bytes(timeline: Timeline, rate: float) -> str:
+    """Return a rate in messages and in bytes: `400/s, 400 KiB/s`."""
+    size = wording.amount(rate * timeline.plan.load.mean_size, "bytes")
+    return f"{wording.amount(rate, '')}/s, {size}/s"
+
+
 def shown_name(name: str, width: int) -> str:
     """Return a name from outside so that it can be read: controls and marks of direction are spelled out."""
     spelt = "".join(

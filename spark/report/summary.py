@@ -108,10 +108,25 @@ def soak_json(timeline: Timeline) -> dict[str, object]:
     return {
         "seconds": seconds,
         **rates,
+        **bytes_rates(timeline, rates),
         "messages": dict(totals.messages),
         "availability": totals.availability,
         "latency_seconds": {name: one.seconds() for name, one in sorted(totals.latencies.items())},
         "busy_hosts": busy_hosts(timeline),
+    }
+
+
+def bytes_rates(timeline: Timeline, rates: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return rates of messages as rates of bytes: `sent_bytes_per_second` for `sent_per_second`.
+
+    Sizes are the plan's: a message counts with their mean.
+    """
+    size = timeline.plan.load.mean_size
+    return {
+        name.replace("_per_second", "_bytes_per_second"): None
+        if rate is None
+        else round(rate * size, 1)
+        for name, rate in rates.items()
     }
 
 
@@ -133,7 +148,13 @@ def _phases(timeline: Timeline) -> list[dict[str, object]]:
             "from": wording.iso(timeline.wall_ns(one.from_k)),
             "to": wording.iso(timeline.wall_ns(edge)),
             "rate": None if one.rate is None else format_rate(one.rate),
-            **phase_rates(timeline, one.from_k, edge),
+            **(rates := phase_rates(timeline, one.from_k, edge)),
+            **bytes_rates(timeline, rates),
+            "latency_seconds": {
+                name: seconds
+                for name in ("publish", "end_to_end")
+                if (seconds := timeline.totals.phase_seconds(one.from_k, name)) is not None
+            },
             "reason": one.reason,
             "outcome": dict(phases.outcome(one, edge)),
         }

@@ -1,4 +1,4 @@
-"""What was decided when, and why: how fast a ramp got, how long a backlog took."""
+"""What was decided when, and why, and what came of it: rates, and latencies of the phase."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from markupsafe import Markup
 
 from soak.core import wording
 from soak.core.units import format_rate
-from spark.report.page import Page, joined, table, tag
+from spark.batch.timeline import Timeline
+from spark.report.page import Page, joined, rate_with_bytes, table, tag
 from spark.report.summary import phase_rates, planned_rate
 
 ORDER = 55
@@ -17,8 +18,8 @@ MOST_ROWS = 200
 
 def render(page: Page) -> Markup:
     timeline = page.timeline
-    rows = []
-    for one, edge in timeline.phases.held(timeline.end_k):
+    rows, held = [], timeline.phases.held(timeline.end_k)
+    for one, edge in held[:MOST_ROWS]:
         rate = (
             format_rate(one.rate)
             if one.rate is not None
@@ -26,16 +27,30 @@ def render(page: Page) -> Markup:
         )
         reached = phase_rates(timeline, one.from_k, edge)
         rates = [
-            "-" if each is None else f"{wording.amount(each, '')}/s" for each in reached.values()
+            "-" if each is None else rate_with_bytes(timeline, each) for each in reached.values()
+        ]
+        latencies = [
+            "-" if value is None else wording.amount(value, "seconds")
+            for latency in ("publish", "end_to_end")
+            for value in _latency(timeline, one.from_k, latency)
         ]
         name = f"{one.phase} {one.part}".rstrip()
         length = wording.span(edge - one.from_k)
-        rows.append((page.moment(one.from_k), name, one.reason, length, rate, *rates))
-    headings = ("from", "phase", "why", "for", "planned", "sent", "received")
-    parts = [table(headings, rows[:MOST_ROWS], numeric=3)]
-    if len(rows) > MOST_ROWS:
-        parts.append(tag("p", f"{len(rows) - MOST_ROWS} more are in phases.jsonl."))
+        rows.append((page.moment(one.from_k), name, one.reason, length, rate, *rates, *latencies))
+    headings = (
+        *("from", "phase", "why", "for", "planned", "sent", "received"),
+        *("publish p50", "p99", "end to end p50", "p99"),
+    )
+    parts = [table(headings, rows, numeric=3)]
+    if len(held) > MOST_ROWS:
+        parts.append(tag("p", f"{len(held) - MOST_ROWS} more are in summary.json."))
     return joined(parts)
+
+
+def _latency(timeline: Timeline, from_k: int, name: str) -> tuple[float | None, float | None]:
+    """Return p50 and p99 of a phase, in seconds."""
+    found = timeline.totals.phase_seconds(from_k, name) or {}
+    return found.get("p50"), found.get("p99")
 
 
 def _planned(page: Page, phase: str, from_k: int, to_k: int) -> str:

@@ -13,7 +13,7 @@ from spark.batch.outcomes import state_of
 from spark.batch.soak_totals import QUANTILES
 from spark.batch.timeline import Timeline
 from spark.report.busy_hosts import busy_hosts
-from spark.report.page import Page, headline, joined, table, tag
+from spark.report.page import Page, headline, joined, rate_with_bytes, table, tag
 from spark.report.summary import outages, planned_rate, soak_json
 
 ORDER = 10
@@ -78,12 +78,16 @@ def _numbers(page: Page) -> list[tuple[str, str, str]]:
     body, counts, audit = soak_json(timeline), timeline.totals.messages, timeline.audit
     found = []
     if body.get("sent_per_second") is not None:
-        sent = wording.amount(float(str(body["sent_per_second"])), "")
+        rate, _, size = rate_with_bytes(timeline, float(str(body["sent_per_second"]))).partition(
+            ", "
+        )
         received = body.get("received_per_second")
         more = (
-            "" if received is None else f", received {wording.amount(float(str(received)), '')}/s"
+            ""
+            if received is None
+            else f"; received {rate_with_bytes(timeline, float(str(received)))}"
         )
-        found.append(("Sent", f"{sent}/s", f"of {_rate(timeline)} planned{more}"))
+        found.append(("Sent", rate, f"{size}, of {_rate(timeline)} planned{more}"))
     lost, acked = audit.get("lost"), audit.get("acked")
     note = "" if acked is None else f"of {wording.amount(float(acked), '')} acknowledged"
     found.append(("Lost", "not known" if lost is None else f"{lost:,}", note))

@@ -107,3 +107,17 @@ def test_without_a_client_or_a_histogram_nothing_is_known() -> None:
     assert (probe.messages, probe.latencies, probe.availability) == ({}, {}, None)
     assert totals(second(SOAK_K)).latencies == {}
     assert added_up([]).availability is None
+
+
+def test_each_phase_has_latencies_of_its_own_however_many_files_it_is_in() -> None:
+    both = totals(second(SOAK_K - 2, 9.0), second(SOAK_K, 0.002), second(SOAK_K + 1, 0.004))
+    later = totals(second(SOAK_K + 2, 0.008))
+
+    found = added_up([both.to_text(), later.to_text()])
+
+    assert [
+        None if one is None else one["max"]
+        for one in (found.phase_seconds(k, "publish") for k in (0, SOAK_K, SOAK_K + 1))
+    ] == [9.0, 0.008, None]
+    assert found.phase_seconds(SOAK_K, "publish") == found.latencies["publish"].seconds()
+    assert found.phase_seconds(SOAK_K, "end_to_end") is None
