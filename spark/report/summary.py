@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
@@ -12,9 +13,10 @@ import numpy as np
 from soak.core import wording
 from soak.core.errors import PlanError
 from soak.core.model import Change, Finding
+from soak.core.plan.phases import Decision
 from soak.core.plan.rates import rate_text, rates_between
 from soak.core.series import parse_series, series_name
-from soak.core.units import format_rate
+from soak.core.units import SECOND_NS, format_rate
 from soak.store.admission import read_refused
 from soak.store.run_folder import rate_table
 from spark.batch.coverage import Coverage, gap_json
@@ -107,6 +109,9 @@ def soak_json(timeline: Timeline) -> dict[str, object]:
     }
     return {
         "seconds": seconds,
+        "planned_seconds": timeline.plan.phases.soak // SECOND_NS,
+        "message_bytes": timeline.plan.load.mean_size,
+        "planned_per_second": planned_per_second(timeline, timeline.soak_spans),
         **rates,
         **bytes_rates(timeline, rates),
         "messages": dict(totals.messages),
@@ -147,7 +152,7 @@ def _phases(timeline: Timeline) -> list[dict[str, object]]:
             "part": one.part,
             "from": wording.iso(timeline.wall_ns(one.from_k)),
             "to": wording.iso(timeline.wall_ns(edge)),
-            "rate": None if one.rate is None else format_rate(one.rate),
+            **_planned(timeline, one, edge),
             **(rates := phase_rates(timeline, one.from_k, edge)),
             **bytes_rates(timeline, rates),
             "latency_seconds": {
@@ -160,6 +165,28 @@ def _phases(timeline: Timeline) -> list[dict[str, object]]:
         }
         for one, edge in phases.held(timeline.end_k)
     ]
+
+
+def _planned(timeline: Timeline, held: Decision, edge_k: int) -> dict[str, str | float | None]:
+    """Return the planned rate of a phase as text and as a number; None where nothing is sent."""
+    mean = None
+    if held.phase not in _SILENT:
+        mean = planned_per_second(timeline, [(held.from_k, edge_k)])
+    is_known = held.rate is not None or mean is not None
+    return {
+        "rate": phase_rate(timeline, held, edge_k) if is_known else None,
+        "planned_per_second": mean,
+    }
+
+
+def phase_rate(timeline: Timeline, held: Decision, edge_k: int) -> str:
+    """Return the rate that a phase until `edge_k` was to have; "" where nothing is sent."""
+    if held.rate is not None:
+        return format_rate(held.rate)
+    return "" if held.phase in _SILENT else planned_rate(timeline, [(held.from_k, edge_k)])
+
+
+_SILENT = frozenset({"drain", "end"})
 
 
 def phase_rates(timeline: Timeline, from_k: int, to_k: int) -> dict[str, float | None]:
@@ -191,15 +218,37 @@ def phase_rates(timeline: Timeline, from_k: int, to_k: int) -> dict[str, float |
 
 def planned_rate(timeline: Timeline, spans: Sequence[tuple[int, int]]) -> str:
     """Return which rates these stretches were to have, from the lowest to the highest."""
-    load = timeline.plan.load
+    load, found = timeline.plan.load, _planned_rates(timeline, spans)
+    if found is None:
+        return f"the rates of {load.profile.file}, which cannot be read,"
+    return rate_text([rate for _, rate in found] or [load.rate])
+
+
+def planned_per_second(timeline: Timeline, spans: Sequence[tuple[int, int]]) -> float | None:
+    """Return the mean rate that these stretches were to have; None: they are empty, or it is not known."""
+    found = _planned_rates(timeline, spans)
+    seconds = sum(length for length, _ in found or ())
+    return (
+        round(float(sum(length * rate for length, rate in found or ()) / seconds), 3)
+        if seconds
+        else None
+    )
+
+
+def _planned_rates(
+    timeline: Timeline, spans: Sequence[tuple[int, int]]
+) -> list[tuple[int, Fraction]] | None:
+    """Return for how many seconds which rates were planned; None: the file of the profile cannot be read."""
     try:
         profile = rate_table(timeline.plan, timeline.folder)
     except PlanError:
-        return f"the rates of {load.profile.file}, which cannot be read,"
-    found = [
-        rate for span in spans for _, rate in rates_between(load, timeline.phases, profile, *span)
-    ]
-    return rate_text(found or [load.rate])
+        return None
+    found = []
+    for first_k, end_k in spans:
+        rates = list(rates_between(timeline.plan.load, timeline.phases, profile, first_k, end_k))
+        edges = [*(k for k, _ in rates[1:]), end_k]
+        found += [(edge - k, rate) for (k, rate), edge in zip(rates, edges, strict=True)]
+    return found
 
 
 def affected(one: Judged) -> int:

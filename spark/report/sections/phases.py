@@ -5,10 +5,9 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from soak.core import wording
-from soak.core.units import format_rate
 from spark.batch.timeline import Timeline
 from spark.report.page import Page, joined, rate_with_bytes, table, tag
-from spark.report.summary import phase_rates, planned_rate
+from spark.report.summary import phase_rate, phase_rates
 
 ORDER = 55
 TITLE = "Phases"
@@ -20,11 +19,7 @@ def render(page: Page) -> Markup:
     timeline = page.timeline
     rows, held = [], timeline.phases.held(timeline.end_k)
     for one, edge in held[:MOST_ROWS]:
-        rate = (
-            format_rate(one.rate)
-            if one.rate is not None
-            else _planned(page, one.phase, one.from_k, edge)
-        )
+        rate = phase_rate(timeline, one, edge)
         reached = phase_rates(timeline, one.from_k, edge)
         rates = [
             "-" if each is None else rate_with_bytes(timeline, each) for each in reached.values()
@@ -51,8 +46,3 @@ def _latency(timeline: Timeline, from_k: int, name: str) -> tuple[float | None, 
     """Return p50 and p99 of a phase, in seconds."""
     found = timeline.totals.phase_seconds(from_k, name) or {}
     return found.get("p50"), found.get("p99")
-
-
-def _planned(page: Page, phase: str, from_k: int, to_k: int) -> str:
-    """Return the rate of the plan; "" where nothing is sent."""
-    return "" if phase in {"drain", "end"} else planned_rate(page.timeline, [(from_k, to_k)])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from soak.core.histogram import Histogram
+from soak.core.plan.load import Profile, Step
+from soak.core.units import SECOND_NS
 from spark.batch.soak_totals import PhaseLatency, SoakTotals
 from spark.report import job as report
+from spark.report.summary import planned_per_second
 from tests.support.spark.report_run import summary, timeline
 from tests.support.spark.synthetic_run import Shape
 
@@ -29,12 +33,27 @@ def test_a_phase_has_its_rates_in_messages_and_bytes(tmp_path: Path) -> None:
     report.write(found, [], None)
 
     body, page = summary(found.folder), found.folder.report.read_text()
-    warm_up, *_ = body["phases"]
+    warm_up, soak, drain = body["phases"]
+    planned = [(one["rate"], one["planned_per_second"]) for one in (warm_up, soak, drain)]
+    assert planned == [("400/s", 400.0), ("400/s", 400.0), (None, None)]
+    whole = {"planned_seconds": 35, "message_bytes": 1024, "planned_per_second": 400.0}
+    assert {key: body["soak"][key] for key in whole} == whole
     assert (warm_up["sent_per_second"], warm_up["sent_bytes_per_second"]) == (400.0, 409_600.0)
     assert body["soak"]["received_bytes_per_second"] == 409_600.0
     assert '<td class="number">400/s, 400 KiB/s</td>' in page
     numbers = "400 KiB/s, of 400/s planned; received 400/s, 400 KiB/s"
     assert f'<dd>400/s</dd><dd class="soft">{numbers}</dd>' in page
+
+
+def test_the_planned_rate_of_a_profile_is_its_mean(tmp_path: Path) -> None:
+    """It doubles after 14 of 35 seconds of soak."""
+    found = timeline(tmp_path, QUIET)
+    profile = Profile(steps=(Step(after=14 * SECOND_NS, rate=Fraction(800)),))
+    plan = replace(found.plan, load=replace(found.plan.load, profile=profile))
+    varied = replace(found, plan=plan)
+
+    assert planned_per_second(varied, varied.soak_spans) == pytest.approx(640.0)
+    assert planned_per_second(varied, []) is None
 
 
 def test_a_phase_has_its_latencies(tmp_path: Path) -> None:
