@@ -23,6 +23,7 @@ from spark.batch.timeline import Timeline, leader_addresses
 from spark.report.busy_hosts import busy_hosts_of
 from spark.report.summary import (
     Verdict,
+    affected,
     is_counted,
     missed,
     span_of,
@@ -211,13 +212,37 @@ def table(
 
 
 def headline(page: Page) -> str:
-    """Return the verdict and what it rests on: losses, the first finding that counts, or every blocker."""
+    """Return the verdict and what it rests on: losses, the worst incident, or every blocker."""
     so_far = "So far: " if page.timeline.is_running else ""
     if page.verdict == "regressed":
         return plain(page, f"{so_far}Regressed: {'; '.join(_regression(page))}.")
+    others = list(_not_counted(page))
     if page.verdict == "inconclusive":
-        return plain(page, f"{so_far}Inconclusive: {'; '.join(dict.fromkeys(_blockers(page)))}.")
+        why = dict.fromkeys([*_blockers(page), *others])
+        return plain(page, f"{so_far}Inconclusive: {'; '.join(why)}.")
+    if others:
+        text = f"{so_far}Clean: no incident counts against the cluster; {'; '.join(others)}."
+        return plain(page, text)
     return f"{so_far}Clean: the cluster kept its latency."
+
+
+def _not_counted(page: Page) -> Iterator[str]:
+    """Give the worst incident that does not count and is no blocker, and how many more there are."""
+    named = [one.finding.key for one in missed(page.judged)]
+    others = [
+        one
+        for one in ranked(page)
+        if not is_counted(page.timeline, one) and one.finding.key not in named
+    ]
+    if not others:
+        return
+    worst, more = others[0], len(others) - 1
+    why = f"cause {wording.cause_text(worst.finding.cause)}"
+    if worst.acknowledged is not None:
+        why = f"acknowledged: {shown_name(worst.acknowledged, 160)}"
+    yield f"not counted: {_sentence(page, worst)}, {why}"
+    if more:
+        yield f"{wording.counted(more, 'more incident')} below"
 
 
 def _blockers(page: Page) -> Iterator[str]:
@@ -246,15 +271,27 @@ def _regression(page: Page) -> Iterator[str]:
     counting = [one for one in ranked(page) if is_counted(page.timeline, one)]
     if not counting:
         return
-    found, more = counting[0].finding, len(counting) - 1
-    what, at = wording.what_text(found), page.moment(found.onset_k)
-    if found.kind == "step":
-        what = f"{wording.title(found.series)} stepped {wording.change_text(found)}"
-    when = f" at {at}"
-    if found.kind == "outage":
-        end_k = span_of(page.timeline, counting[0])[1]
-        is_over = found.resolved_k is not None
-        when = f", from {at} to {page.moment(end_k)}" if is_over else f", from {at} on"
-    yield f"{what}{when}, cause {wording.cause_text(found.cause)}"
+    worst, more = counting[0], len(counting) - 1
+    yield f"{_sentence(page, worst)}, cause {wording.cause_text(worst.finding.cause)}"
     if more:
         yield f"{wording.counted(more, 'more incident')} below"
+
+
+def _sentence(page: Page, one: Judged) -> str:
+    """Return what changed, when, for how long, and how many messages it hit.
+
+    An outage says its length and messages itself; a missed objective is judged over the whole run.
+    """
+    found, (begin_k, end_k) = one.finding, span_of(page.timeline, one)
+    at, is_over = page.moment(begin_k), found.resolved_k is not None
+    if found.kind == "objective":
+        return f"{wording.what_text(found)} at {at}"
+    if found.kind == "outage":
+        until = f"to {page.moment(end_k)}" if is_over else "on"
+        return f"{wording.what_text(found)}, from {at} {until}"
+    what = wording.what_text(found)
+    if found.kind == "step":
+        what = f"{wording.title(found.series)} stepped {wording.change_text(found)}"
+    length = f"for {wording.span(end_k - begin_k)}" + ("" if is_over else ", not over")
+    hit = f", {wording.counted(affected(one), 'message')} hit" if affected(one) else ""
+    return f"{what} at {at} {length}{hit}"

@@ -9,7 +9,7 @@ from soak.runtime.incident_size import IncidentSize, Level
 from spark.batch.coverage import coverage
 from spark.batch.offline_analysis import Judged
 from spark.report.interactive import page_data
-from spark.report.page import Page
+from spark.report.page import Page, headline
 from spark.report.sections import findings, verdict
 from spark.report.summary import affected, outages, worst_first
 from tests.support.spark.report_run import finding_of, timeline
@@ -68,6 +68,26 @@ def test_outages_of_a_leader_or_of_the_client_are_no_outages_of_the_cluster() ->
     every = [outage(), outage(series=leader), outage(is_about_cluster=False), finding_of()]
 
     assert outages([Judged(one, "both") for one in every]) == {"count": 1, "seconds": 10.0}
+
+
+def test_the_first_sentence_says_how_long_the_worst_incident_lasted_and_what_it_hit(
+    tmp_path: Path,
+) -> None:
+    found = timeline(tmp_path)
+    over = sized(finding_of(state="gone", resolved_k=175), 3453, 0.361)
+    of_client = sized(finding_of(key="c", is_about_cluster=False, resolved_k=175), 9, 1.0)
+
+    regressed, clean = (
+        headline(Page(found, judged, coverage(found), name, None))
+        for judged, name in (([over, of_client], "regressed"), ([of_client], "clean"))
+    )
+
+    what = "p99 end-to-end latency stepped 4 ms -> 60 ms (x15) at 14:15:12Z for 1 min 3 s"
+    assert regressed == f"Regressed: {what}, 3,453 messages hit, cause retention cliff."
+    assert clean == (
+        "Clean: no incident counts against the cluster; "
+        f"not counted: {what}, 9 messages hit, cause retention cliff."
+    )
 
 
 def test_the_report_says_how_long_nothing_was_acknowledged_and_shows_what_waited(

@@ -199,7 +199,8 @@ def test_a_loss_is_reported_before_a_finding(tmp_path: Path) -> None:
 
     lost, _, reported = summary(found.folder)["headline"].partition("; ")
     assert lost == "Regressed: 1 acknowledged message was lost"
-    assert reported.endswith("at 14:15:12Z, cause retention cliff.")
+    assert "at 14:15:12Z for 2 min 8 s, not over" in reported
+    assert reported.endswith(" messages hit, cause retention cliff.")
 
 
 def test_where_loss_cannot_be_seen_it_does_not_count(tmp_path: Path) -> None:

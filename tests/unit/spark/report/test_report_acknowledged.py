@@ -32,6 +32,10 @@ def test_an_acknowledged_incident_counts_in_no_part_of_the_report(tmp_path: Path
     assert (incident["key"], incident["acknowledged"]) == ("synthetic-1-118", NOTE)
     assert "acknowledged: brokers were &lt;rolled&gt;" in page
     assert "Acknowledged, and not counted: <bdi>brokers were &lt;rolled&gt;</bdi>" in page
+    assert body["headline"].startswith(
+        "Clean: no incident counts against the cluster; not counted: "
+    )
+    assert body["headline"].endswith(f", acknowledged: {NOTE}.")
     assert json.loads(found.folder.overview.read_text())["incidents"] == []
 
 

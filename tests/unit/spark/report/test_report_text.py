@@ -27,7 +27,10 @@ def test_the_first_sentence_counts_the_findings_below(tmp_path: Path) -> None:
     report.write(found, [finding_of(), later], None)
 
     page = found.folder.report.read_text()
-    assert "at 14:15:12Z, cause retention cliff; 1 more incident below." in page
+    assert (
+        "at 14:15:12Z for 2 min 8 s, not over, cause retention cliff; 1 more incident below."
+        in page
+    )
     assert "The cause is unknown; other changes:" in page
     assert "confidence 99.90%" not in page
 
