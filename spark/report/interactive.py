@@ -31,6 +31,7 @@ from spark.report.packing import Grid, Scale, Words, band_words, bands, block, s
 from spark.report.page import (
     MOST_DETAILED,
     Page,
+    in_microseconds,
     merged_spans,
     ranked,
     shown_name,
@@ -201,7 +202,7 @@ class _Making:
             "curve": [round(float(x), 4) for x in CURVE],
             "incidents": [
                 {
-                    "title": shown_name(wording.what_text(one.finding), 120),
+                    "title": in_microseconds(shown_name(wording.what_text(one.finding), 120)),
                     "span": list(span),
                     "curves": self._curves(one.finding, span),
                     "charts": charts(several),

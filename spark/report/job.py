@@ -39,7 +39,7 @@ from spark.cluster.executors import check_executors, shared_file
 from spark.cluster.master import Cluster
 from spark.cluster.session import build_context
 from spark.report.interactive import first_kind, page_data
-from spark.report.page import Page, broker_names, headline, shown_name
+from spark.report.page import Page, broker_names, headline, in_microseconds, shown_name
 from spark.report.summary import EXIT_CODE, overview, summary, verdict
 from spark.streaming.attribution import step_config
 
@@ -210,7 +210,7 @@ def html(page: Page) -> str:
             "id": name,
             "title": module.TITLE,
             "label": _LABELS.get(name, name),
-            "body": module.render(page),
+            "body": Markup(in_microseconds(module.render(page))),  # noqa: S704  # rendered markup
         }
         for name, module in sorted(modules.items(), key=lambda item: int(item[1].ORDER))
     ]
@@ -250,7 +250,7 @@ def _page_facts(page: Page) -> list[str]:
     return [
         broker_names(timeline),
         f"began {wording.iso(timeline.run.start_wall_ns)}",
-        f"{wording.span(timeline.end_k)}, {state}",
+        f"{wording.span(timeline.end_k)} with all phases, {state}",
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
@@ -85,7 +86,8 @@ def summary(
         "audit": dict(timeline.audit),
         "coverage": {
             "seconds": covered.seconds,
-            "ratio": round(covered.ratio, 4),
+            "ratio": math.floor(Decimal(repr(float(covered.ratio))) * 10_000)
+            / 10_000,  # as the page rounds it
             "gaps": [gap_json(timeline, gap) for gap in covered.gaps],
             "untrusted_seconds": covered.invalid_seconds,
         },
@@ -99,7 +101,7 @@ def soak_json(timeline: Timeline) -> dict[str, object]:
 
     Rates are per second of the soak that is on record.
     """
-    totals, seconds = timeline.totals, _soak_seconds(timeline)
+    totals, seconds = timeline.totals, soak_seconds(timeline)
     rates = {
         f"{name.removesuffix('_messages')}_per_second": round(count / seconds, 3)
         if seconds
@@ -135,7 +137,7 @@ def bytes_rates(timeline: Timeline, rates: Mapping[str, float | None]) -> dict[s
     }
 
 
-def _soak_seconds(timeline: Timeline) -> int:
+def soak_seconds(timeline: Timeline) -> int:
     """Return how many seconds of the soak any source recorded."""
     if not timeline.seconds:
         return 0

@@ -36,6 +36,13 @@ function axes(x, y, isGrid = true) {
     grid: { show: isGrid, stroke: () => ink("rule"), width: 1 }, filter: (plot, found) => found };
   return [{ ...style, gap: 6, size: 40, ...x }, { ...style, gap: 8, size: 72, space: 34, scale: "y", ...y }];
 }
+const TWOS = Array.from({ length: 60 }, (_, power) => 2 ** power); // steps of a linear scale of bytes
+function levels(unit, low, high, height) { // of a logarithmic scale; of bytes 1 KiB, 4 KiB, ... or 1 KiB, 32 KiB, 1 MiB, ...
+  if (unit[0] !== "B") return decades(low, high, height);
+  const [first, last] = [low, high].map(Math.log2), step = [1, 2, 5, 10, 20].find((one) => (last - first) / one <= height / 34) ?? 50, found = [];
+  for (let power = Math.ceil(first / step) * step; power <= last; power += step) found.push(2 ** power);
+  return found;
+}
 function decades(low, high, height) { // levels of a logarithmic scale: 1, or 1 3, or 1 2 5 of each decade
   const span = Math.log10(high / low), marks = span > Math.min(3, height / 80) ? [1] : span > height / 200 ? [1, 3] : [1, 2, 5], found = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) found.push(...marks.map((by) => by * 10 ** power));
@@ -109,7 +116,7 @@ class Chart {
       scales: { x: { time: false, distr: 100, fwd: forward, bwd: backward, range: () => this.range() }, y: { distr: isLog ? 3 : 1, range } },
       axes: axes({ gap: lanes ? 10 + 18 * lanes.length : 6, size: lanes ? 50 + 18 * lanes.length : 40, values: (plot, found) => tickLabels(found),
         splits: (plot, at, min, max) => ticks(min, max, Math.max(2, plot.bbox.width / devicePixelRatio / 74)) },
-      { size: lanes || left ? 100 : 62, values: (plot, found) => found.map((value) => amount(value, isShort(unit) ? unit : "")), ...(isLog && { splits: () => decades(...range, height) }) }, !heat),
+      { size: lanes || left ? 100 : 62, values: (plot, found) => found.map((value) => amount(value, isShort(unit) ? unit : "")), ...(unit[0] === "B" && { incrs: TWOS }), ...(isLog && { splits: () => levels(unit, ...range, height) }) }, !heat),
       // The edges of a band are drawn too, or a spike of one second would be narrower than a pixel and vanish.
       series: [{}, ...lines.flatMap((line) => [part(line, 0.6, heat || isSeconds ? 0 : 45), part(line, 0.6, heat || isSeconds ? 0 : 45), part(line, 1.3, 100)])],
       bands: heat || isSeconds ? [] : lines.map(({ ink: token }, at) => ({ series: [3 * at + 1, 3 * at + 2], fill: () => ink(token, lines.length > 2 && !lanes ? 13 : 24) })),

@@ -1,5 +1,5 @@
 // Numbers and times in words, and the horizontal axis.
-const SPACE = "\u00a0", PREFIXES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
+const SPACE = "\u00a0", PREFIXES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]], BINARY = [[2 ** 50, "Pi"], [2 ** 40, "Ti"], [2 ** 30, "Gi"], [2 ** 20, "Mi"], [2 ** 10, "Ki"], [1, ""]];
 const MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(" ");
 const digits = (value, most) => value.toLocaleString("en", { maximumSignificantDigits: most });
 const two = (value) => String(Math.floor(value)).padStart(2, "0");
@@ -12,8 +12,8 @@ function amount(value, unit) {
     const size = Math.abs(value), [scale, name] = size >= 0.9995 ? [1, "s"] : size >= 0.9995e-3 ? [1e-3, "ms"] : [1e-6, "µs"];
     return digits(value / scale, scale === 1 || size / scale >= 100 ? 3 : 2) + SPACE + name;
   }
-  const [size, prefix] = PREFIXES.find(([least]) => Math.abs(value) >= least * 0.9995) ?? [1, ""];
-  if (unit[0] === "B") return digits(value / size, 3) + SPACE + prefix + unit;
+  const [size, prefix] = (unit[0] === "B" ? BINARY : PREFIXES).find(([least]) => Math.abs(value) >= least * 0.9995) ?? [1, ""];
+  if (unit[0] === "B") return digits(value / size, Math.abs(value / size) < 1000 ? 3 : 4) + SPACE + prefix + unit;
   const plain = Math.abs(value) < 100 ? digits(value, 3) : Math.abs(value) >= 1e7 ? digits(value / size, 3) + prefix : Math.round(value).toLocaleString("en");
   return plain + (unit ? SPACE + unit : "");
 }
@@ -43,8 +43,8 @@ function backward(place) {
 }
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
 function ticks(min, max, most) {
-  const low = forward(min), high = forward(max), power = 10 ** Math.floor(Math.log10((high - low) / most)), found = [];
-  const step = (axis === "written" ? [power, 2 * power, 5 * power, 10 * power] : STEPS).find((one) => (high - low) / one <= most) ?? 86400 * Math.ceil((high - low) / most / 86400);
+  const low = forward(min), high = forward(max), found = [];
+  const step = axis === "written" ? 2 ** Math.ceil(Math.log2((high - low) / most)) : STEPS.find((one) => (high - low) / one <= most) ?? 86400 * Math.ceil((high - low) / most / 86400);
   const shift = isClock() ? run.start + zoneOffset(min) : 0;
   for (let at = Math.ceil((low + shift) / step) * step - shift; at <= high; at += step) found.push(backward(at));
   return found;

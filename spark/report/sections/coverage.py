@@ -15,7 +15,7 @@ from soak.core.units import format_per_duration
 from soak.store.admission import read_refused
 from spark.batch.calibration import quiet_seconds
 from spark.batch.coverage import Gap
-from spark.report.page import Page, joined, table, tag
+from spark.report.page import Page, covered_text, joined, table, tag
 
 ORDER = 70
 TITLE = "Coverage, and what the detector can see"
@@ -63,7 +63,7 @@ def _refused(page: Page) -> list[Markup]:
 def _coverage(page: Page) -> Markup:
     covered = page.covered
     text = (
-        f"{wording.share_down(covered.ratio, 2)} of the expected records are there (97 % are needed), "
+        f"{covered_text(page)} (97 % are needed), "
         f"{wording.share_up(covered.invalid_ratio, 1)} of the soak's seconds are invalid "
         "(10 % are allowed)."
     )

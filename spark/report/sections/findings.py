@@ -38,6 +38,7 @@ _SEEN = {
 }
 _SEEN_SHORT = {"both": "in the run", "online": "in the run", "offline": "in the report"}
 _MOST_SERIES, _MOST_NOTE = 12, 300
+_P99 = "p99: median before, worst second, median after"
 _NOT_COUNTED = "Not counted against the cluster: the client or a phase of the run explains it."
 _NOT_COUNTED_BUSY = (
     "Left out of the verdict: the cause is unknown, and a host of the load had hardly any CPU left."
@@ -86,7 +87,7 @@ def _list(page: Page, found: Sequence[Judged]) -> Markup:
         "What and where",
         "Since",
         "For",
-        "p99 before, worst second, after",
+        _P99,
         "Messages hit",
         "Cause",
         "Found",
@@ -111,7 +112,7 @@ def _row(page: Page, one: Judged, rank: int) -> Markup:
     cells = [
         ("Since", moment(page, begin)),
         ("For", for_),
-        ("p99 before, worst second, after", _levels(one.size)),
+        (_P99, _levels(one.size)),
         ("Messages hit", messages),
         ("Cause", _cause_short(found.causes)),
         ("Found", _SEEN_SHORT[one.found]),
@@ -142,6 +143,13 @@ def _levels(size: IncidentSize | None) -> str:
     )
 
 
+def _levels_line(line: str) -> str:
+    """Return a line of a size that names its medians: `p99 5 ms before (median), 2 s in the worst second`."""
+    before, now, after = line.partition(", now ")
+    shown = before.replace(" before, ", " before (median), ")
+    return f"{shown}, {after} afterwards (median)" if now else shown
+
+
 def _finding(page: Page, one: Judged, rank: int) -> Markup:
     found = one.finding
     title = f"{wording.what_text(found)}, cause {wording.cause_text(found.cause)}"
@@ -164,9 +172,7 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
         ),
         tag(
             "ul",
-            joined(
-                [tag("li", line.replace(", now ", ", afterwards ")) for line in one.size.lines()]
-            ),
+            joined([tag("li", _levels_line(line)) for line in one.size.lines()]),
         )
         if one.size
         else "",

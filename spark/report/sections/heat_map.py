@@ -48,14 +48,14 @@ def render(page: Page) -> Markup:
     plot._below += cells  # noqa: SLF001  # cells lie below the axes, as bands do
     for one in page.shown:
         plot.mark(one.finding.onset_k, "onset", f"{page.moment(one.finding.onset_k)}")
-    keys = ((1, "below 1 %"), (2, "1-3 %"), (3, "3-10 %"), (4, "10-30 %"), (5, "30 % and more"))
+    keys = ((1, "below 1%"), (2, "1 to 3%"), (3, "3 to 10%"), (4, "10 to 30%"), (5, "30% and more"))
     legend = [tag("span", joined([tag("i", class_=f"swatch heat{n}"), text])) for n, text in keys]
-    note = "Share of each interval's messages in each latency band, from 100 us on, eight bands a decade."
+    note = "Share of each interval's messages in each latency band, from 100 µs on, eight bands a decade."
     metric = f"{latency}_latency_above_messages"
     counted = [one for one in timeline.columns if parse_series(one).metric == metric]
     still = [
         titled(page, f"{name} latency", clients_text(page, counted)),
-        tag("p", joined(legend), class_="legend"),
+        tag("p", joined(["Share of the messages of an interval: ", *legend]), class_="legend"),
         plot.svg(f"Heat map of {name.lower()} latency, {page.times}"),
     ]
     drawn = tag("div", "", class_="wide js-only") + tag("div", joined(still), class_="still")

@@ -14,11 +14,12 @@ from soak.core import json_text, wording
 from soak.core.model import Column
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import Plan
+from soak.core.plan.rates import size_text
 from soak.core.series import host_of
-from soak.core.units import format_rate
 from soak.store.run_folder import RunFolder, run_topic
 from spark.batch.timeline import Timeline
 from spark.report.page import Page, broker_names, joined, shown_name, table, tag
+from spark.report.summary import planned_rate
 
 ORDER = 77
 TITLE = "What was run"
@@ -68,10 +69,7 @@ def _facts(page: Page) -> Iterator[tuple[str, str]]:
     subscriptions = wording.counted(clients.subscriptions, "subscription")
     readers = wording.counted(clients.per_subscription, "consumer")
     yield "clients", f"{producers}, {subscriptions} with {readers} each"
-    yield (
-        "load",
-        f"{format_rate(load.rate)} of {wording.amount(load.mean_size, 'bytes')} on average",
-    )
+    yield "load", f"{planned_rate(timeline, timeline.soak_spans)} of {size_text(load)}"
     settings = page.durability.get("settings", ())
     if settings:
         yield "settings of the cluster and the topics", "see Durability"

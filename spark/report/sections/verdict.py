@@ -9,12 +9,13 @@ from markupsafe import Markup
 from detectors.objectives import Standing
 from soak.core import wording
 from soak.core.plan.rates import size_text
+from soak.core.units import SECOND_NS
 from spark.batch.outcomes import state_of
 from spark.batch.soak_totals import QUANTILES
 from spark.batch.timeline import Timeline
 from spark.report.busy_hosts import busy_hosts
-from spark.report.page import Page, headline, joined, rate_with_bytes, table, tag
-from spark.report.summary import outages, planned_rate, soak_json
+from spark.report.page import Page, covered_text, headline, joined, rate_with_bytes, table, tag
+from spark.report.summary import outages, planned_rate, soak_json, soak_seconds
 
 ORDER = 10
 TITLE = ""
@@ -24,10 +25,11 @@ _TITLES = {"publish": "Publish", "end_to_end": "End to end"}
 
 def render(page: Page) -> Markup:
     timeline, covered = page.timeline, page.covered
+    planned = wording.span(timeline.plan.phases.soak / SECOND_NS)
     facts = (
-        f"{wording.span(timeline.soak_seconds.size)} of soak at {_rate(timeline)} of "
-        f"{size_text(timeline.plan.load)}, {wording.share_down(covered.ratio, 1)} of the seconds recorded, "
-        f"{covered.invalid_seconds} s invalid. State: {timeline.run.state}."
+        f"Soak: {planned} planned, {wording.span(soak_seconds(timeline))} on record, at {_rate(timeline)} of "
+        f"{size_text(timeline.plan.load)}. {covered_text(page)}, {covered.invalid_seconds} s are invalid. "
+        f"State: {timeline.run.state}."
     )
     more = Markup()
     if page.shown:

@@ -73,10 +73,10 @@ def test_a_report_tells_the_load_as_it_was(tmp_path: Path) -> None:
     profile_path(folder).unlink()
     report.write(assemble(folder, read), [], None)
 
-    assert (
-        "3 min 35 s of soak at 300/s to 1.2k/s of 32.5 KiB on average (1 KiB to 64 KiB), " in page
-    )
-    assert "of soak at the rates of day.csv, which cannot be read, of " in folder.report.read_text()
+    load = "300/s to 1.2k/s of 32.5 KiB on average (1 KiB to 64 KiB)"
+    assert f"Soak: 3 min 35 s planned, 3 min 35 s on record, at {load}. " in page
+    assert f'<td class="text">load</td><td class="text">{load}</td>' in page
+    assert ", at the rates of day.csv, which cannot be read, of " in folder.report.read_text()
 
 
 def test_the_check_tells_all_rates_of_the_soak(tmp_path: Path) -> None:

@@ -103,6 +103,9 @@ def test_the_report_says_how_long_nothing_was_acknowledged_and_shows_what_waited
 
     assert "; in 1 outage nothing was for 10 s" in first_screen
     assert "50 ms \u2192 9.2 s \u2192 50 ms" in incidents
+    assert incidents.count("p99: median before, worst second, median after") == 3
+    line = "p99 50 ms before (median), 9.2 s in the worst second, 50 ms afterwards (median)"
+    assert f"<li>{line}</li>" in incidents
     assert incidents.count("; not counted against the cluster") == 1
     chart = body["incidents"][0]["charts"][0]
     assert chart["title"] == "p99 publish latency"

@@ -13,6 +13,7 @@ from soak.core.plan import text as plan_text
 from soak.store.run_folder import Run, read_run
 from spark.batch.timeline import assemble
 from spark.report import job as report
+from spark.report.page import in_microseconds
 from tests.support.spark.report_run import finding_of, read, timeline
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
@@ -33,6 +34,13 @@ def test_the_first_sentence_counts_the_findings_below(tmp_path: Path) -> None:
     )
     assert "The cause is unknown; other changes:" in page
     assert "confidence 99.90%" not in page
+
+
+def test_microseconds_have_their_sign_on_the_page_and_not_in_the_plan() -> None:
+    text = "<p>900 us before 12 us</p><pre>5 us</pre><li>7 uses, 0.5 us</li>"
+
+    shown = "<p>900 µs before 12 µs</p><pre>5 us</pre><li>7 uses, 0.5 µs</li>"
+    assert in_microseconds(text) == shown
 
 
 def test_the_plan_on_the_page_can_be_run_again(tmp_path: Path) -> None:
