@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from soak.core import wording
 from spark.batch.coverage import runs
-from spark.report.page import Page, joined, merged_spans, tag
+from spark.report.page import Page, joined, merged_spans, source_text, tag
 
 WIDTH = 960
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 10, 24
@@ -213,12 +213,14 @@ def _shade_unmeasured(plot: Plot) -> None:
             gaps[gap.source, gap.why].append((gap.from_k, gap.to_k))
     for (source, why), spans in gaps.items():
         for from_k, to_k in merged_spans(spans, pixel):
-            plot.band(from_k, to_k, "gap", f"gap: {source} {why}")
+            plot.band(from_k, to_k, "gap", f"gap: {source_text(page, source)} {why}")
     for source, reasons in timeline.invalid.items():
         for why in dict.fromkeys(reasons.values()):
             invalid = np.array(sorted(k for k in reasons if reasons[k] == why), dtype=np.int64)
             for from_k, to_k in merged_spans([(a, b + 1) for a, b in runs(invalid)], pixel):
-                title = f"{page.moment(from_k)}: {source} was the bottleneck: {why}"
+                title = (
+                    f"{page.moment(from_k)}: {source_text(page, source)} was the bottleneck: {why}"
+                )
                 plot.band(from_k, to_k, "untrusted", title)
 
 

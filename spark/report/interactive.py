@@ -22,6 +22,7 @@ from soak.core import wording
 from soak.core.model import Finding
 from soak.core.series import parse_series, series_name, source_of
 from soak.runtime.incident_size import latency_of_outage
+from soak.service.metric_names import SHOWN
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History
 from spark.batch.coverage import runs
 from spark.batch.digest import reduction
@@ -338,8 +339,9 @@ class _Making:
         ]
         more = f", {len(found) - len(names)} more" if len(found) > len(names) else ""
         alone = where(self.page, names[0], self.addresses) if len(names) == 1 else ""
+        note = f"{alone}{more}".lstrip(", ")
         title = wording.title(series_name("", metric))
-        return {"title": title, "note": f"{alone}{more}".lstrip(", "), "lines": lines}
+        return {"title": title, "note": note, "help": _help(metric), "lines": lines}
 
     def _broker_charts(self) -> list[dict[str, Any] | None]:
         """Return charts of what brokers and bookies say of themselves, those that moved most first."""
@@ -382,6 +384,7 @@ class _Making:
                     {
                         "title": shown_name(wording.title(one), 90),
                         "note": note,
+                        "help": _help(parse_series(one).metric),
                         "lines": [["", one, ink]],
                         "row": row,
                     }
@@ -662,6 +665,14 @@ class _Making:
         return [
             int(one) for one in np.cumsum(a_bucket) * self.page.timeline.plan.load.mean_size / 1e3
         ]
+
+
+def _help(metric: str) -> str:
+    """Return what a metric of our own means; "" of others, and of growth since the start of a kernel."""
+    found = SHOWN.get(metric)
+    return (
+        "" if found is None or metric.startswith(("node_disk_", "node_pressure_")) else found.help
+    )
 
 
 def _read_seconds(wanted: tuple[Path, int, int, tuple[str, ...]]) -> NDArray[np.float32]:

@@ -94,14 +94,17 @@ def broker_names(timeline: Timeline) -> str:
 
 
 def source_text(page: Page, source: str) -> str:
-    """Return a source in words: `producer 0 on host`, `consumer 3 of subscription 1 on host`, or the host."""
+    """Return a source in words: `producer 0 on host`, `consumer 3 of subscription 1 on host`, or the host.
+
+    Of a daemon without a host the same without `on host`.
+    """
     daemon, at, host = source.partition("@")
-    who, dot, number = daemon.partition(".")
-    if not at or who not in {"produce", "consume", "probe"} or (dot and not number.isdigit()):
-        return shown_name(source, 60)
-    if who == "probe":
+    who, _, number = daemon.partition(".")
+    if who == "probe" and at:
         return shown_name(host, 60)
-    on = f" on {shown_name(host, 50)}"
+    if who not in {"produce", "consume"} or not number.isdigit():
+        return shown_name(source, 60)
+    on = f" on {shown_name(host, 50)}" if at else ""
     if who == "produce":
         return f"producer {number}{on}"
     subscription = page.timeline.plan.consumers.subscription_of(process_index(source))

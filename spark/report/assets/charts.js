@@ -59,6 +59,7 @@ class Chart {
     Object.assign(this, frame(parent, title, says, height));
     this.times = this.caption.firstChild.appendChild(node("small"));
     this.values = this.spec.lines.map((line, at) => this.addKey(line, at));
+    if (this.spec.help) this.caption.append(node("small", { className: "help" }, this.spec.help));
     this.figure.chart = this;
     this.body.resize = () => this.plot?.setSize({ width: this.body.clientWidth, height: this.spec.height });
     charts.add(this);

@@ -12,21 +12,27 @@ ORDER = 60
 TITLE = "Audit and durability"
 
 WORDS = {
-    "sent": "handed to the client",
-    "acked": "acknowledged by the cluster",
-    "failed": "given up by the client",
-    "received": "received, each once a subscription",
-    "lost": "acknowledged, never received, neither expired nor unknown",
-    "duplicated": "one message at two offsets",
-    "reordered": "received after a later message of its producer stream",
-    "expired": "deleted by retention before they were read",
-    "reread": "read again at the same offset, after a restart of the consumer or a step back in the log",
-    "unknown": "of an interval that was not recorded, or unread at the end",
-    "received_unacked": "received although the client gave them up",
-    "received_unplanned": "received by consumers that the plan does not have",
-    "missed_sends": "due, but later than the backlog allows: skipped",
+    "sent": ("sent", "handed to the client"),
+    "acked": ("acknowledged", "acknowledged by the cluster"),
+    "failed": ("failed", "given up by the client"),
+    "received": ("received", "received, each once a subscription"),
+    "lost": ("lost", "acknowledged, never received, neither expired nor unknown"),
+    "duplicated": ("duplicated", "one message at two offsets"),
+    "reordered": ("reordered", "received after a later message of its producer stream"),
+    "expired": ("expired", "deleted by retention before they were read"),
+    "reread": (
+        "read again",
+        "read again at the same offset, after a restart of the consumer or a step back in the log",
+    ),
+    "unknown": ("unknown", "of an interval that was not recorded, or unread at the end"),
+    "received_unacked": ("failed, yet received", "received although the client gave them up"),
+    "received_unplanned": (
+        "received by others",
+        "received by consumers that the plan does not have",
+    ),
+    "missed_sends": ("skipped", "due, but later than the backlog allows"),
 }
-
+"""Name and meaning of each count of the audit, by its key in `summary.json`."""
 
 READING = ("received", "lost", "duplicated", "reordered", "reread", "expired", "unknown")
 """The counts that are shown for each subscription, where there are several."""
@@ -38,7 +44,7 @@ def render(page: Page) -> Markup:
 
 def _audit(page: Page) -> Markup:
     rows = [
-        (key, WORDS.get(key, ""), wording.known(count))
+        (*WORDS.get(key, (key, "")), wording.known(count))
         for key, count in page.timeline.audit.items()
     ]
     whole = table(("outcome", "messages", "count"), rows, numeric=2)
@@ -49,7 +55,7 @@ def _audit(page: Page) -> Markup:
         (str(number), *(wording.known(counts[key]) for key in READING))
         for number, counts in enumerate(each)
     ]
-    return whole + table(("subscription", *READING), lines, numeric=1)
+    return whole + table(("subscription", *(WORDS[key][0] for key in READING)), lines, numeric=1)
 
 
 def _durability(page: Page) -> Markup:

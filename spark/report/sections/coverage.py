@@ -11,11 +11,12 @@ from detectors.calibration import FalseAlarms, Power, Quiet
 from detectors.level_shift import Config
 from soak.core import wording
 from soak.core.plan.plan import STREAM_DETECTOR
+from soak.core.series import source_of
 from soak.core.units import format_per_duration
 from soak.store.admission import read_refused
 from spark.batch.calibration import quiet_seconds
 from spark.batch.coverage import Gap
-from spark.report.page import Page, covered_text, joined, table, tag
+from spark.report.page import Page, covered_text, joined, plain, source_text, table, tag
 
 ORDER = 70
 TITLE = "Coverage, and what the detector can see"
@@ -68,13 +69,21 @@ def _coverage(page: Page) -> Markup:
         "(10 % are allowed)."
     )
     rows = [
-        (gap.source, page.moment(gap.from_k), _missing(gap), gap.why)
+        (
+            source_text(page, gap.source),
+            page.moment(gap.from_k),
+            _missing(gap),
+            plain(page, gap.why),
+        )
         for gap in covered.gaps[:MOST_ROWS]
     ]
     reasons = Counter(
         (source, why) for source, found in page.timeline.invalid.items() for why in found.values()
     )
-    invalid = [(source, why, f"{count} s") for (source, why), count in reasons.most_common()]
+    invalid = [
+        (source_text(page, source), why, f"{count} s")
+        for (source, why), count in reasons.most_common()
+    ]
     parts = [tag("p", text)]
     if rows:
         parts.append(table(("source", "from", "missing", "why"), rows))
@@ -100,7 +109,7 @@ def _calibration(page: Page) -> Markup:
     alarms, *found = page.each(_simulated, wanted)
     assert isinstance(alarms, FalseAlarms)
     powers = [one for share in found if not isinstance(share, FalseAlarms) for one in share]
-    return joined([tag("p", _alarm_text(alarms, config)), _power_table(powers)])
+    return joined([tag("p", _alarm_text(alarms, config)), _power_table(page, powers)])
 
 
 def _simulated(wanted: tuple[str, list[Quiet], Config]) -> FalseAlarms | list[Power]:
@@ -123,11 +132,11 @@ def _alarm_text(found: FalseAlarms, config: Config) -> str:
         rate. Drift, spikes and shares of slow messages are not simulated."""
 
 
-def _power_table(found: list[Power]) -> Markup:
+def _power_table(page: Page, found: list[Power]) -> Markup:
     times = [f"within {wording.span(seconds)}" for seconds in WITHIN_SECONDS]
     rows = [
         (
-            wording.title_with_source(one.series),
+            f"{wording.title(one.series)} of {source_text(page, source_of(one.series))}",
             wording.amount(one.before, one.unit),
             *(_nearest(one, after) for after in one.after),
         )

@@ -18,7 +18,7 @@ from soak.core.plan.rates import size_text
 from soak.core.series import host_of
 from soak.store.run_folder import RunFolder, run_topic
 from spark.batch.timeline import Timeline
-from spark.report.page import Page, broker_names, joined, shown_name, table, tag
+from spark.report.page import Page, broker_names, joined, shown_name, source_text, table, tag
 from spark.report.summary import planned_rate
 
 ORDER = 77
@@ -30,6 +30,7 @@ _SECRET = re.compile(
     r"(?im)^(\s*(?:- )?[\w.\"'-]*(?:password|secret|token|jaas|credential)[\w.\"'-]*\s*:)[ \t]*"
     rf"(?!{_HARMLESS})\S.*$"
 )
+_CLIENTS = ("produce.", "consume.")
 _MOST_TOPICS, _MOST_PLAN_BYTES = 100, 200_000
 
 
@@ -38,7 +39,7 @@ def render(page: Page) -> Markup:
     plan = _plan_text(timeline)
     parts = [
         table(("what", "in this run"), list(_facts(page))),
-        _hosts(timeline),
+        _hosts(page),
         tag("h3", "Run it again"),
         tag(
             "p",
@@ -85,13 +86,17 @@ def _topics(timeline: Timeline) -> list[str]:
     return [*names[:_MOST_TOPICS], *([f"and {more} more"] if more > 0 else [])]
 
 
-def _hosts(timeline: Timeline) -> Markup:
+def _hosts(page: Page) -> Markup:
     """Return what ran on each host, and its processors, memory and drives as its probe saw them."""
-    rows = []
+    rows, timeline = [], page.timeline
     for host in sorted({host_of(source) for source in timeline.seconds}):
-        sources = sorted(
-            source.partition("@")[0] for source in timeline.seconds if host_of(source) == host
-        )
+        sources = [
+            source_text(page, source).removesuffix(f" on {shown_name(host, 50)}")
+            if source.startswith(_CLIENTS)
+            else source.partition("@")[0]
+            for source in sorted(timeline.seconds)
+            if host_of(source) == host
+        ]
         measured = [
             (column, timeline.series[name][1])
             for name, column in timeline.columns.items()

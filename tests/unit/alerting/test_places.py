@@ -37,8 +37,8 @@ PLACES = places_of(
             "Broker 1 at 10.0.0.4:9092 stopped answering at the onset, for 55 s.",
         ),
         (
-            "broker lone delay (10.0.0.4:9092) of probe@vm",
-            "broker lone delay (broker 1 at 10.0.0.4:9092) of probe@vm",
+            "broker round trip (10.0.0.4:9092) of probe@vm",
+            "broker round trip (broker 1 at 10.0.0.4:9092) of probe@vm",
         ),
         ("110.0.0.4:9092, 10.0.0.4:90921 and x-10.0.0.4:90", None),
         ("nvme0n1 on b1", "nvme0n1 (/var/lib/kafka) on b1"),

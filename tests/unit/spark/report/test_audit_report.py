@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,9 @@ def test_one_subscription_is_shown_in_one_table(tmp_path: Path) -> None:
 
     assert shown.count("<table>") == 1
     assert '<td class="number">23</td>' in shown
+    names = ("acknowledged", "read again", "failed, yet received", "skipped")
+    assert [name for name in names if f'<td class="text">{name}</td>' not in shown] == []
+    assert "_" not in re.sub(r"<[^>]*>", "", shown)
 
 
 def test_several_subscriptions_are_shown_apart(tmp_path: Path) -> None:

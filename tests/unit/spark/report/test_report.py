@@ -20,7 +20,7 @@ from spark.batch.timeline import Timeline, assemble
 from spark.report import job as report
 from spark.report.charts import Plot
 from spark.report.interactive import page_data
-from spark.report.page import Page, clients_text
+from spark.report.page import Page, clients_text, source_text
 from spark.report.summary import verdict
 from tests.support.spark.report_run import (
     SERIES,
@@ -296,7 +296,7 @@ def test_untrusted_seconds_in_a_row_are_one_band(tmp_path: Path) -> None:
     report.write(found, [], None)
 
     page = found.folder.report.read_text()
-    assert page.count("produce.0@host was the bottleneck") == 2  # in both pictures of latency
+    assert page.count("producer 0 on host was the bottleneck") == 2  # in both pictures of latency
 
 
 def test_seconds_that_no_pixel_tells_apart_are_one_band(tmp_path: Path) -> None:
@@ -311,8 +311,8 @@ def test_seconds_that_no_pixel_tells_apart_are_one_band(tmp_path: Path) -> None:
     )
     page = report.html(page_of(found))
 
-    assert f"gap: {PRODUCER} no record" in page
-    assert f"{CONSUMER} was the bottleneck" in page
+    assert "gap: producer 0 on host no record" in page
+    assert "consumer 0 of subscription 0 on host was the bottleneck" in page
     assert len(page) < 500_000
 
 
@@ -329,7 +329,7 @@ def test_of_very_many_channels_those_that_moved_most_are_shown(tmp_path: Path) -
 
     (chart,) = [one for one in body["hosts"] if one["title"] == "retention deleted bytes"]
     assert {"host t7", "host t400", "host t999"} < {label for label, *_ in chart["lines"]}
-    assert chart["note"] == "997 more"
+    assert (chart["note"], chart["help"]) == ("997 more", "Bytes deleted.")
 
 
 def test_the_page_holds_everything_and_asks_the_network_for_nothing(tmp_path: Path) -> None:
@@ -421,6 +421,20 @@ def test_of_several_clients_a_chart_says_how_many_there_are(tmp_path: Path) -> N
     assert clients_text(page, ["produce.0@a|x", "produce.0@a|y", "produce.1@b|x"]) == "2 producers"
     assert clients_text(page, ["consume.0@a|x", "consume.1@a|x"]) == "2 consumers"
     assert clients_text(page, []) == "no client"
+
+
+def test_a_source_is_named_in_words(tmp_path: Path) -> None:
+    page = page_of(timeline(tmp_path, Shape(seconds=40, warm_up=10)))
+    names = ("produce.1@a", "consume.0", "probe@a", "conduct@a", "produce.x@a", "run")
+
+    assert [source_text(page, name) for name in names] == [
+        "producer 1 on a",
+        "consumer 0 of subscription 0",
+        "a",
+        "conduct@a",
+        "produce.x@a",
+        "run",
+    ]
 
 
 @pytest.mark.parametrize(("waited", "top"), [(1.0, 1.0), (200.0, 100.0)])
