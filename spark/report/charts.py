@@ -18,7 +18,7 @@ from spark.batch.coverage import runs
 from spark.report.page import Page, joined, merged_spans, source_text, tag
 
 WIDTH = 960
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 10, 24
+LEFT, RIGHT, TOP, BOTTOM = 80, 12, 10, 42
 _SHORT_UNITS = frozenset({"seconds", "bytes", "ratio"})  # the others stand in the heading
 _MOST_MOMENTS = 9
 _STEPS = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
@@ -38,6 +38,7 @@ class Plot:
     high: float
     unit: str
     is_log: bool = True
+    quantity: str = "Latency"
     _below: list[Markup] = field(default_factory=list)
     _lines: list[Markup] = field(default_factory=list)
     _above: list[Markup] = field(default_factory=list)
@@ -143,8 +144,19 @@ class Plot:
         for k in self._moments():
             at = f"{self.x(k):.1f}"
             text = self.page.moment(k)
-            parts.append(tag("text", text, x=at, y=self.height - 6, class_="axis middle"))
-        return parts
+            parts.append(tag("text", text, x=at, y=self.height - 24, class_="axis middle"))
+        return parts + self._axis_titles()
+
+    def _axis_titles(self) -> list[Markup]:
+        """Return what the axes measure and in what unit: upright on the left, and below the times."""
+        middle = (TOP + self.height - BOTTOM) / 2
+        text = f"{self.quantity} ({self.unit}){', log scale' if self.is_log else ''}"
+        turned = f"translate(14 {middle:.1f}) rotate(-90)"
+        across = (LEFT + WIDTH - RIGHT) / 2
+        return [
+            tag("text", text, transform=turned, class_="axis middle"),
+            tag("text", "Time of day (UTC)", x=across, y=self.height - 6, class_="axis middle"),
+        ]
 
     def _levels(self) -> list[float]:
         if not self.is_log:

@@ -16,7 +16,7 @@ from spark.report.page import Page, clients_text, joined, tag, titled
 ORDER = 40
 TITLE = "Latency of all messages over time"
 
-HEIGHT = 260
+HEIGHT = 278
 MOST_COLUMNS = 240
 _NAMES = {"publish": "Publish", "end_to_end": "End-to-end"}
 _SHADES = 5  # classes heat1 to heat5: share of messages 0.1 % to all, a factor of ten in two shades

@@ -16,7 +16,7 @@ from spark.report.page import Page, clients_text, joined, tag, titled
 ORDER = 12
 TITLE = "The whole run"
 
-HEIGHT = 250
+HEIGHT = 268
 _CLIENTS = ("produce.", "consume.")
 _LINES = 4
 _BEFORE_SECONDS = 120  # the level before was measured in about these

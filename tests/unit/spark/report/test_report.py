@@ -475,6 +475,10 @@ def test_a_small_plot_has_two_levels_at_least(
     svg = str(Plot(found, 110, low, high, "seconds").svg("x"))
 
     assert re.findall(r'axis end">([^<]*)<', svg) == labels
+    assert re.findall(r'axis middle">([^<]*)<', svg)[-2:] == [
+        "Latency (seconds), log scale",
+        "Time of day (UTC)",
+    ]
 
 
 def test_a_time_of_day_that_comes_twice_is_reported_with_its_day(tmp_path: Path) -> None:
