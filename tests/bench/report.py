@@ -21,6 +21,7 @@ from rich.table import Table
 from soak.core.model import Finding
 from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import RunFolder, read_run
+from spark.report.page import in_microseconds
 from tests.bench.pipeline import Cost, report_cost
 from tests.support.browser import CHROMIUM, Browser, chromium
 from tests.support.spark.long_run import RUN, LongShape, write_long_run
@@ -137,7 +138,10 @@ def troubles_seen(folder: RunFolder, shape: LongShape) -> Iterator[tuple[str, bo
         return in_list and any(abs(at - k) <= NEAR_SECONDS for at in drawn)
 
     assert shape.drift is not None
-    yield "verdict", body["verdict"] == "regressed" and body["headline"] in _text(page)
+    yield (
+        "verdict",
+        body["verdict"] == "regressed" and in_microseconds(body["headline"]) in _text(page),
+    )
     for number, (k, _, _) in enumerate(shape.steps, 1):
         yield f"step {number}", is_there({"step"}, k)
     yield "drift", is_there({"drift"}, shape.drift[0])
