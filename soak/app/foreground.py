@@ -164,7 +164,7 @@ def run_plan(
         write_run(folder, dataclasses.replace(run, state="beginning"))  # before topics are created
         check_run_drives(plan, lab, folder, part, "before", view.note)
         with topics.remaining_topics_named(folder, view.note):
-            prepare_cluster(plan_file, plan, folder, part, run)
+            run = prepare_cluster(plan_file, plan, folder, part, run)
             check_lead_time(part, clock.wall_ns(), LEAD_NS)
         start_wall_ns = part.start_wall_ns or clock.wall_ns() + LEAD_NS
         run = dataclasses.replace(run, start_wall_ns=start_wall_ns)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import secrets
 import shlex
 import threading
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 
 from soak.app import guarantees, host, plan_files, preflight, topics
@@ -18,7 +21,14 @@ from soak.conductor.free_space import broker_folders
 from soak.core import wording
 from soak.core.clock import SystemClock
 from soak.core.cluster.drives import Moment
-from soak.core.errors import NotNowError, PlanError, RunFolderError, SoakError
+from soak.core.errors import (
+    BrokerError,
+    NotAvailableError,
+    NotNowError,
+    PlanError,
+    RunFolderError,
+    SoakError,
+)
 from soak.core.plan import text
 from soak.core.plan.plan import (
     Plan,
@@ -28,13 +38,14 @@ from soak.core.plan.plan import (
     with_store_client,
 )
 from soak.core.plan.text import PlanFile
-from soak.core.ports import Clock
+from soak.core.ports import Broker, Clock
 from soak.core.units import SECOND_NS, format_duration
 from soak.lab.lab import Lab
 from soak.load.consumer.start_offsets import store_start_offsets
 from soak.runtime.context import PhaseFile, connect
 from soak.runtime.grid import has_grid, host_name
 from soak.service.files import file_lock
+from soak.service.java import full_version_of, java_home
 from soak.service.systemd import notifier
 from soak.store.journal.reader import last_record, sources
 from soak.store.plan_home import PlanHome, is_in_use, is_service_run, service_units
@@ -51,6 +62,9 @@ from soak.store.run_folder import (
 )
 from soak.supervisor import run_end
 
+LOG = logging.getLogger(__name__)
+
+_MAX_ANSWER = 300  # characters of an address or version
 CLOSED_STATES = ("ended", "interrupted", "failed")
 SERVICE_LEAD_NS = 30 * SECOND_NS
 """The first message is due this long after a run starts: units start one after another, including Spark."""
@@ -71,7 +85,7 @@ def new_run(plan: Plan, part: Part, clock: SystemClock) -> Run:
         run_id,
         part.start_wall_ns,
         host_name(),
-        own_versions(),
+        {**own_versions(), **spark_versions()},
         "running",
         plan.name,
         part.only,
@@ -104,8 +118,11 @@ def prepare_cluster(
     folder: RunFolder,
     part: Part,
     run: Run,
-) -> None:
-    """Create the topics, and record durability, forecast and start offsets before the load begins."""
+) -> Run:
+    """Create the topics, and record durability, forecast and start offsets before the load begins.
+
+    Return the run with the brokers of the cluster, and with the versions of these and of the client.
+    """
     clock = SystemClock()
     if part.is_first:
         if not plan.topic.use_existing:
@@ -116,7 +133,40 @@ def prepare_cluster(
         guarantees.record_forecast(folder, plan, profile_table(plan_file))
     else:
         _await_topics(plan, run, clock)
-    store_start_offsets(folder, run, plan, connect(plan, clock))
+    broker = connect(plan, clock)
+    store_start_offsets(folder, run, plan, broker)
+    return with_brokers(run, broker, plan.broker_kind)
+
+
+def with_brokers(run: Run, broker: Broker, kind: str) -> Run:
+    """Return the run with the addresses of the cluster's brokers and the versions of these and of the client.
+
+    The run continues if the cluster does not answer.
+    """
+    try:
+        found = broker.broker_versions()
+    except BrokerError as error:
+        LOG.warning("broker_versions_unknown error=%s", error)
+        found = {}
+    versions = {**run.versions, **broker.client_versions()}
+    if any(found.values()):
+        versions[kind] = _kept(", ".join(sorted({one for one in found.values() if one})))
+    return dataclasses.replace(run, versions=versions, brokers=tuple(sorted(map(_kept, found))))
+
+
+def _kept(text: str) -> str:
+    """Return what a cluster answered as `run.json` keeps it: a cluster may answer anything."""
+    return wording.shortened(wording.printable(text), _MAX_ANSWER)
+
+
+def spark_versions() -> dict[str, str]:
+    """Return the versions of Spark and of its Java on this host, if they are installed."""
+    found = {}
+    with suppress(metadata.PackageNotFoundError):
+        found["pyspark"] = metadata.version("pyspark")
+    with suppress(NotAvailableError):
+        found["java"] = full_version_of(java_home())
+    return {name: version for name, version in found.items() if version}
 
 
 def check_run_drives(
@@ -304,7 +354,7 @@ def _start_new(plan_file: PlanFile, home: PlanHome, clock: SystemClock) -> RunFo
     write_run(folder, run)
     home.set_current(folder)
     check_run_drives(plan, None, folder, WHOLE, "before", print)
-    prepare_cluster(plan_file, plan, folder, WHOLE, run)
+    run = prepare_cluster(plan_file, plan, folder, WHOLE, run)
     start_wall_ns = clock.wall_ns() + SERVICE_LEAD_NS
     write_run(folder, dataclasses.replace(run, start_wall_ns=start_wall_ns, state="running"))
     return folder

@@ -400,8 +400,20 @@ class Broker(LeaderSource, Partitioner, Protocol):
         """Return a consumer of these partitions that starts at these offsets (or EARLIEST, or LATEST)."""
         ...
 
+    def client_versions(self) -> Mapping[str, str]:
+        """Return the versions of the client's libraries by name."""
+        ...
+
     def client_facts(self) -> Mapping[str, str]:
         """Return facts about the client for the journal: its versions, and which of its calls are used."""
+        ...
+
+    def broker_versions(self) -> Mapping[str, str]:
+        """Return the version of each broker by its address; "" where it cannot be known.
+
+        Raises:
+            BrokerError: the cluster did not answer in time, or does not list its brokers.
+        """
         ...
 
 

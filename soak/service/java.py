@@ -45,12 +45,16 @@ def packaged_home() -> Path:
 
 def version_of(home: Path) -> int | None:
     """Return the feature version (17, 21, ...) of the Java in `home`; None if there is none."""
+    match = re.match(r"(?:1\.)?(\d+)", full_version_of(home))  # before Java 9: 1.8.0_392
+    return int(match[1]) if match else None
+
+
+def full_version_of(home: Path) -> str:
+    """Return the version of the Java in `home`, such as `21.0.5`; "" if there is none."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
-        return None
-    release = _release(home).get("JAVA_VERSION") or _version_output(java)
-    match = re.match(r"(?:1\.)?(\d+)", release)  # before Java 9: 1.8.0_392
-    return int(match[1]) if match else None
+        return ""
+    return _release(home).get("JAVA_VERSION") or _version_output(java)
 
 
 def spark_java_home(cache: Path) -> Path:

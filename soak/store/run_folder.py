@@ -152,9 +152,10 @@ class Run:
     name: str = ""
     only: tuple[str, ...] = ()  # the daemons of this host; empty for all of them
     own_brokers: tuple[str, ...] = ()  # addresses of the measured cluster that are those of `host`
+    brokers: tuple[str, ...] = ()  # addresses that the measured cluster listed at the start
 
 
-_LISTS = ("only", "own_brokers")
+_LISTS = ("only", "own_brokers", "brokers")
 
 
 def write_run(folder: RunFolder, run: Run) -> None:
@@ -215,7 +216,8 @@ def _checked(run: Run) -> Run:
             raise ValueError(f"{name} is no text of at most {_MAX_TEXT} characters")
     if type(run.start_wall_ns) is not int or not 0 <= run.start_wall_ns < _MAX_WALL_NS:
         raise ValueError("start_wall_ns is no time of this century or the last")
-    return replace(run, only=tuple(run.only), own_brokers=tuple(run.own_brokers))
+    only, own_brokers, brokers = map(tuple, (run.only, run.own_brokers, run.brokers))
+    return replace(run, only=only, own_brokers=own_brokers, brokers=brokers)
 
 
 def read_plan(folder: RunFolder) -> Plan:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
@@ -32,6 +33,7 @@ from soak.brokers.kafka.producer import (
     KafkaProducer,
     partition_of,
 )
+from soak.brokers.kafka.release import release_of
 from soak.brokers.kafka.topics import delete_topics, partition_warnings, topic_ids
 from soak.clients import client_settings
 from soak.clients.kafka_log import ClientLog, ErrorCallback, ErrorCause, error_text
@@ -74,6 +76,7 @@ _CONSUMER = {
 }
 _ADMIN = {"allow.auto.create.topics": "false"}  # a request for a topic must not create it
 _NEW_TOPICS_PER_CALL = 20
+_MAX_CONCURRENT = 16  # brokers that are asked for their release at the same time
 
 
 def connect(config: Config, clock: Clock) -> KafkaBroker:
@@ -356,12 +359,21 @@ class KafkaBroker:
         reason = self._fallback_reason
         if not reason and self._has_token_callback():
             reason = "tokens of OAUTHBEARER come from a callback"
+        used = f"not used: {reason}" if reason else "used"
+        return {**self.client_versions(), "batched_calls": used}
+
+    def client_versions(self) -> dict[str, str]:
         binding, library = installed_versions()
-        return {
-            "confluent-kafka": binding,
-            "librdkafka": library,
-            "batched_calls": f"not used: {reason}" if reason else "used",
-        }
+        return {"confluent-kafka": binding, "librdkafka": library}
+
+    def broker_versions(self) -> dict[str, str]:
+        nodes = list(self._metadata().brokers.values())
+        with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
+            releases = pool.map(
+                lambda node: release_of(node.host, node.port, self._config.common), nodes
+            )
+            found = zip(nodes, releases, strict=True)
+            return {f"{node.host}:{node.port}": release for node, release in found}
 
     def _are_open(self, topics: Topics) -> bool:
         places = (TopicPartition(*topics.split(at)) for at in range(topics.total))

@@ -79,7 +79,7 @@ def _look_at(host: str, port: int, timeout_seconds: float) -> _Listener:
     """
     with socket.create_connection((host, port), timeout_seconds) as plain:
         try:
-            with _any_certificate().wrap_socket(plain, server_hostname=host) as secure:
+            with any_certificate().wrap_socket(plain, server_hostname=host) as secure:
                 return _over_tls(secure)
         except ssl.SSLError as error:  # before TLS 1.3 a missing certificate ends the handshake
             if _wants_certificate(error):
@@ -104,7 +104,7 @@ def _wants_certificate(error: ssl.SSLError) -> bool:
     return any(word in str(error.reason) for word in _CLIENT_CERTIFICATE)
 
 
-def _any_certificate() -> ssl.SSLContext:
+def any_certificate() -> ssl.SSLContext:
     return tls_context(is_verifying=False)  # nothing secret is sent
 
 
@@ -113,7 +113,7 @@ def _logins(connection: socket.socket) -> tuple[str, ...] | None:
     body = struct.pack(">hhih", _SASL_HANDSHAKE, _VERSION, 1, -1) + struct.pack(">h", 0)
     try:
         connection.sendall(struct.pack(">i", len(body)) + body)
-        answer = _received(connection)
+        answer = read_answer(connection)
         _, error, count = struct.unpack_from(">ihi", answer)
         if error == _ILLEGAL_SASL_STATE:
             return ()
@@ -129,7 +129,7 @@ def _logins(connection: socket.socket) -> tuple[str, ...] | None:
     return tuple(found)
 
 
-def _received(connection: socket.socket) -> bytes:
+def read_answer(connection: socket.socket) -> bytes:
     """Return one answer, empty if it is torn or larger than any of this kind."""
     with connection.makefile("rb") as stream:
         head = stream.read(4)
@@ -141,7 +141,7 @@ def _difference(
     host: str, port: int, found: _Listener, common: Mapping[str, str], timeout_seconds: float
 ) -> str:
     where = f"{host}:{port}"
-    protocol = _protocol(common)
+    protocol = security_protocol(common)
     uses_tls, uses_login = protocol.endswith("SSL"), protocol.startswith("SASL")
     wanted = ("SASL_" if found.logins else "") + ("SSL" if found.speaks_tls else "PLAINTEXT")
     if found.logins is None and not found.speaks_tls:
@@ -167,11 +167,13 @@ def _difference(
 def _lacks_login(found: _Listener, common: Mapping[str, str]) -> bool:
     if found.wants_certificate and not _has_certificate(common):
         return True
-    has_login = _protocol(common).startswith("SASL") and _mechanism(common) in (found.logins or ())
+    has_login = security_protocol(common).startswith("SASL") and _mechanism(common) in (
+        found.logins or ()
+    )
     return bool(found.logins) and not has_login
 
 
-def _protocol(common: Mapping[str, str]) -> str:
+def security_protocol(common: Mapping[str, str]) -> str:
     return common.get("security.protocol", "PLAINTEXT").upper().replace("-", "_")
 
 

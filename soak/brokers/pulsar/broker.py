@@ -269,10 +269,7 @@ class PulsarBroker:
         return ""
 
     def broker_count(self) -> int:
-        brokers = self._config.admin().get("/admin/v2/brokers")
-        if not isinstance(brokers, list):
-            raise BrokerError("the cluster does not list its brokers")
-        return len(brokers)
+        return len(listed_brokers(self._config.admin()))
 
     def topic_error(self, topic: Topic) -> str:  # noqa: ARG002  # its admin interface has no dry run
         return ""
@@ -298,7 +295,13 @@ class PulsarBroker:
         return partition_of(key, partitions)
 
     def client_facts(self) -> dict[str, str]:
+        return self.client_versions()
+
+    def client_versions(self) -> dict[str, str]:
         return {"pulsar-client": str(pulsar.__version__)}
+
+    def broker_versions(self) -> dict[str, str]:
+        return broker_versions(self._config.admin())
 
     def _in_full(self, topics: Topics) -> Topics:
         return Topics(
@@ -353,6 +356,20 @@ def _seek_subscription(admin: Admin, partition: str, subscription: str, position
         if error.status != NOT_FOUND:
             raise
         admin.put(f"{topic_path(partition)}/subscription/{subscription}", place)
+
+
+def listed_brokers(admin: Admin) -> list[str]:
+    """Return the address of each broker; raises `BrokerError` where the cluster does not list them."""
+    brokers = admin.get("/admin/v2/brokers")
+    if not isinstance(brokers, list):
+        raise BrokerError("the cluster does not list its brokers")
+    return [str(one) for one in brokers]
+
+
+def broker_versions(admin: Admin) -> dict[str, str]:
+    """Return the version of the broker that answers, by the address of each broker."""
+    version = admin.get("/admin/v2/brokers/version")  # of any other no request asks
+    return dict.fromkeys(listed_brokers(admin), str(version).strip())
 
 
 class LeaderLookup:

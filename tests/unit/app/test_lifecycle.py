@@ -8,20 +8,29 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 from typer.testing import CliRunner
 
-from soak.app.lifecycle import CLOCK_TIMEOUT_NS, await_clock, find_interrupted_run, new_run
+from soak.app.lifecycle import (
+    CLOCK_TIMEOUT_NS,
+    await_clock,
+    find_interrupted_run,
+    new_run,
+    spark_versions,
+    with_brokers,
+)
 from soak.app.multi_host import WHOLE
 from soak.cli import main
 from soak.cli.run import stop
 from soak.core.clock import SystemClock
-from soak.core.errors import PlanError, RunFolderError, SoakError
+from soak.core.errors import BrokerError, PlanError, RunFolderError, SoakError
 from soak.core.journal_format import columns_line, encode
 from soak.core.model import Record
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import Plan
+from soak.core.ports import Broker
 from soak.core.units import SECOND_NS
 from soak.lab.ports import Running
 from soak.service import children
@@ -56,6 +65,45 @@ def test_a_new_run_knows_which_brokers_are_on_its_host(tmp_path: Path) -> None:
 
     assert run.own_brokers == ("127.0.0.1:9092",)
     assert read_run(RunFolder(tmp_path)) == run
+
+
+class VersionedBroker:
+    """A cluster of which only versions matter."""
+
+    def __init__(self, versions: dict[str, str] | BrokerError) -> None:
+        self.versions = versions
+
+    def client_versions(self) -> dict[str, str]:
+        return {"librdkafka": "2.12.1"}
+
+    def broker_versions(self) -> dict[str, str]:
+        if isinstance(self.versions, BrokerError):
+            raise self.versions
+        return self.versions
+
+
+def test_a_run_records_the_brokers_and_the_versions_of_brokers_and_client(tmp_path: Path) -> None:
+    """Whatever the cluster calls itself: run.json stays readable."""
+    versions = {"b2:9092": "4.1", "b1:9092": "4.0", "b3:9092": "", "x" * 2000: "4.1"}
+    run = with_brokers(RUN, cast("Broker", VersionedBroker(versions)), "kafka")
+    write_run(RunFolder(tmp_path), run)
+
+    assert run.versions == {"librdkafka": "2.12.1", "kafka": "4.0, 4.1"}
+    assert run.brokers[:3] == ("b1:9092", "b2:9092", "b3:9092")
+    assert read_run(RunFolder(tmp_path)) == run
+
+
+def test_a_run_whose_cluster_does_not_say_its_versions_goes_on() -> None:
+    run = with_brokers(RUN, cast("Broker", VersionedBroker(BrokerError("no"))), "kafka")
+
+    assert (run.versions, run.brokers) == ({"librdkafka": "2.12.1"}, ())
+
+
+def test_the_versions_of_spark_and_its_java_are_known() -> None:
+    found = spark_versions()
+
+    assert found.keys() == {"pyspark", "java"}
+    assert found["java"].partition(".")[0].isdecimal()
 
 
 def test_the_newest_interrupted_run_is_resumed(tmp_path: Path) -> None:
