@@ -103,6 +103,9 @@ class ComparedRun:
     plan: Plan | None = None
     phases: Phases = field(default_factory=Phases)
     versions: Mapping[str, str] = field(default_factory=dict)
+    brokers: Sequence[
+        str
+    ] = ()  # addresses that the cluster listed at the start, if they were recorded
     durability: Mapping[str, Any] = field(default_factory=dict)
     result: Result | None = None
     left_out: Sequence[tuple[int, int]] = ()  # seconds of resolved, acknowledged incidents
@@ -212,6 +215,7 @@ def read_compared(path: Path, *, is_cached: bool = True) -> ComparedRun:
         plan=plan,
         phases=phases,
         versions=run.versions,
+        brokers=run.brokers,
         durability=dict(summary.get("durability") or {}),
         left_out=_left_out(folder, run, plan, notes),
     )

@@ -27,6 +27,8 @@ OTHER_RATE = 0.02
 MIN_TREND_RUNS = 6
 _HEADLINE = ("acks", "replication factor", "min.insync.replicas", "flush.messages", "flush.ms")
 _LOAD = ("rate", "profile", "producers", "message_size", "message_sizes", "compressible", "keys")
+_LAB = "a broker of a lab"
+_MOST_ADDRESSES = 5
 _TOPIC = ("count", "partitions", "replication")
 _QUANTILES = frozenset(f"{text} {quantile}" for text in LATENCIES.values() for quantile in SHARES)
 
@@ -329,6 +331,9 @@ def _warnings(before: Side, after: Side, seconds: int | None) -> Iterator[str]:
     for name, *values in _differing(one, other):
         old, new = map(wording.printable, values)
         yield f"{name} is {old} before, {new} after"
+    for side, names in (("before", _only_of(one, other)), ("after", _only_of(other, one))):
+        if names:
+            yield f"versions that were recorded {side} only: {', '.join(map(wording.printable, names))}"
     for metric, what in (("acked_messages", "acknowledged"), ("received_messages", "received")):
         rates = [
             _average(run.per_second(metric, seconds) for run in side.runs)
@@ -366,8 +371,10 @@ def _run_warnings(runs: Sequence[ComparedRun], seconds: int | None) -> Iterator[
 def _differing(one: ComparedRun, other: ComparedRun) -> Iterator[tuple[str, str, str]]:
     if one.plan is None or other.plan is None:
         return
-    if one.plan.broker_kind != other.plan.broker_kind:
-        yield "cluster: the broker", one.plan.broker_kind, other.plan.broker_kind
+    yield from _cluster_differences(one, other)
+    for name in sorted(one.versions.keys() & other.versions.keys()):
+        if one.versions[name] != other.versions[name]:
+            yield f"version of {name}", one.versions[name], other.versions[name]
     parts = (
         ("load", one.plan.load, other.plan.load, _LOAD),
         ("topic", one.plan.topic, other.plan.topic, _TOPIC),
@@ -377,10 +384,50 @@ def _differing(one: ComparedRun, other: ComparedRun) -> Iterator[tuple[str, str,
             values = getattr(old, name), getattr(new, name)
             if values[0] != values[1]:
                 yield f"{part}.{name}", str(values[0]), str(values[1])
-    for name in sorted(one.versions.keys() | other.versions.keys()):
-        versions = one.versions.get(name, "not there"), other.versions.get(name, "not there")
-        if versions[0] != versions[1]:
-            yield f"version of {name}", *versions
+
+
+def _cluster_differences(one: ComparedRun, other: ComparedRun) -> Iterator[tuple[str, str, str]]:
+    """Give the kind of broker, their number where it is known, and addresses; those of a lab are random."""
+    before, after = one.plan, other.plan
+    if before is None or after is None:
+        return
+    if before.broker_kind != after.broker_kind:
+        yield "cluster: the broker", before.broker_kind, after.broker_kind
+    counts = _broker_count(one), _broker_count(other)
+    if all(counts) and counts[0] != counts[1]:
+        yield "cluster: the number of brokers", str(counts[0]), str(counts[1])
+    if before.lab is not None and after.lab is not None:
+        return
+    are_recorded = bool(one.brokers and other.brokers)
+    old, new = (
+        set(run.brokers) if are_recorded else set(plan.broker_config.addresses.values())
+        for run, plan in ((one, before), (other, after))
+    )
+    if old - new and new - old:  # else one is a part of the other, and their number says it
+        yield (
+            "cluster: the address",
+            _LAB if before.lab is not None else _named(old - new),
+            _LAB if after.lab is not None else _named(new - old),
+        )
+
+
+def _broker_count(run: ComparedRun) -> int:
+    """Return the number of brokers at the start; 0 where it is not known."""
+    if run.brokers:
+        return len(run.brokers)
+    return run.plan.lab.nodes if run.plan is not None and run.plan.lab is not None else 0
+
+
+def _named(addresses: set[str]) -> str:
+    first, more = sorted(addresses)[:_MOST_ADDRESSES], len(addresses) - _MOST_ADDRESSES
+    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
+
+
+def _only_of(run: ComparedRun, other: ComparedRun) -> list[str]:
+    """Return the names of versions that one of two runs did not record: an earlier soakd recorded fewer."""
+    if run.plan is None or other.plan is None:
+        return []
+    return sorted(run.versions.keys() - other.versions.keys())
 
 
 def _setting(run: ComparedRun, name: str) -> str:

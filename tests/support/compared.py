@@ -44,6 +44,10 @@ class ComparedShape:
     is_ended: bool = True
     incidents: Sequence[str] = ()
     objectives: Sequence[dict[str, Any]] = ()
+    broker: str = "kafka: {bootstrap_servers: '127.0.0.1:9'}"
+    lab: str = "null"
+    brokers: tuple[str, ...] = ()
+    versions: tuple[tuple[str, str], ...] = (("soakd", "0.1.0"),)
 
 
 def write_compared_run(path: Path, shape: ComparedShape | None = None) -> Path:
@@ -52,11 +56,11 @@ def write_compared_run(path: Path, shape: ComparedShape | None = None) -> Path:
     folder = RunFolder(path)
     folder.summary.parent.mkdir(parents=True)
     start_ns = START_WALL_NS + shape.day * 86_400 * SECOND_NS
-    write_run(
-        folder, Run(f"run-{path.name}", start_ns, "host", {"soakd": "0.1.0"}, "ended", shape.name)
-    )
+    versions, brokers = dict(shape.versions), shape.brokers
+    run = Run(f"run-{path.name}", start_ns, "host", versions, "ended", shape.name, brokers=brokers)
+    write_run(folder, run)
     plan = (
-        "name: compared\nbroker: {kafka: {bootstrap_servers: '127.0.0.1:9'}}\n"
+        f"name: compared\nbroker: {{{shape.broker}}}\nlab: {shape.lab}\n"
         f"load: {{rate: {_MESSAGES}/s}}\nphases: {{warm_up: {WARM_UP}s, soak: {shape.seconds}s}}\n"
     )
     folder.plan.write_text(text.dump(text.load(plan, "plan.yaml").plan))

@@ -95,6 +95,61 @@ def test_other_durability_is_the_first_line_after_the_names(before: Path, tmp_pa
     assert lines[2] == "WARNING: durability: acks is all before, 1 after"
 
 
+def cluster_warnings(before: ComparedShape, after: ComparedShape, folder: Path) -> list[str]:
+    """Return what is said about cluster and versions of two runs."""
+    paths = (folder / "old", folder / "new")
+    for path, shape in zip(paths, (before, after), strict=True):
+        write_compared_run(path, replace(shape, seconds=20))
+    (found,) = compare_runs(paths, Settings())
+    return [one for one in found.warnings if one.startswith(("cluster", "version"))]
+
+
+def at(*brokers: str, **versions: str) -> ComparedShape:
+    shape = replace(SHAPE, brokers=brokers, broker="kafka: {bootstrap_servers: 'b1:9092'}")
+    return replace(shape, versions=tuple(versions.items()))
+
+
+@pytest.mark.long
+def test_another_cluster_is_warned_of_with_brokers_versions_and_addresses(tmp_path: Path) -> None:
+    before = at("b1:9092", "b2:9092", "b3:9092", kafka="4.0", librdkafka="2.12.1")
+    after = at("b1:9092", "b4:9092", kafka="4.1", librdkafka="2.12.1")
+
+    assert cluster_warnings(before, after, tmp_path) == [
+        "cluster: the number of brokers is 3 before, 2 after",
+        "cluster: the address is b2:9092, b3:9092 before, b4:9092 after",
+        "version of kafka is 4.0 before, 4.1 after",
+    ]
+
+
+@pytest.mark.long
+def test_versions_that_an_earlier_soakd_did_not_record_are_one_warning(tmp_path: Path) -> None:
+    before = at(soakd="0.1.0")
+    after = at("b1:9092", "b2:9092", soakd="0.1.0", java="21.0.5", kafka="4.1")
+
+    assert cluster_warnings(before, after, tmp_path) == [
+        "versions that were recorded after only: java, kafka"
+    ]
+
+
+@pytest.mark.long
+def test_the_ports_of_labs_are_no_difference_and_their_nodes_are(tmp_path: Path) -> None:
+    before = replace(SHAPE, lab="{nodes: 1}", broker="kafka: {bootstrap_servers: '127.0.0.1:1'}")
+    after = replace(SHAPE, lab="{nodes: 3}", broker="kafka: {bootstrap_servers: '127.0.0.1:2'}")
+
+    assert cluster_warnings(before, after, tmp_path) == [
+        "cluster: the number of brokers is 1 before, 3 after"
+    ]
+
+
+@pytest.mark.long
+def test_a_lab_is_no_cluster_at_an_address(tmp_path: Path) -> None:
+    lab = replace(SHAPE, lab="{nodes: 1}", broker="kafka: {bootstrap_servers: '127.0.0.1:1'}")
+
+    assert cluster_warnings(at(soakd="0.1.0"), lab, tmp_path) == [
+        "cluster: the address is b1:9092 before, a broker of a lab after"
+    ]
+
+
 @pytest.mark.long
 def test_a_run_that_was_cut_short_is_compared_as_far_as_it_goes(
     before: Path, tmp_path: Path
