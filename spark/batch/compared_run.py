@@ -10,13 +10,13 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from detectors import comparison
 from detectors.comparison import Distribution, Estimate
 from soak.core import json_text
-from soak.core.clock import SystemClock
-from soak.core.errors import FindingsError, RunFolderError
+from soak.core.errors import RunFolderError
 from soak.core.histogram import counts_of
 from soak.core.model import Column, Record
 from soak.core.plan.phases import Phases
@@ -34,11 +33,9 @@ from soak.core.units import SECOND_NS
 from soak.omb.result import Result
 from soak.omb.result_file import parse_json, parse_result, read_text
 from soak.service.files import write_atomically
-from soak.store.findings.topic import findings_place
 from soak.store.journal.merged import read_segment
 from soak.store.journal.reader import SourceReader, segments, sources
 from soak.store.run_folder import (
-    Run,
     RunFolder,
     counting_verdict,
     read_acknowledged,
@@ -55,6 +52,8 @@ _COUNTED = {"acked_messages", "received_messages", "failed_messages", "missed_me
 _CPU = "host_cpu_ratio"
 _FEW_FILES = 4
 _CACHE_VERSION = 1
+_Wanted = TypeVar("_Wanted")
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +107,7 @@ class ComparedRun:
     ] = ()  # addresses that the cluster listed at the start, if they were recorded
     durability: Mapping[str, Any] = field(default_factory=dict)
     result: Result | None = None
-    left_out: Sequence[tuple[int, int]] = ()  # seconds of resolved, acknowledged incidents
+    left_out: Sequence[tuple[int, int]] = ()  # seconds of acknowledged incidents that are over
 
     @property
     def soak_seconds(self) -> int:
@@ -121,6 +120,11 @@ class ComparedRun:
     def is_whole(self) -> bool:
         """False for a run that was cut short or goes on."""
         return self.result is not None or self.phases.end_k is not None
+
+    @property
+    def is_partial(self) -> bool:
+        """True where seconds of the soak are not compared."""
+        return self.judged().size < self.recorded.seconds.size
 
     def judged(self, until: int | None = None) -> Ints:
         """Return the seconds of the run that are compared: the first `until` of its soak, None: all."""
@@ -217,7 +221,7 @@ def read_compared(path: Path, *, is_cached: bool = True) -> ComparedRun:
         versions=run.versions,
         brokers=run.brokers,
         durability=dict(summary.get("durability") or {}),
-        left_out=_left_out(folder, run, plan, notes),
+        left_out=_left_out(summary, run.start_wall_ns, notes),
     )
 
 
@@ -288,24 +292,25 @@ def _incident(body: Mapping[str, Any], notes: Mapping[str, str]) -> Incident:
 
 
 def _left_out(
-    folder: RunFolder, run: Run, plan: Plan, notes: Mapping[str, str]
+    summary: Mapping[str, Any], start_wall_ns: int, notes: Mapping[str, str]
 ) -> list[tuple[int, int]]:
-    """Return the seconds of acknowledged incidents that were resolved; others have no end to go by."""
-    place = findings_place(folder, plan, run.id, SystemClock()) if notes else None
-    if place is None or not place.exists():
-        return []
+    """Return the seconds of acknowledged incidents that are over; others have no end to go by."""
+    found = []
+    for one in summary["findings"]:
+        k = second_of(start_wall_ns, str(one.get("at")))
+        if one["key"] in notes and one.get("is_over") and k is not None:
+            earliest, _ = one["interval_seconds"]
+            found.append((k + min(0, int(earliest)), k + int(one["seconds"])))
+    return sorted(found)
+
+
+def second_of(start_wall_ns: int, at: str) -> int | None:
+    """Return the second of a run at a time in a report; None where that is no time."""
     try:
-        with place.open() as store:
-            known = [one for one in store.findings(run.id) if one.key in notes]
-    except FindingsError:
-        return []
-    finally:
-        place.close()
-    return sorted(
-        (min(one.onset_k, one.interval[0]), one.resolved_k)
-        for one in known
-        if one.resolved_k is not None
-    )
+        wall_ns = datetime.fromisoformat(at).timestamp() * SECOND_NS
+    except (ValueError, OverflowError):
+        return None
+    return int(wall_ns) // SECOND_NS - start_wall_ns // SECOND_NS
 
 
 # --- The journals.
@@ -324,28 +329,31 @@ def read_recorded(folder: RunFolder, phases: Phases, *, is_cached: bool = True) 
     Raises:
         JournalError: a journal was written by a newer version.
     """
-    paths = [
-        path for source in sources(folder.journal) for path in segments(folder.journal / source)
-    ]
+    paths = journal_files(folder)
     sizes = [(str(path.relative_to(folder.path)), path.stat().st_size) for path in paths]
     key = json.dumps([_CACHE_VERSION, sizes, [repr(one) for one in phases.decisions]])
     kept = folder.path / "digests" / "latencies.npz"
     found = _kept(kept, key)
     if found is None:
-        found = _read(paths, phases)
+        found = _joined(each_file(_counted, [(path, phases) for path in paths]))
         if is_cached:
             _keep(kept, key, found)
     return found
 
 
-def _read(paths: Sequence[Path], phases: Phases) -> Recorded:
-    wanted = [(path, phases) for path in paths]
-    if len(paths) <= _FEW_FILES:
-        parts = [_counted(one) for one in wanted]
-    else:
-        with ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(paths))) as pool:
-            parts = list(pool.map(_counted, wanted))
-    return _joined(parts)
+def journal_files(folder: RunFolder) -> list[Path]:
+    """Return the files of all journals of a run."""
+    return [
+        path for source in sources(folder.journal) for path in segments(folder.journal / source)
+    ]
+
+
+def each_file(read: Callable[[_Wanted], _Found], wanted: Sequence[_Wanted]) -> list[_Found]:
+    """Return what `read` makes of each file; of many in several processes."""
+    if len(wanted) <= _FEW_FILES:
+        return [read(one) for one in wanted]
+    with ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(wanted))) as pool:
+        return list(pool.map(read, wanted))
 
 
 def _counted(wanted: tuple[Path, Phases]) -> _Counts:

@@ -18,6 +18,7 @@ from detectors.comparison import LEAST_DRIFT_VALUES, Difference, Drift, Estimate
 from soak.core import wording
 from soak.core.errors import RunFolderError
 from soak.store.run_folder import RunFolder, read_run
+from spark.batch.compared_objectives import Share, shares_of
 from spark.batch.compared_run import LATENCIES, SHARES, ComparedRun, Incident, read_compared
 
 OTHER_LENGTH = 0.05
@@ -244,11 +245,9 @@ def _why(found: Difference, settings: Settings, verdict: Verdict) -> str:
     return f"{low} to {high} % with 95 %; {meaning}; noise between runs {noise}"
 
 
-def _objectives(
-    before: Side, after: Side
-) -> Iterator[tuple[str, list[Mapping[str, Any]], list[Mapping[str, Any]]]]:
-    """Give each objective that all runs have, with what their reports say of it."""
-    by_run = [_objectives_of(run) for side in (before, after) for run in side.runs]
+def _objectives(before: Side, after: Side) -> Iterator[tuple[str, list[Share], list[Share]]]:
+    """Give each objective that all runs have, with how each side kept it."""
+    by_run = [shares_of(run) for side in (before, after) for run in side.runs]
     if not by_run:
         return
     for name in by_run[0]:
@@ -257,32 +256,10 @@ def _objectives(
             yield name, there[: len(before.runs)], there[len(before.runs) :]
 
 
-def _objectives_of(run: ComparedRun) -> dict[str, Mapping[str, Any]]:
-    try:
-        found = run.summary.get("objectives") or []
-        return {
-            str(one["objective"]): {
-                "bad": float(one["bad"]),
-                "judged": float(one["judged"]),
-                "target": float(one["target_ratio"]),
-                "state": str(one["state"]),
-                "is_minutes": one["unit"] == "minutes",
-                "minutes": run.soak_seconds / 60.0,
-                "run": run.id,
-            }
-            for one in found
-            if one["judged"]
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        place = RunFolder(run.path).summary
-        advice = f"make it again with `soak report {run.path}`"
-        raise RunFolderError(f"{place}: objectives are damaged ({error!r}): {advice}") from error
-
-
 def _objective(
     name: str,
-    before: Sequence[Mapping[str, Any]],
-    after: Sequence[Mapping[str, Any]],
+    before: Sequence[Share],
+    after: Sequence[Share],
     error_rate: float,
 ) -> Quantity:
     """Return the verdict on an objective: the bad share, within the budget that the target leaves.
@@ -292,18 +269,18 @@ def _objective(
     """
     shares, variance, plain = [], 0.0, []
     for side in (before, after):
-        trials = sum(one["judged"] if one["is_minutes"] else one["minutes"] for one in side)
-        share = sum(one["bad"] for one in side) / sum(one["judged"] for one in side)
+        trials = sum(one.judged if one.is_minutes else one.minutes for one in side)
+        share = sum(one.bad for one in side) / sum(one.judged for one in side)
         moved = (share * trials + 1.0) / (trials + 2.0)
         plain.append(share)
         shares.append(moved)
         variance += moved * (1.0 - moved) / (trials + 2.0)
-    is_itself = sorted(one["run"] for one in before) == sorted(one["run"] for one in after)
+    is_itself = sorted(one.run for one in before) == sorted(one.run for one in after)
     step = shares[1] - shares[0]
     found = Difference(step, 0.0 if is_itself else math.sqrt(variance), math.inf, True)
-    budget = 1.0 - before[0]["target"]
+    budget = 1.0 - before[0].target
     verdict = found.verdict(math.expm1(budget), error_rate)  # there margins are ratios
-    missed = [sum(one["state"] == "missed" for one in side) / len(side) for side in (before, after)]
+    missed = [sum(one.is_missed for one in side) / len(side) for side in (before, after)]
     low, high = (math.log(one) for one in found.interval())
     why = (
         f"bad share {wording.share_up(plain[0], 2)}, then {wording.share_up(plain[1], 2)}; "
@@ -571,10 +548,10 @@ def trend(runs: Sequence[ComparedRun], settings: Settings) -> Trend:
         for quantile in SHARES:
             measured = (run.value(latency, quantile) for run in runs)
             values[f"{text} {quantile}"] = tuple(measured)
-    objectives = [_objectives_of(run) for run in runs]
+    objectives = [shares_of(run) for run in runs]
     for name in dict.fromkeys(name for found in objectives for name in found):
         values[name] = tuple(
-            found[name]["bad"] / found[name]["judged"] if name in found else math.nan
+            found[name].bad / found[name].judged if name in found else math.nan
             for found in objectives
         )
     values = {name: found for name, found in values.items() if any(map(math.isfinite, found))}

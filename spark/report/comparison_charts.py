@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from detectors.comparison import Distribution, band_edge
 from soak.core import wording
-from spark.batch.compared_run import SHARES, ComparedRun, Incident
+from spark.batch.compared_run import SHARES, ComparedRun, second_of
 from spark.batch.comparison import Comparison, Quantity, Side
 from spark.report.page import joined, tag
 
@@ -227,7 +227,7 @@ def _heat_map(run: ComparedRun, one: Distribution, first: int, last: int) -> Mar
 def _incident_marks(run: ComparedRun, seconds: int) -> Iterator[Markup]:
     judged = run.judged()
     for one in run.incidents:
-        k = _second_of(run, one)
+        k = second_of(run.start_wall_ns, one.at)
         if k is None or not judged.size:
             continue
         at = int(np.searchsorted(judged, k))
@@ -235,14 +235,6 @@ def _incident_marks(run: ComparedRun, seconds: int) -> Iterator[Markup]:
             x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * at / max(seconds, 1)
             title = tag("title", f"{one.at}: {one.what}, cause {one.cause}")
             yield tag("g", title + _line(x, _TOP, x, _HEIGHT - _FOOT, "incident"))
-
-
-def _second_of(run: ComparedRun, one: Incident) -> int | None:
-    try:
-        at = np.datetime64(one.at.removesuffix("Z"), "s").astype(np.int64)
-    except ValueError:
-        return None
-    return int(at) - run.start_wall_ns // 10**9
 
 
 def throughput(found: Comparison) -> Markup:

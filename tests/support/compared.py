@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from soak.core import wording
 from soak.core.histogram import Histogram
 from soak.core.journal_format import columns_line, encode
 from soak.core.model import Column, Record
@@ -28,7 +29,10 @@ _COUNTS = (
     "missed_messages",
     "overflow_messages",
 )
-_COLUMNS = tuple(Column(name, (), "messages") for name in _COUNTS)
+_LIMIT_SECONDS = 0.05
+_ABOVE = Column("publish_latency_above_messages", (("threshold", str(_LIMIT_SECONDS)),), "messages")
+_COLUMNS = (*(Column(name, (), "messages") for name in _COUNTS), _ABOVE)
+OBJECTIVE = "p99 publish <= 50ms for 90% of minutes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,8 @@ class ComparedShape:
     is_ended: bool = True
     incidents: Sequence[str] = ()
     objectives: Sequence[dict[str, Any]] = ()
+    slow: tuple[int, int] = (0, 0)
+    """Seconds [from, to) of the run with a hundred times the latency: the first incident is about them."""
     broker: str = "kafka: {bootstrap_servers: '127.0.0.1:9'}"
     lab: str = "null"
     brokers: tuple[str, ...] = ()
@@ -55,13 +61,14 @@ def write_compared_run(path: Path, shape: ComparedShape | None = None) -> Path:
     shape = shape or ComparedShape()
     folder = RunFolder(path)
     folder.summary.parent.mkdir(parents=True)
-    start_ns = START_WALL_NS + shape.day * 86_400 * SECOND_NS
+    start_ns = _start_ns(shape)
     versions, brokers = dict(shape.versions), shape.brokers
     run = Run(f"run-{path.name}", start_ns, "host", versions, "ended", shape.name, brokers=brokers)
     write_run(folder, run)
     plan = (
         f"name: compared\nbroker: {{{shape.broker}}}\nlab: {shape.lab}\n"
         f"load: {{rate: {_MESSAGES}/s}}\nphases: {{warm_up: {WARM_UP}s, soak: {shape.seconds}s}}\n"
+        f"objectives: [{OBJECTIVE}]\n"
     )
     folder.plan.write_text(text.dump(text.load(plan, "plan.yaml").plan))
     end = WARM_UP + shape.seconds
@@ -75,19 +82,27 @@ def write_compared_run(path: Path, shape: ComparedShape | None = None) -> Path:
     return path
 
 
+def _start_ns(shape: ComparedShape) -> int:
+    return START_WALL_NS + shape.day * 86_400 * SECOND_NS
+
+
 def write_summary(folder: RunFolder, shape: ComparedShape) -> None:
     """Write the part of `summary.json` that a comparison reads."""
+    spans = [shape.slow, *[(0, 0)] * len(shape.incidents)]
     findings = [
         {
             "key": f"run-{folder.path.name}-{cause}",
             "kind": "step",
             "what": f"p99 stepped because of {cause}",
-            "at": "2026-09-21T14:14:00Z",
+            "at": wording.iso(_start_ns(shape) + begin * SECOND_NS),
+            "interval_seconds": [-1, 1],
+            "seconds": end - begin,
+            "is_over": end > begin,
             "cause": cause,
             "state": "open",
             "is_about_cluster": True,
         }
-        for cause in shape.incidents
+        for cause, (begin, end) in zip(shape.incidents, spans, strict=False)
     ]
     body = {
         "verdict": "regressed" if findings else "clean",
@@ -112,7 +127,9 @@ def _journal(shape: ComparedShape, end: int) -> bytes:
         level = 0.5 * level + rng.normal(0.0, 0.01)
         # The warm-up is slow, which must not count.
         slow = shape.factor * (50.0 if k < WARM_UP else 1.0)
+        slow *= 100.0 if shape.slow[0] <= k < shape.slow[1] else 1.0
         seconds = 0.002 * slow * np.exp(level + rng.normal(0.0, 0.1, _MESSAGES))
+        above = float((seconds >= _LIMIT_SECONDS).sum())
         histogram = Histogram()
         histogram.record_ns((seconds * 1e9).astype(np.int64))
         record = Record(
@@ -121,7 +138,7 @@ def _journal(shape: ComparedShape, end: int) -> bytes:
             START_WALL_NS + (k + 1) * SECOND_NS,
             SECOND_NS,
             columns.id,
-            (float(_MESSAGES), float(_MESSAGES), 0.0, 0.0, 0.0),
+            (float(_MESSAGES), float(_MESSAGES), 0.0, 0.0, 0.0, above),
             {"publish_latency_seconds": histogram.encode()},
         )
         lines.append(encode(record))

@@ -14,8 +14,10 @@ from soak.app.comparison import compare_runs, compare_trend
 from soak.cli.main import build
 from soak.core.errors import PlanError, RunFolderError
 from soak.store.run_folder import RunFolder
+from spark.batch.compared_objectives import shares_of
 from spark.batch.compared_run import acknowledge, read_compared
 from spark.batch.comparison import Settings
+from tests.support.compared import OBJECTIVE as MEASURED
 from tests.support.compared import ComparedShape, write_compared_run, write_summary
 from tests.support.paths import RECORDED
 
@@ -210,6 +212,68 @@ def test_an_acknowledged_incident_counts_no_more(before: Path, tmp_path: Path) -
     assert found.notes == (
         f"{after}: run-after-leader_move is acknowledged and does not count: brokers were rolled",
     )
+
+
+SLOW = replace(
+    SHAPE,
+    seconds=600,
+    slow=(120, 240),
+    incidents=["leader_move"],
+    objectives=[
+        OBJECTIVE
+        | {"objective": MEASURED, "bad": 2, "judged": 10, "target_ratio": 0.9, "state": "missed"}
+    ],
+)
+
+
+@pytest.mark.long
+def test_the_minutes_of_an_acknowledged_incident_that_was_found_offline_are_not_bad(
+    tmp_path: Path,
+) -> None:
+    """The report judged them; the journals say what is left. No detector has seen the incident.
+
+    Ten minutes are too few for "same".
+    """
+    kept = [SLOW.objectives[0] | {"bad": 0, "state": "kept"}]
+    clean = replace(SLOW, seed=2, slow=(0, 0), incidents=(), objectives=kept)
+    before = write_compared_run(tmp_path / "before", clean)
+    after = write_compared_run(tmp_path / "after", SLOW)
+    (missed,) = compare_runs([before, after], Settings())
+
+    acknowledge(after, "leader_move", "brokers were rolled")
+
+    (found,) = compare_runs([before, after], Settings())
+    assert (missed.quantities[-1].verdict, missed.quantities[-1].after) == ("worse", 0.2)
+    assert (found.quantities[-1].verdict, found.quantities[-1].after) == ("cannot tell", 0.0)
+    assert found.after.runs[0].value("publish", "p99.9") < 0.004
+
+
+@pytest.mark.long
+def test_the_minutes_of_an_acknowledged_incident_do_not_count_in_a_trend(tmp_path: Path) -> None:
+    run = write_compared_run(tmp_path / "run", SLOW)
+    before, _ = compare_trend(tmp_path, Settings())
+
+    acknowledge(run, "leader_move", "brokers were rolled")
+
+    after, _ = compare_trend(tmp_path, Settings())
+    assert (before.values[MEASURED], after.values[MEASURED]) == ((0.2,), (0.0,))
+
+
+def test_an_objective_whose_breach_is_acknowledged_is_not_compared(tmp_path: Path) -> None:
+    run = write_compared_run(tmp_path / "run", SLOW)
+    summary = RunFolder(run).summary
+    body = json.loads(summary.read_text())
+    body["findings"][0] |= {
+        "kind": "objective",
+        "labels": {"objective": MEASURED},
+        "is_over": False,
+    }
+    summary.write_text(json.dumps(body))
+    before = shares_of(read_compared(run)).keys()
+
+    acknowledge(run, "leader_move", "known")
+
+    assert (before, shares_of(read_compared(run))) == ({MEASURED}, {})
 
 
 def test_an_unknown_incident_is_refused_with_the_known_ones(tmp_path: Path) -> None:
