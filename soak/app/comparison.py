@@ -40,7 +40,8 @@ def compare_runs(
 
     Raises:
         PlanError: fewer than two sides are named.
-        RunFolderError: a side is no run, benchmark result or folder of runs, or is damaged.
+        RunFolderError: a side is no run, benchmark result or folder of runs, or is damaged; or a run cannot
+            be aligned.
     """
     if len(paths) < _LEAST_SIDES:
         raise PlanError("name at least two runs to compare, or a folder of runs with --trend")
@@ -80,6 +81,8 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
     sides = (f"{side.label} ({_runs(side.runs)})" for side in (found.before, found.after))
     yield " -> ".join(sides)
     yield from (f"WARNING: {wording.printable(line)}" for line in found.warnings)
+    if found.settings.align != "soak":
+        yield f"Compared: {found.aligned_text}"
     yield f"Verdict: {found.verdict} (margin {100 * found.settings.margin:g} %)"
     yield from _table(
         ("", "before", "after", "", "verdict", "found from"),

@@ -155,10 +155,18 @@ class Output(StrEnum):
     json = "json"
 
 
+class Align(StrEnum):
+    """What the seconds of two runs are counted from."""
+
+    soak = "soak"
+    first_deletion = "first-deletion"
+    bytes_written = "bytes-written"
+
+
 _PERCENT = 100.0
 
 
-def compare(
+def compare(  # noqa: PLR0913, PLR0917  # the options of a command
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -177,6 +185,13 @@ def compare(
             help="Percent that equal runs differ by, where a side has one run.", min=0.0, max=100.0
         ),
     ] = 1.0,
+    align: Annotated[
+        Align,
+        typer.Option(
+            help="Compare runs from the start of their soaks, from their first deletion by retention, or "
+            "between equal bytes written."
+        ),
+    ] = Align.soak,
     page: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="JSON file to write.")] = None,
     junit: Annotated[Path | None, typer.Option(help="JUnit file to write.")] = None,
@@ -196,12 +211,15 @@ def compare(
 
     from soak.app import comparison as app
     from soak.core.errors import PlanError
+    from spark.batch.alignment import ALIGNMENTS
     from spark.batch.comparison import Settings
 
-    settings = Settings(margin / _PERCENT, run_noise / _PERCENT)
+    settings = Settings(margin / _PERCENT, run_noise / _PERCENT, align=ALIGNMENTS[align])
     if trend is not None:
         if runs:
             raise PlanError("--trend takes a folder, and no further runs")
+        if align is not Align.soak:
+            raise PlanError("--align is for runs that are compared; a trend is over whole soaks")
         over_runs, skipped = app.compare_trend(trend, settings)
         body: object = over_runs.to_json() | {"left_out": skipped}
         lines = list(app.trend_lines(over_runs, skipped))

@@ -56,7 +56,7 @@ def shares_of(run: ComparedRun) -> dict[str, Share]:
                 float(one["target_ratio"]),
                 one["state"] == "missed",
                 one["unit"] == "minutes",
-                run.judged().size / 60.0,
+                run.judged.size / 60.0,
             )
             for one in found
             if one["judged"]
@@ -81,7 +81,7 @@ def _counted_again(run: ComparedRun) -> dict[str, Mapping[str, Any]]:
     """Return what changes in the objectives of a report where only the compared seconds count."""
     if run.plan is None:
         return {}
-    seconds = run.judged()
+    seconds = run.judged
     scope = Scope(run.plan.service_objectives, run.phases)
     objectives = Objectives(settings_of(run.plan, int(seconds.size)))
     paths = journal_files(RunFolder(run.path.resolve()))

@@ -43,7 +43,7 @@ from soak.store.run_folder import (
     read_plan,
     read_run,
 )
-from spark.batch.soak_totals import ClientSecond, client_seconds
+from spark.batch.soak_totals import ClientSecond, acked_messages, client_seconds
 
 Ints = NDArray[np.int64]
 LATENCIES = {"publish": "publish", "end_to_end": "end to end"}
@@ -51,7 +51,9 @@ SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 _COUNTED = {"acked_messages", "received_messages", "failed_messages", "missed_messages"}
 _CPU = "host_cpu_ratio"
 _FEW_FILES = 4
-_CACHE_VERSION = 1
+OTHER_LENGTH = 0.05
+"""Soaks that differ by less are compared as a whole."""
+_CACHE_VERSION = 2
 _Wanted = TypeVar("_Wanted")
 _Found = TypeVar("_Found")
 
@@ -73,6 +75,8 @@ class Recorded:
     cells: Mapping[str, Cells]
     messages: Mapping[str, Ints]
     cpu_ratio: Mapping[str, float] = field(default_factory=dict)  # by host, mean over the soak
+    acked: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    """Messages that were acknowledged from the start of the load up to the end of each second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,8 @@ class ComparedRun:
     durability: Mapping[str, Any] = field(default_factory=dict)
     result: Result | None = None
     left_out: Sequence[tuple[int, int]] = ()  # seconds of acknowledged incidents that are over
+    begin: int = 0  # what is compared, as places in `recorded.seconds`; see `spark.batch.alignment`
+    end: int | None = None
 
     @property
     def soak_seconds(self) -> int:
@@ -123,21 +129,31 @@ class ComparedRun:
 
     @property
     def is_partial(self) -> bool:
-        """True where seconds of the soak are not compared."""
-        return self.judged().size < self.recorded.seconds.size
+        """True where an incident is left out, or a part of the soak that matters is not compared."""
+        compared = self.compared.size
+        return (
+            self.judged.size < compared
+            or compared < (1.0 - OTHER_LENGTH) * self.recorded.seconds.size
+        )
 
-    def judged(self, until: int | None = None) -> Ints:
-        """Return the seconds of the run that are compared: the first `until` of its soak, None: all."""
-        seconds = self.recorded.seconds[:until]
+    @property
+    def compared(self) -> Ints:
+        """Return the recorded seconds of the soak from the first to the last that is compared."""
+        return self.recorded.seconds[self.begin : self.end]
+
+    @property
+    def judged(self) -> Ints:
+        """Return the seconds that are compared: without those of acknowledged incidents."""
+        seconds = self.compared
         for begin, end in self.left_out:
             seconds = seconds[(seconds < begin) | (seconds >= end)]
         return seconds
 
     def distribution(
-        self, latency: str, until: int | None = None, most: int = comparison.MOST_INTERVALS
+        self, latency: str, most: int = comparison.MOST_INTERVALS
     ) -> Distribution | None:
         """Return the counts of a latency by interval, at most `most` intervals; None: nothing was counted."""
-        cells, seconds = self.recorded.cells.get(latency), self.judged(until)
+        cells, seconds = self.recorded.cells.get(latency), self.judged
         if cells is None or not seconds.size:
             return None
         at = np.minimum(np.searchsorted(seconds, cells.k), seconds.size - 1)
@@ -153,31 +169,42 @@ class ComparedRun:
         np.add.at(counts, (interval[kept], band[kept] - first), cells.count[here][kept])
         return Distribution(counts, first, length)
 
-    def estimate(self, latency: str, quantile: str, until: int | None = None) -> Estimate | None:
+    def estimate(self, latency: str, quantile: str) -> Estimate | None:
         """Return a quantile of `SHARES`; None where it was not measured."""
         if self.result is not None:
             return _estimate_of_result(self.result, self.id, latency, quantile)
-        found = self.distribution(latency, until)
+        found = self.distribution(latency)
         return None if found is None else comparison.estimate(self.id, found, SHARES[quantile])
 
     def value(self, latency: str, quantile: str) -> float:
-        """Return a quantile of `SHARES` in seconds, of the whole soak; NaN where it was not measured."""
+        """Return a quantile of `SHARES` in seconds, of what is compared; NaN where it was not measured."""
         if self.result is not None:
             measured = _estimate_of_result(self.result, self.id, latency, quantile)
             return math.nan if measured is None else measured.value
         found = self.distribution(latency, most=1)
         return math.nan if found is None else found.quantile(SHARES[quantile])
 
-    def per_second(self, metric: str, until: int | None = None) -> float | None:
-        """Return the messages of a metric per second of the soak; None where they were not counted."""
+    def counts(self, metric: str) -> Ints:
+        """Return the messages of a metric in each second that is compared; empty where nothing is counted."""
+        counts = self.recorded.messages.get(metric, np.empty(0, np.int64))
+        return counts[self.begin : self.end]
+
+    @property
+    def first_deletion(self) -> float | None:
+        """Return the second of the run in which retention first deleted; None where none was seen."""
+        retention = self.summary.get("retention")
+        happened = retention.get("happened") if isinstance(retention, Mapping) else None
+        first = happened.get("first_deletion_seconds") if isinstance(happened, Mapping) else None
+        return float(first) if isinstance(first, int | float) else None
+
+    def per_second(self, metric: str) -> float | None:
+        """Return the messages of a metric per compared second; None where they were not counted."""
         if self.result is not None:
             name = {"acked_messages": "publish", "received_messages": "consume"}.get(metric)
             rates = self.result.samples.get(f"{name}_rate_per_second", np.empty(0))
             return float(np.nanmean(rates)) if np.isfinite(rates).any() else None
-        counts = self.recorded.messages.get(metric)
-        if counts is None or not counts.size:
-            return None
-        return float(counts[:until].sum()) / counts[:until].size
+        counts = self.counts(metric)
+        return float(counts.mean()) if counts.size else None
 
     @property
     def counting(self) -> list[Incident]:
@@ -321,6 +348,7 @@ class _Counts:
     bands: dict[tuple[str, int], Ints] = field(default_factory=dict)  # by latency and second
     messages: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     cpu: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    acked: dict[int, int] = field(default_factory=dict)  # in all phases
 
 
 def read_recorded(folder: RunFolder, phases: Phases, *, is_cached: bool = True) -> Recorded:
@@ -374,6 +402,8 @@ def _counted(wanted: tuple[Path, Phases]) -> _Counts:
         for key, counts in bands.items()
     }
     found.cpu[path.parent.name.partition("@")[2]] += _cpu_ratios(records, phases)
+    for k, count in acked_messages(path.parent.name, records):
+        found.acked[k] = found.acked.get(k, 0) + count
     return found
 
 
@@ -406,6 +436,7 @@ def _joined(parts: Iterable[_Counts]) -> Recorded:
     rows: dict[str, list[Ints]] = defaultdict(list)
     messages: dict[str, dict[int, int]] = defaultdict(dict)
     cpu: dict[str, list[float]] = defaultdict(list)
+    acked: dict[int, int] = defaultdict(int)
     for part in parts:
         for (name, k), counts in part.bands.items():
             rows[name].append(np.column_stack([np.full(len(counts), k), counts]))
@@ -414,7 +445,11 @@ def _joined(parts: Iterable[_Counts]) -> Recorded:
                 messages[metric][k] = messages[metric].get(k, 0) + count
         for host, values in part.cpu.items():
             cpu[host] += values
+        for k, count in part.acked.items():
+            acked[k] += count
     seconds = np.array(sorted({k for found in messages.values() for k in found}), dtype=np.int64)
+    loaded = np.array(sorted(acked), dtype=np.int64)
+    sums = np.cumsum([0, *(acked[k] for k in loaded.tolist())])
     tables = {name: np.concatenate(found).astype(np.int64) for name, found in rows.items()}
     return Recorded(
         seconds,
@@ -428,6 +463,7 @@ def _joined(parts: Iterable[_Counts]) -> Recorded:
             for host, values in cpu.items()
             if np.isfinite(values).any()
         },
+        sums[np.searchsorted(loaded, seconds, side="right")],
     )
 
 
@@ -446,7 +482,7 @@ def _kept(path: Path, key: str) -> Recorded | None:
             ]
             messages = {name: file[f"messages/{name}"] for name in metrics}
             cpu = {str(name): float(x) for name, x in json_text.loads(str(file["cpu"])).items()}
-            return Recorded(file["seconds"], cells, messages, cpu)
+            return Recorded(file["seconds"], cells, messages, cpu, file["acked"])
     except (OSError, ValueError, KeyError, EOFError):
         return None  # not kept yet, or damaged
     except Exception as error:  # zipfile and zlib raise errors of their own
@@ -459,6 +495,7 @@ def _keep(path: Path, key: str, found: Recorded) -> None:
     arrays: dict[str, Any] = {
         "key": np.array(key),
         "seconds": found.seconds,
+        "acked": found.acked,
         "cpu": np.array(json.dumps(dict(found.cpu_ratio))),
     }
     for name, cells in found.cells.items():

@@ -1,14 +1,14 @@
 """Runs compared: sides of one run or more, each quantity with its verdict, warnings, and trends over runs.
 
-The first side is what the others are compared with. Runs are aligned at the start of their soaks: where these
-differ in length, what the shorter one lasted is compared.
+The first side is what the others are compared with. Runs are aligned at the start of their soaks, at an event
+or at equal bytes, see `spark.batch.alignment`: what all runs have from there on is compared.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,17 @@ from detectors.comparison import LEAST_DRIFT_VALUES, Difference, Drift, Estimate
 from soak.core import wording
 from soak.core.errors import RunFolderError
 from soak.store.run_folder import RunFolder, read_run
+from spark.batch.alignment import Alignment, Span, aligned
 from spark.batch.compared_objectives import Share, shares_of
-from spark.batch.compared_run import LATENCIES, SHARES, ComparedRun, Incident, read_compared
+from spark.batch.compared_run import (
+    LATENCIES,
+    OTHER_LENGTH,
+    SHARES,
+    ComparedRun,
+    Incident,
+    read_compared,
+)
 
-OTHER_LENGTH = 0.05
 MOST_DETECTABLE = 10.0
 """A ratio above it is no power worth stating."""
 OTHER_RATE = 0.02
@@ -41,6 +48,7 @@ class Settings:
     margin: float = 0.1
     run_noise: float = 0.01
     error_rate: float = 0.05  # of all quantities of a comparison together
+    align: Alignment = "soak"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +91,12 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One side compared with the first; `seconds` of each soak were compared, None: all of it."""
+    """One side compared with the first, in the seconds of `span`; None: neither side has a journal."""
 
     before: Side
     after: Side
     settings: Settings
-    seconds: int | None
+    span: Span | None
     quantities: tuple[Quantity, ...]
     warnings: tuple[str, ...]
     costs: tuple[tuple[str, float | None, float | None, str], ...]  # name, before, after, unit
@@ -100,6 +108,29 @@ class Comparison:
     def verdict(self) -> Verdict:
         return comparison.overall([one.verdict for one in self.quantities])
 
+    @property
+    def seconds(self) -> int | None:
+        """Return how many seconds of each soak were compared; None: all of them, or not as many of each."""
+        runs = [one for one in (*self.before.runs, *self.after.runs) if one.result is None]
+        lengths = {int(one.compared.size) for one in runs}
+        is_whole = all(one.compared.size == one.soak_seconds for one in runs)
+        return None if is_whole or len(lengths) > 1 else lengths.pop()
+
+    @property
+    def aligned_text(self) -> str:
+        """Return what of the soaks is compared, as a sentence without its full stop."""
+        align, span, seconds = self.settings.align, self.span, self.seconds
+        if span is None or align == "soak":
+            what = "the whole soaks" if seconds is None else f"the first {seconds:,} s of the soaks"
+            return f"{what}, aligned at their starts"
+        if align == "first-deletion":
+            return (
+                f"the soaks from {span.low:,.0f} to {span.high + 1:,.0f} s after the first deletion by "
+                "retention of each run"
+            )
+        low, high = (wording.amount(one, "bytes") for one in (span.low, span.high))
+        return f"the soaks between equal bytes written, from {low} to {high} since the load began"
+
     def to_json(self) -> dict[str, object]:
         """Return it as `--format json` prints it."""
         return {
@@ -109,6 +140,23 @@ class Comparison:
             "margin_ratio": self.settings.margin,
             "run_noise_ratio": self.settings.run_noise,
             "compared_seconds": self.seconds,
+            "aligned": None
+            if self.span is None
+            else {
+                "at": self.settings.align,
+                "from": self.span.low,
+                "to": self.span.high,
+                "unit": self.span.unit,
+            },
+            "compared": [
+                {
+                    "run": str(run.path),
+                    "from_second": int(run.compared[0]),
+                    "to_second": int(run.compared[-1]) + 1,
+                }
+                for run in (*self.before.runs, *self.after.runs)
+                if run.compared.size
+            ],
             "warnings": list(self.warnings),
             "quantities": [one.to_json() for one in self.quantities],
             "costs": [
@@ -159,14 +207,21 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def compare(before: Side, after: Side, settings: Settings) -> Comparison:
-    """Return how one side differs from the other."""
-    runs = (*before.runs, *after.runs)
-    journals = [run.soak_seconds for run in runs if run.result is None]
-    seconds = min(journals) if journals and min(journals) < max(journals) else None
+    """Return how one side differs from the other.
+
+    Raises:
+        RunFolderError: the runs cannot be aligned as the settings say; names the run.
+    """
+    runs, span = aligned((*before.runs, *after.runs), settings.align)
+    count = len(before.runs)
+    before, after = (
+        replace(before, runs=tuple(runs[:count])),
+        replace(after, runs=tuple(runs[count:])),
+    )
     estimates = {
         f"{text} {quantile}": (
-            _estimates(before, latency, quantile, seconds),
-            _estimates(after, latency, quantile, seconds),
+            _estimates(before, latency, quantile),
+            _estimates(after, latency, quantile),
         )
         for latency, text in LATENCIES.items()
         for quantile in SHARES
@@ -183,10 +238,10 @@ def compare(before: Side, after: Side, settings: Settings) -> Comparison:
         before,
         after,
         settings,
-        seconds,
+        span,
         tuple(quantities),
-        tuple(_warnings(before, after, seconds)),
-        tuple(_costs(before, after, seconds)),
+        tuple(_warnings(before, after, settings.align)),
+        tuple(_costs(before, after)),
         tuple(only_before),
         tuple(only_after),
         tuple(_notes(before, after)),
@@ -196,9 +251,9 @@ def compare(before: Side, after: Side, settings: Settings) -> Comparison:
 # --- Quantities and their verdicts.
 
 
-def _estimates(side: Side, latency: str, quantile: str, seconds: int | None) -> list[Estimate]:
+def _estimates(side: Side, latency: str, quantile: str) -> list[Estimate]:
     """Return the estimate of each run that measured the quantile."""
-    found = (run.estimate(latency, quantile, seconds) for run in side.runs)
+    found = (run.estimate(latency, quantile) for run in side.runs)
     return [one for one in found if one is not None]
 
 
@@ -299,7 +354,7 @@ def _mean(side: Sequence[Estimate]) -> float:
 # --- What makes runs hard to compare, and what else differs.
 
 
-def _warnings(before: Side, after: Side, seconds: int | None) -> Iterator[str]:
+def _warnings(before: Side, after: Side, align: Alignment) -> Iterator[str]:
     """Give what differs in durability first, then cluster, load, and the runs themselves."""
     one, other = before.runs[0], after.runs[0]
     yield from _durability_warnings(before, after)
@@ -312,13 +367,10 @@ def _warnings(before: Side, after: Side, seconds: int | None) -> Iterator[str]:
         if names:
             yield f"versions that were recorded {side} only: {', '.join(map(wording.printable, names))}"
     for metric, what in (("acked_messages", "acknowledged"), ("received_messages", "received")):
-        rates = [
-            _average(run.per_second(metric, seconds) for run in side.runs)
-            for side in (before, after)
-        ]
+        rates = [_average(run.per_second(metric) for run in side.runs) for side in (before, after)]
         if rates[0] and rates[1] and abs(rates[1] / rates[0] - 1.0) > OTHER_RATE:
             yield f"load: {rates[0]:,.0f} messages/s were {what} before, {rates[1]:,.0f} after"
-    yield from _run_warnings((*before.runs, *after.runs), seconds)
+    yield from _run_warnings((*before.runs, *after.runs), align)
 
 
 def _durability_warnings(before: Side, after: Side) -> Iterator[str]:
@@ -334,11 +386,11 @@ def _durability_warnings(before: Side, after: Side) -> Iterator[str]:
             yield f"durability: {name} is {old} before, {new} after"
 
 
-def _run_warnings(runs: Sequence[ComparedRun], seconds: int | None) -> Iterator[str]:
-    if seconds is not None:
-        longest = max(run.soak_seconds for run in runs)
-        if seconds < longest * (1.0 - OTHER_LENGTH):
-            yield f"the soaks lasted {seconds:,} to {longest:,} s: the first {seconds:,} s are compared"
+def _run_warnings(runs: Sequence[ComparedRun], align: Alignment) -> Iterator[str]:
+    lengths = [run.soak_seconds for run in runs if run.result is None]
+    if align == "soak" and lengths and min(lengths) < max(lengths) * (1.0 - OTHER_LENGTH):
+        least, most = min(lengths), max(lengths)
+        yield f"the soaks lasted {least:,} to {most:,} s: the first {least:,} s are compared"
     for path in dict.fromkeys(run.path for run in runs if not run.is_whole):
         yield f"{path} was cut short or goes on: what there is of its soak is compared"
     for path in dict.fromkeys(run.path for run in runs if run.verdict == "inconclusive"):
@@ -419,9 +471,7 @@ def _distinct(values: Iterator[Any]) -> str:
     return ", ".join(sorted({"not known" if one is None else str(one) for one in values}))
 
 
-def _costs(
-    before: Side, after: Side, seconds: int | None
-) -> Iterator[tuple[str, float | None, float | None, str]]:
+def _costs(before: Side, after: Side) -> Iterator[tuple[str, float | None, float | None, str]]:
     """Give throughput and cost, the mean over the runs of a side."""
 
     def row(
@@ -430,10 +480,10 @@ def _costs(
         old, new = (_average(map(of_run, side.runs)) for side in (before, after))
         return name, old, new, unit
 
-    yield row("acknowledged", "messages/s", lambda run: run.per_second("acked_messages", seconds))
-    yield row("received", "messages/s", lambda run: run.per_second("received_messages", seconds))
-    yield row("failed", "messages/s", lambda run: run.per_second("failed_messages", seconds))
-    yield row("skipped", "messages/s", lambda run: run.per_second("missed_messages", seconds))
+    yield row("acknowledged", "messages/s", lambda run: run.per_second("acked_messages"))
+    yield row("received", "messages/s", lambda run: run.per_second("received_messages"))
+    yield row("failed", "messages/s", lambda run: run.per_second("failed_messages"))
+    yield row("skipped", "messages/s", lambda run: run.per_second("missed_messages"))
     yield row("CPU of the hosts with probes", "ratio", _cpu)
     yield row("written to drives per message", "bytes", _written)
     yield row("incidents that count", "", lambda run: float(len(run.counting)))

@@ -196,6 +196,17 @@ def client_seconds(
         )
 
 
+def acked_messages(
+    source: str, records: Iterable[tuple[Record, tuple[Column, ...]]]
+) -> Iterator[tuple[int, int]]:
+    """Give the seconds of a producer, in all phases, with the messages acknowledged in each."""
+    clients: BySource[Client | None] = BySource()
+    for record, columns in records:
+        client = clients.get(source, columns, lambda _, found: client_of(found))
+        if client is not None and client.is_producer:
+            yield record.k, round(value_at(record.values, client.at["acked_messages"]))
+
+
 @dataclass(frozen=True, slots=True)
 class _Places:
     """Where the records of a client have what counts; None where they have no such column."""

@@ -5,7 +5,7 @@ Static pictures and tables, self-contained; a run's own page has the interactive
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
@@ -160,6 +160,9 @@ def _sections(found: Comparison, *, is_alone: bool) -> Iterator[Markup]:
         )
     yield tag("p", _headline(found), class_=_verdict_class(found.verdict))
     yield _legend(found)
+    yield tag(
+        "p", tag("b", "Compared: ") + Markup.escape(f"{found.aligned_text}."), class_="legend"
+    )
     yield tag("h2", "Differences")
     yield _differences(found)
     yield forest([one for one in found.quantities if one.unit == "seconds"], found.settings.margin)
@@ -170,7 +173,7 @@ def _sections(found: Comparison, *, is_alone: bool) -> Iterator[Markup]:
             yield tag("div", plot + distributions(found, latency), class_="pair")
             yield tag(
                 "h3",
-                "Share of messages in each band of latency, by time from the start of the soak",
+                "Share of messages in each band of latency, by time",
             )
             yield tag("div", heat_maps(found, latency), class_="pair")
     yield tag("h2", "Throughput and cost")
@@ -282,32 +285,30 @@ def _events(found: Comparison) -> Markup:
                     run.path.name,
                     ", ".join(names) or "-",
                     f"{run.soak_seconds:,} s",
-                    _deletion(run),
+                    "-"
+                    if run.first_deletion is None
+                    else f"{run.first_deletion:,.0f} s after the load began",
+                    _compared(run),
                 )
             )
-    return table(("", "run", "phases", "soak on record", "first deletion"), rows)
+    headings = ("", "run", "phases", "soak on record", "first deletion", "compared")
+    return table(headings, rows)
 
 
-def _deletion(run: ComparedRun) -> str:
-    retention = run.summary.get("retention")
-    happened = retention.get("happened") if isinstance(retention, Mapping) else None
-    first = happened.get("first_deletion_seconds") if isinstance(happened, Mapping) else None
-    return f"{first:,.0f} s after the load began" if isinstance(first, int | float) else "-"
+def _compared(run: ComparedRun) -> str:
+    if not run.compared.size:
+        return "-"
+    return f"seconds {int(run.compared[0]):,} to {int(run.compared[-1]) + 1:,} of the run"
 
 
 def _method(found: Comparison) -> Markup:
     settings = found.settings
     margin, noise = 100 * settings.margin, 100 * settings.run_noise
-    compared = (
-        "The whole soaks"
-        if found.seconds is None
-        else f"The first {found.seconds:,} s of the soaks"
-    )
     error, power = 100 * settings.error_rate, 100 * comparison.POWER
     texts = [
         (
-            f"{compared} are compared, aligned at their starts. Warm-up, ramp, catch-up and drain do not "
-            "count, nor do seconds in which the client itself was the bottleneck."
+            "Warm-up, ramp, catch-up and drain do not count, nor do seconds in which the client itself was "
+            "the bottleneck."
         ),
         (
             f"Same: two one-sided tests at 5 % put the difference within {margin:g} %. Worse or better: it "

@@ -185,11 +185,13 @@ def heat_maps(found: Comparison, latency: str) -> Markup:
             drawn.append((run, one))
     first = min(one.first_band for _, one in drawn)
     last = max(one.first_band + one.counts.shape[1] for _, one in drawn)
-    return joined([_heat_map(run, one, first, last) for run, one in drawn])
+    origin = _origin(found)
+    return joined([_heat_map(run, one, (first, last), origin) for run, one in drawn])
 
 
-def _heat_map(run: ComparedRun, one: Distribution, first: int, last: int) -> Markup:
+def _heat_map(run: ComparedRun, one: Distribution, bands: tuple[int, int], origin: str) -> Markup:
     """Return the heat map of a run over bands [first, last), with its incidents."""
+    first, last = bands
     begin = one.first_band - first
     counts = np.zeros((one.counts.shape[0], last - first))
     counts[:, begin : begin + one.counts.shape[1]] = one.counts
@@ -216,7 +218,7 @@ def _heat_map(run: ComparedRun, one: Distribution, first: int, last: int) -> Mar
         at = foot - (foot - _TOP) * math.log(value / low) / math.log(high / low)
         parts.append(_text(wording.amount(value, "seconds"), _LEFT - 6, at + 4, "axis end"))
     seconds = shares.shape[0] * found.interval_seconds
-    parts += _time_axis(seconds)
+    parts += _time_axis(seconds, origin)
     parts += _incident_marks(run, seconds)
     return tag(
         "div",
@@ -225,7 +227,7 @@ def _heat_map(run: ComparedRun, one: Distribution, first: int, last: int) -> Mar
 
 
 def _incident_marks(run: ComparedRun, seconds: int) -> Iterator[Markup]:
-    judged = run.judged()
+    judged = run.judged
     for one in run.incidents:
         k = second_of(run.start_wall_ns, one.at)
         if k is None or not judged.size:
@@ -238,12 +240,12 @@ def _incident_marks(run: ComparedRun, seconds: int) -> Iterator[Markup]:
 
 
 def throughput(found: Comparison) -> Markup:
-    """Return the acknowledged messages per second of both sides, aligned at the start of the soak."""
+    """Return the acknowledged messages per second of both sides, as they are aligned."""
     lines = []
     for name, side in zip(("before", "after"), (found.before, found.after), strict=True):
         for run in side.runs:
-            counts = run.recorded.messages.get("acked_messages")
-            if counts is not None and counts.size:
+            counts = run.counts("acked_messages")
+            if counts.size:
                 step = -(-counts.size // _RATE_POINTS)
                 means = np.add.reduceat(counts, np.arange(0, counts.size, step)).astype(np.float64)
                 sizes = np.diff(np.append(np.arange(0, counts.size, step), counts.size))
@@ -253,7 +255,7 @@ def throughput(found: Comparison) -> Markup:
     longest = max(size for *_, size in lines)
     highest = max(float(values.max()) for *_, values, _ in lines) or 1.0
     foot = _HEIGHT - _FOOT
-    parts = list(_time_axis(longest))
+    parts = _time_axis(longest, _origin(found))
     for share in (0.0, 0.5, 1.0):
         y = foot - (foot - _TOP) * share
         parts += [
@@ -327,13 +329,20 @@ def _text(text: str, x: float, y: float, class_: str) -> Markup:
     return tag("text", text, x=f"{x:.1f}", y=f"{y:.1f}", class_=class_)
 
 
-def _time_axis(seconds: int) -> list[Markup]:
+def _origin(found: Comparison) -> str:
+    """Return what the axis of time begins at."""
+    if found.settings.align == "soak":
+        return "from the start of the soak"
+    return "from the first second that is compared"
+
+
+def _time_axis(seconds: int, origin: str) -> list[Markup]:
     parts = []
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         at = _LEFT + (_WIDTH - _LEFT - _RIGHT) * share
         class_ = "axis end" if share == 1.0 else "axis middle"
         parts.append(_text(_length(share * seconds), at, _HEIGHT - 16, class_))
-    parts.append(_text("from the start of the soak", _WIDTH / 2, _HEIGHT - 3, "axis middle"))
+    parts.append(_text(origin, _WIDTH / 2, _HEIGHT - 3, "axis middle"))
     return parts
 
 

@@ -48,6 +48,8 @@ class ComparedShape:
     is_ended: bool = True
     incidents: Sequence[str] = ()
     objectives: Sequence[dict[str, Any]] = ()
+    first_deletion: float | None = None
+    rate: int = _MESSAGES
     slow: tuple[int, int] = (0, 0)
     """Seconds [from, to) of the run with a hundred times the latency: the first incident is about them."""
     broker: str = "kafka: {bootstrap_servers: '127.0.0.1:9'}"
@@ -67,7 +69,7 @@ def write_compared_run(path: Path, shape: ComparedShape | None = None) -> Path:
     write_run(folder, run)
     plan = (
         f"name: compared\nbroker: {{{shape.broker}}}\nlab: {shape.lab}\n"
-        f"load: {{rate: {_MESSAGES}/s}}\nphases: {{warm_up: {WARM_UP}s, soak: {shape.seconds}s}}\n"
+        f"load: {{rate: {shape.rate}/s}}\nphases: {{warm_up: {WARM_UP}s, soak: {shape.seconds}s}}\n"
         f"objectives: [{OBJECTIVE}]\n"
     )
     folder.plan.write_text(text.dump(text.load(plan, "plan.yaml").plan))
@@ -107,13 +109,14 @@ def write_summary(folder: RunFolder, shape: ComparedShape) -> None:
     body = {
         "verdict": "regressed" if findings else "clean",
         "findings": findings,
-        "audit": {"acked": shape.seconds * _MESSAGES, "lost": 0},
+        "audit": {"acked": shape.seconds * shape.rate, "lost": 0},
         "soak": {"latency_seconds": {"publish": {"p99": 0.004}}},
         "durability": {
             "level": shape.level,
             "settings": [{"name": "acks", "value": "all" if shape.level > 1 else "1"}],
         },
         "objectives": list(shape.objectives),
+        "retention": {"happened": {"first_deletion_seconds": shape.first_deletion}},
     }
     folder.summary.write_text(json.dumps(body))
 
@@ -128,7 +131,7 @@ def _journal(shape: ComparedShape, end: int) -> bytes:
         # The warm-up is slow, which must not count.
         slow = shape.factor * (50.0 if k < WARM_UP else 1.0)
         slow *= 100.0 if shape.slow[0] <= k < shape.slow[1] else 1.0
-        seconds = 0.002 * slow * np.exp(level + rng.normal(0.0, 0.1, _MESSAGES))
+        seconds = 0.002 * slow * np.exp(level + rng.normal(0.0, 0.1, shape.rate))
         above = float((seconds >= _LIMIT_SECONDS).sum())
         histogram = Histogram()
         histogram.record_ns((seconds * 1e9).astype(np.int64))
@@ -138,7 +141,7 @@ def _journal(shape: ComparedShape, end: int) -> bytes:
             START_WALL_NS + (k + 1) * SECOND_NS,
             SECOND_NS,
             columns.id,
-            (float(_MESSAGES), float(_MESSAGES), 0.0, 0.0, 0.0, above),
+            (float(shape.rate), float(shape.rate), 0.0, 0.0, 0.0, above),
             {"publish_latency_seconds": histogram.encode()},
         )
         lines.append(encode(record))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -167,6 +168,97 @@ def test_a_run_that_was_cut_short_is_compared_as_far_as_it_goes(
     assert (
         f"{short} was cut short or goes on: what there is of its soak is compared" in found.warnings
     )
+
+
+def slow_from(k: int, **more: Any) -> ComparedShape:
+    """Return a soak whose latencies are a hundred times as high from a second of the run on."""
+    return replace(SHAPE, slow=(k, 10_000), **more)
+
+
+@pytest.mark.long
+def test_runs_are_aligned_at_their_first_deletion(tmp_path: Path) -> None:
+    """What a deletion does is compared with what one does, however long either soak was before."""
+    before = slow_from(45, first_deletion=45.0, seconds=100)
+    after = slow_from(75, first_deletion=75.0, seconds=120, seed=2)
+    sides = [
+        write_compared_run(tmp_path / name, one) for name, one in (("a", before), ("b", after))
+    ]
+
+    (found,) = compare_runs(sides, Settings(align="first-deletion"))
+    (by_soak,) = compare_runs(sides, Settings())
+
+    body = found.to_json()
+    assert body["aligned"] == {"at": "first-deletion", "from": 0.0, "to": 49.0, "unit": "seconds"}
+    assert body["compared"] == [
+        {"run": str(sides[0]), "from_second": 45, "to_second": 95},
+        {"run": str(sides[1]), "from_second": 75, "to_second": 125},
+    ]
+    assert found.aligned_text == (
+        "the soaks from 0 to 50 s after the first deletion by retention of each run"
+    )
+    quantity = found.quantities[0]
+    assert (round(quantity.before, 1), round(quantity.after, 1)) == (0.2, 0.2)
+    assert by_soak.quantities[0].after < 0.01
+
+
+@pytest.mark.long
+def test_runs_are_compared_between_equal_bytes_written(tmp_path: Path) -> None:
+    """At half the rate it takes twice the seconds, warm-up included."""
+    before = write_compared_run(tmp_path / "a", replace(SHAPE, seconds=40))
+    after = write_compared_run(tmp_path / "b", replace(SHAPE, seconds=120, rate=100, seed=2))
+
+    (found,) = compare_runs([before, after], Settings(align="bytes-written"))
+
+    body = found.to_json()
+    assert body["compared"] == [
+        {"run": str(before), "from_second": 5, "to_second": 45},
+        {"run": str(after), "from_second": 11, "to_second": 90},
+    ]
+    assert found.aligned_text == (
+        "the soaks between equal bytes written, from 1.17 MiB to 8.79 MiB since the load began"
+    )
+
+
+@pytest.mark.parametrize(
+    ("align", "deletion", "text"),
+    [
+        (
+            "first-deletion",
+            None,
+            "cannot be aligned at the first deletion by retention: its report saw",
+        ),
+        (
+            "first-deletion",
+            30.0,
+            "cannot be aligned at the first deletion by retention, which came after",
+        ),
+        ("bytes-written", None, "has no second of its soak in common with"),
+    ],
+)
+def test_a_run_that_cannot_be_aligned_is_named(
+    tmp_path: Path, align: str, deletion: float | None, text: str
+) -> None:
+    first = write_compared_run(tmp_path / "a", replace(SHAPE, seconds=20, first_deletion=9.0))
+    few = replace(SHAPE, seconds=20, rate=1, first_deletion=deletion)
+    short = write_compared_run(tmp_path / "b", few)
+
+    done = soak("compare", first, short, "--align", align)
+
+    assert str(done.exception).startswith(f"{short} {text}")
+    assert str(done.exception).endswith("with --align soak")
+
+
+def test_a_benchmark_result_cannot_be_aligned_at_an_event(before: Path) -> None:
+    result = next(iter(sorted((RECORDED / "omb").glob("*.json"))))
+
+    with pytest.raises(RunFolderError, match="it is a benchmark result; compare it with --align"):
+        compare_runs([result, before], Settings(align="bytes-written"))
+
+
+def test_a_trend_has_no_alignment(tmp_path: Path) -> None:
+    done = soak("compare", "--trend", tmp_path, "--align", "bytes-written")
+
+    assert isinstance(done.exception, PlanError)
 
 
 @pytest.mark.long
