@@ -35,6 +35,8 @@ OTHER_RATE = 0.02
 MIN_TREND_RUNS = 6
 _HEADLINE = ("acks", "replication factor", "min.insync.replicas", "flush.messages", "flush.ms")
 _LOAD = ("rate", "profile", "producers", "message_size", "message_sizes", "compressible", "keys")
+_PARQUET_MAGIC = b"PAR1"
+_EXPORTED = ("events.parquet", "changes.parquet")
 _LAB = "a broker of a lab"
 _MOST_ADDRESSES = 5
 _TOPIC = ("count", "partitions", "replication")
@@ -173,8 +175,14 @@ def read_side(path: Path, *, is_cached: bool = True) -> Side:
     """Read a run, a benchmark result, or a folder of runs, which are taken for equal.
 
     Raises:
-        RunFolderError: it is none of them, or a file in it is missing or damaged.
+        RunFolderError: it is none of them, such as an export as parquet, or a file in it is missing or
+            damaged.
     """
+    if _is_parquet(path):
+        raise RunFolderError(
+            f"{path} is parquet of `soak export`, which has no histograms: compare the folder of its run, or "
+            "what `soak omb export` writes of it"
+        )
     if path.is_dir() and not RunFolder(path).run_json.exists():
         found = runs_in(path)
         if not found:
@@ -183,6 +191,13 @@ def read_side(path: Path, *, is_cached: bool = True) -> Side:
     if not path.exists():
         raise RunFolderError(f"{path} does not exist")
     return Side(str(path), (read_compared(path, is_cached=is_cached),))
+
+
+def _is_parquet(path: Path) -> bool:
+    if path.is_file():
+        with path.open("rb") as file:
+            return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+    return any((path / name).is_file() for name in _EXPORTED)
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -357,9 +372,13 @@ def _mean(side: Sequence[Estimate]) -> float:
 def _warnings(before: Side, after: Side, align: Alignment) -> Iterator[str]:
     """Give what differs in durability first, then cluster, load, and the runs themselves."""
     one, other = before.runs[0], after.runs[0]
-    yield from _durability_warnings(before, after)
-    if (one.plan is None) != (other.plan is None):
-        yield "a run is compared with a benchmark result: its load, cluster and durability are not known"
+    if (one.plan is None) == (other.plan is None):
+        yield from _durability_warnings(before, after)
+    else:
+        yield (
+            "a run is compared with a benchmark result: its load, cluster and durability are not known, and "
+            "its publish latency counts from the actual send"
+        )
     for name, *values in _differing(one, other):
         old, new = map(wording.printable, values)
         yield f"{name} is {old} before, {new} after"

@@ -142,7 +142,9 @@ def _journal(shape: ComparedShape, end: int) -> bytes:
             SECOND_NS,
             columns.id,
             (float(shape.rate), float(shape.rate), 0.0, 0.0, 0.0, above),
-            {"publish_latency_seconds": histogram.encode()},
+            dict.fromkeys(
+                ("publish_latency_seconds", "publish_service_seconds"), histogram.encode()
+            ),
         )
         lines.append(encode(record))
     return b"".join(lines)

@@ -18,6 +18,7 @@ from soak.store.run_folder import RunFolder
 from spark.batch.compared_objectives import shares_of
 from spark.batch.compared_run import acknowledge, read_compared
 from spark.batch.comparison import Settings
+from spark.batch.export import export
 from tests.support.compared import OBJECTIVE as MEASURED
 from tests.support.compared import ComparedShape, write_compared_run, write_summary
 from tests.support.paths import RECORDED
@@ -445,6 +446,46 @@ def test_a_benchmark_result_can_be_a_side(before: Path) -> None:
 
     assert "a run is compared with a benchmark result" in " ".join(found.warnings)
     assert itself.verdict == "same"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_export_of_a_run_for_the_benchmark_can_be_either_side(
+    before: Path, tmp_path: Path, *, is_first: bool
+) -> None:
+    exported = tmp_path / "exported.json"
+    assert soak("omb", "export", before, "--out", exported).exit_code == 0
+
+    (found,) = compare_runs([exported, before] if is_first else [before, exported], Settings())
+
+    assert {one.name for one in found.quantities} == {
+        "publish p50",
+        "publish p99",
+        "publish p99.9",
+    }
+    for one in found.quantities:
+        assert one.verdict != "worse"
+        assert one.after == pytest.approx(one.before, rel=0.02)
+    assert found.warnings[0] == (
+        "a run is compared with a benchmark result: its load, cluster and durability are not known, and its "
+        "publish latency counts from the actual send"
+    )
+
+
+@pytest.mark.parametrize("name", ["exported", "exported/samples/produce.0@host-000000.parquet"])
+def test_an_export_as_parquet_says_what_to_compare_instead(
+    before: Path, tmp_path: Path, name: str
+) -> None:
+    """It has quantiles of seconds, and none of a soak can be made of these."""
+    export(RunFolder(before), tmp_path / "exported")
+
+    with pytest.raises(RunFolderError) as error:
+        compare_runs([before, tmp_path / name], Settings())
+
+    assert str(error.value) == (
+        f"{tmp_path / name} is parquet of `soak export`, which has no histograms: compare the folder of its "
+        "run, or what `soak omb export` writes of it"
+    )
 
 
 @pytest.mark.long
