@@ -171,11 +171,7 @@ def _sections(found: Comparison, *, is_alone: bool) -> Iterator[Markup]:
         if plot is not None:
             yield tag("h2", f"Latency, {text}")
             yield tag("div", plot + distributions(found, latency), class_="pair")
-            yield tag(
-                "h3",
-                "Share of messages in each band of latency, by time",
-            )
-            yield tag("div", heat_maps(found, latency), class_="pair")
+            yield heat_maps(found, latency)
     yield tag("h2", "Throughput and cost")
     rows = [
         (name, *("-" if value is None else wording.amount(value, unit) for value in both))

@@ -57,7 +57,7 @@ def forest(quantities: Sequence[Quantity], margin: float) -> Markup:
     for place in (-1.0, -0.5, 0.0, 0.5, 1.0):
         text = f"{100 * math.expm1(place * reach):+.3g} %"
         parts.append(
-            _text(text, x(place * reach) - 24 * (place == 1.0), height - 12, "axis middle")
+            _text(text, x(place * reach) - 24 * (place == 1.0), height - 16, "axis middle")
         )
     for at, one in enumerate(known):
         y = _TOP + row * (at + 0.5)
@@ -67,8 +67,23 @@ def forest(quantities: Sequence[Quantity], margin: float) -> Markup:
         parts.append(_text(one.name, left - 8, y + 4, "axis end"))
         parts.append(tag("g", title + _line(x(low), y, x(high), y, "range")))
         parts.append(tag("circle", cx=f"{x(middle):.1f}", cy=y, r=4, class_="dot"))
-    label = "Intervals of the relative difference, 95 %, over the margin"
-    return tag("svg", joined(parts), viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
+    parts.append(_text("after against before", width / 2 + left / 2, height - 1, "axis middle"))
+    label = "Difference of each latency"
+    svg = tag("svg", joined(parts), viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
+    note = (
+        f"Line: the interval of 95 %; dot: its middle. Green band: {100 * margin:g} % either way count as no "
+        "difference."
+    )
+    return _titled(label, svg, note)
+
+
+def _titled(title: str, picture: Markup, note: str | Markup = "") -> Markup:
+    """Return a picture below its title, with what its marks mean."""
+    below = tag("p", note, class_="legend") if note else Markup()
+    return tag("div", tag("h3", title) + picture + below)
+
+
+_SIDES = tag("b", "before", class_="a") + Markup(", ") + tag("b", "after", class_="b") + Markup(".")
 
 
 def _pooled(side: Side, latency: str) -> tuple[NDArray[np.float64], int] | None:
@@ -121,6 +136,7 @@ def quantile_plot(found: Comparison, latency: str) -> Markup | None:
     parts.append(
         _text("before: across; after: up; dashed: equal", _WIDTH / 2, _HEIGHT - 3, "axis middle")
     )
+    label = "Quantiles, after against before"
     for share, old, new in points:
         title = f"p{100 * share:g}: {wording.amount(old, 'seconds')}, then {wording.amount(new, 'seconds')}"
         parts.append(
@@ -135,7 +151,7 @@ def quantile_plot(found: Comparison, latency: str) -> Markup | None:
         )
         if share in SHARES.values():
             parts.append(_text(f"p{100 * share:g}", x(old) - 8, y(new) - 6, "axis end"))
-    return _svg(parts, "Quantiles after against quantiles before")
+    return _titled(label, _svg(parts, label))
 
 
 def distributions(found: Comparison, latency: str) -> Markup:
@@ -171,8 +187,10 @@ def distributions(found: Comparison, latency: str) -> Markup:
             for at, share in enumerate(above.tolist())
         ]
         parts.append(tag("path", tag("title", name), d="M" + "L".join(points), class_=name))
-    parts.append(_text("share of messages above a latency", _WIDTH / 2, _HEIGHT - 3, "axis middle"))
-    return _svg(parts, "Share of messages above each latency, before and after")
+    parts.append(_text("share of messages", _LEFT, _TOP - 2, "axis"))
+    parts.append(_text("latency", _WIDTH / 2, _HEIGHT - 3, "axis middle"))
+    label = "Share of messages above each latency"
+    return _titled(label, _svg(parts, label), _SIDES)
 
 
 def heat_maps(found: Comparison, latency: str) -> Markup:
@@ -186,7 +204,32 @@ def heat_maps(found: Comparison, latency: str) -> Markup:
     first = min(one.first_band for _, one in drawn)
     last = max(one.first_band + one.counts.shape[1] for _, one in drawn)
     origin = _origin(found)
-    return joined([_heat_map(run, one, (first, last), origin) for run, one in drawn])
+    pair = joined([_heat_map(run, one, (first, last), origin) for run, one in drawn])
+    title = "Share of messages in each band of latency, by time"
+    return _titled(title, tag("div", pair, class_="pair") + _heat_legend())
+
+
+def _heat_legend() -> Markup:
+    """Return what the shades and the lines of heat maps mean."""
+    edges = [f"{100 * share:g}" for share in _SHADES]
+    names = [
+        f"below {edges[0]} %",
+        *(f"{a} to {b} %" for a, b in pairwise(edges)),
+        f"{edges[-1]} % or more",
+    ]
+    x, middle = _LEFT, 11
+    parts = [_text("share of messages:", x, middle + 4, "axis")]
+    x += 120
+    for level, name in enumerate(names, 1):
+        place = {"x": x, "y": 4, "width": 14, "height": 14}
+        parts += [
+            tag("rect", **place, class_=f"heat{level}"),
+            _text(name, x + 20, middle + 4, "axis"),
+        ]
+        x += 100
+    parts += [_line(x + 6, 3, x + 6, 19, "incident"), _text("incident", x + 14, middle + 4, "axis")]
+    label = "Shades of the heat maps"
+    return tag("svg", joined(parts), viewBox=f"0 0 {2 * _WIDTH} 22", role="img", aria_label=label)
 
 
 def _heat_map(run: ComparedRun, one: Distribution, bands: tuple[int, int], origin: str) -> Markup:
@@ -217,6 +260,7 @@ def _heat_map(run: ComparedRun, one: Distribution, bands: tuple[int, int], origi
     for value in _ticks(low, high):
         at = foot - (foot - _TOP) * math.log(value / low) / math.log(high / low)
         parts.append(_text(wording.amount(value, "seconds"), _LEFT - 6, at + 4, "axis end"))
+    parts.append(_text("latency", _LEFT, _TOP - 2, "axis"))
     seconds = shares.shape[0] * found.interval_seconds
     parts += _time_axis(seconds, origin)
     parts += _incident_marks(run, seconds)
@@ -267,7 +311,8 @@ def throughput(found: Comparison) -> Markup:
         y_values = foot - (foot - _TOP) * values / highest
         points = [f"{a:.1f} {b:.1f}" for a, b in zip(x.tolist(), y_values.tolist(), strict=True)]
         parts.append(tag("path", tag("title", title), d="M" + "L".join(points), class_=name))
-    return _svg(parts, "Acknowledged messages per second, before and after")
+    label = "Acknowledged messages per second"
+    return _titled(label, _svg(parts, label), _SIDES)
 
 
 def course_svg(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from spark.batch.compared_objectives import shares_of
 from spark.batch.compared_run import acknowledge, read_compared
 from spark.batch.comparison import Settings
 from spark.batch.export import export
+from spark.report.comparison import comparison_html
 from tests.support.compared import OBJECTIVE as MEASURED
 from tests.support.compared import ComparedShape, write_compared_run, write_summary
 from tests.support.paths import RECORDED
@@ -513,7 +515,32 @@ def test_the_page_is_self_contained_and_escapes_what_it_shows(before: Path, tmp_
     assert "<script" not in text
     assert "<img" not in text
     assert "http" not in text.replace("http-equiv", "")
-    assert text.count("<svg") == 6
+    assert text.count("<svg") == 7
+
+
+@pytest.mark.long
+def test_each_picture_of_the_page_has_a_title_and_names_what_its_marks_mean(
+    before: Path, tmp_path: Path
+) -> None:
+    after = write_compared_run(
+        tmp_path / "after", replace(SHAPE, seed=2, incidents=["leader_move"])
+    )
+
+    text = comparison_html(compare_runs([before, after], Settings()))
+
+    assert re.findall("<h3>(.*?)</h3>", text) == [
+        "Difference of each latency",
+        "Quantiles, after against before",
+        "Share of messages above each latency",
+        "Share of messages in each band of latency, by time",
+        "Acknowledged messages per second",
+    ]
+    assert "Green band: 10 % either way count as no difference." in text
+    assert text.count('<b class="a">before</b>, <b class="b">after</b>.') == 2
+    labels = re.findall("<text[^>]*>([^<]*)</text>", text)
+    assert {"latency", "below 1 %", "30 % or more", "incident", "after against before"} <= set(
+        labels
+    )
 
 
 def test_the_list_has_each_run_once_in_order_of_time(tmp_path: Path) -> None:
