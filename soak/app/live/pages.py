@@ -6,7 +6,7 @@ Jinja2 escapes everything; before that, texts from outside pass `shown`, which l
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from soak.core import wording
 
 ASSETS = Path(__file__).parent / "assets"
 POLL_SECONDS = 2
+REPORT_POLL_SECONDS = 10
+"""A report is renewed while it is asked for at least once a minute."""
 MAX_INCIDENTS = 50
 _MAX_SUBSCRIPTIONS = 20
 _HEAT_COLUMNS, _HEAT_LEFT, _HEAT_WIDTH, _ROW = 160, 80, 1040, 18
@@ -95,6 +97,16 @@ class Pages:
         """Return the main part of the page of a run, which replaces the one that is shown."""
         return self._render("now.html", **_context(found, now_ns, renewal))
 
+    def report(self, news: Mapping[str, object]) -> str:
+        """Return the page around the report of a run that goes on; `news` as `report.json` has them."""
+        return self._render(
+            "report.html",
+            title=f"{shown(str(news['name']), MAX_NAME)}: report",
+            version=news["version"],
+            text=shown(str(news["text"])),
+            poll=news["again_seconds"],
+        )
+
     def message(self, title: str, lines: Sequence[str], again_seconds: int = 0) -> str:
         """Return a page with some lines; it is asked for again after so many seconds."""
         return self._render(
@@ -117,7 +129,7 @@ def _compare_link(one: ListedRun, baseline: ListedRun | None) -> tuple[str, str]
 def _context(found: Snapshot, now_ns: int, renewal: str) -> dict[str, Any]:
     state = "stopped" if found.state == "silent" else found.state
     report = found.report
-    made = "" if report is None else f"made {_age(now_ns - report.made_wall_ns)} ago"
+    made = "" if report is None else f"made {age_text(now_ns - report.made_wall_ns)} ago"
     verdict = "" if report is None or not found.is_over else report.verdict
     return {
         "title": f"{shown(found.name, MAX_NAME)}: {shown(verdict or state, MAX_NAME)}",
@@ -168,7 +180,8 @@ def _began(found: Snapshot) -> str:
         return "at an unknown time"
 
 
-def _age(age_ns: int) -> str:
+def age_text(age_ns: int) -> str:
+    """Return how old a report is; one of the future, by a clock that was set, has no age."""
     return wording.span(max(0, age_ns) / 1e9)
 
 

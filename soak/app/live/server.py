@@ -223,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.body)))
         self.send_header("Content-Security-Policy", answer.policy)
-        for name, value in (*HEADERS.items(), *answer.headers):
+        for name, value in {**HEADERS, **dict(answer.headers)}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from urllib.parse import parse_qs, unquote_to_bytes
 
 from soak.app.live.folder import ServedFolder, read_served_file
 from soak.app.live.jobs import Jobs
-from soak.app.live.pages import ASSETS, Pages, run_url
+from soak.app.live.pages import ASSETS, REPORT_POLL_SECONDS, Pages, age_text, run_url
 from soak.app.live.run import LiveRun, Snapshot
 from soak.app.live.terminal import shown
 from soak.core.errors import SoakError
@@ -26,6 +28,7 @@ from soak.store.run_folder import RunFolder, read_plan, read_run
 
 LOOK_NS = SECOND_NS
 """A run is looked at once in this time, however many look at its page."""
+_FAILURES = (SoakError, OSError, ValueError, OverflowError)
 _PORTION_BYTES = 24 * 2**20
 _MAX_LIVE_RUNS = 16  # so many are ready for the next look; what was read of others is folded
 _MAX_FOLDED_BYTES = 64 * 2**20  # more than 500 runs take; beyond it the oldest is read again
@@ -36,16 +39,26 @@ _OWN_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_FRAMING_POLICY = f"{_OWN_POLICY}; frame-src 'self'"
 # A report is a file that any user may have put there: it gets an origin of its own, so that its program
 # cannot read other runs, and the policy that it states itself.
 _FOREIGN_POLICY = (
     "sandbox allow-scripts allow-downloads; connect-src 'none'; img-src data:; font-src data:; "
-    "frame-src 'none'; worker-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "frame-src 'none'; worker-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors "
 )
 _NO_PROGRAM = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 _STATED = re.compile(
     rb'<meta http-equiv="Content-Security-Policy" content="([A-Za-z0-9 ;:=+/&#\x27_-]{1,4000})">'
 )
+_TELLS_PLACE = (
+    b'(()=>{"use strict";if(parent===window)return;const ready=()=>parent.postMessage("ready","*");'
+    b'addEventListener("message",(e)=>{if(e.source===parent&&e.data>0)'
+    b'scrollTo({top:e.data,behavior:"instant"});});'
+    b'addEventListener("scroll",()=>parent.postMessage(scrollY,"*"),{passive:true});'
+    b'addEventListener("load",ready);ready();})();'
+)
+"""Tells the page around a report where its reader is, and goes to where that page says."""
+_TELLS_PLACE_HASH = base64.b64encode(hashlib.sha256(_TELLS_PLACE).digest())
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -112,7 +125,7 @@ class Site:
                     return self._run(unquote_to_bytes(name), rest)
                 case _:
                     return not_found()
-        except (SoakError, OSError, ValueError, OverflowError) as error:
+        except _FAILURES as error:
             page = self._pages.message("This cannot be shown", [str(error)])
             return Answer(page.encode(errors="replace"), status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
@@ -138,7 +151,11 @@ class Site:
             "": self._whole_page,
             "now": self._main_part,
             "now.json": lambda run: Answer(_json(self._look(run)), "application/json"),
-            "report": lambda run: _report(read_served_file(run.report)),
+            "report": self._report_page,
+            "report.html": lambda run: _framed_report(read_served_file(run.report)),
+            "report.json": lambda run: Answer(
+                json.dumps(self._news(run)).encode(), "application/json"
+            ),
             "summary.json": lambda run: Answer(read_served_file(run.summary), "application/json"),
         }
         show = shows.get("/".join(rest))
@@ -155,6 +172,35 @@ class Site:
         found, now_ns = self._look(run), self._clock.wall_ns()
         page = self._pages.now(found, now_ns, self._renewal(run, found, now_ns))
         return Answer(page.encode(errors="replace"))
+
+    def _report_page(self, run: RunFolder) -> Answer:
+        """Return the report; of a run that goes on a page that shows each newer one in its frame."""
+        try:
+            news = self._news(run)
+        except _FAILURES:  # of a run that cannot be read, there may be a report
+            news = {"again_seconds": 0}
+        if not news["again_seconds"]:
+            return _report(read_served_file(run.report))
+        page = self._pages.report(news)
+        return Answer(page.encode(errors="replace"), policy=_FRAMING_POLICY)
+
+    def _news(self, run: RunFolder) -> dict[str, object]:
+        """Return which report there is, what to say of it, and in how many seconds to ask again; 0: never."""
+        found, now_ns = self._look(run), self._clock.wall_ns()
+        try:
+            about = run.report.stat(follow_symlinks=False)
+            version = f"{about.st_mtime_ns}-{about.st_size}"
+            text = f"This report was made {age_text(now_ns - about.st_mtime_ns)} ago."
+        except OSError:
+            version, text = "", "There is no report yet."
+        renewal = self._renewal(run, found, now_ns)
+        is_last = found.is_over and not found.awaits_report(now_ns)
+        return {
+            "name": found.name,
+            "version": version,
+            "text": f"{text} {'The run has ended.' if is_last else renewal}",
+            "again_seconds": 0 if is_last else REPORT_POLL_SECONDS,
+        }
 
     def _renewal(self, folder: RunFolder, found: Snapshot, now_ns: int) -> str:
         if found.awaits_report(now_ns):
@@ -226,11 +272,29 @@ class Site:
         return _report(found.page)
 
 
-def _report(body: bytes) -> Answer:
+def _report(body: bytes, ancestors: str = "'none'") -> Answer:
     """Return a page that was not made here, with the policy that it states; one without runs no program."""
     stated = _STATED.search(body[:16_384])
     policy = _NO_PROGRAM if stated is None else stated[1].decode().replace("&#39;", "'")
-    return Answer(body, policy=f"{policy}, {_FOREIGN_POLICY}")  # two policies: both hold
+    both = f"{policy}, {_FOREIGN_POLICY}{ancestors}"  # two policies: both hold
+    return Answer(body, policy=both)
+
+
+def _framed_report(body: bytes) -> Answer:
+    """Return a report for a frame of our own page, to which it tells where its reader is.
+
+    Its policy allows that program of ours by its hash; one that states no programs gets none.
+    """
+    stated = _STATED.search(body[:16_384])
+    if stated is not None and b"script-src " in stated[1]:
+        allowed = b"script-src &#39;sha256-%s&#39; " % _TELLS_PLACE_HASH
+        policy = stated[1].replace(b"script-src ", allowed, 1)
+        body = body[: stated.start(1)] + policy + body[stated.end(1) :]
+        head, end, tail = body.rpartition(b"</body>")
+        program = b"<script>%s</script>" % _TELLS_PLACE
+        body = head + program + end + tail if end else body + program
+    answer = _report(body, "'self'")
+    return replace(answer, headers=(("X-Frame-Options", "SAMEORIGIN"),))
 
 
 def _json(found: Snapshot) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,3 +146,42 @@ def test_the_keyboard_stays_where_it_was_when_news_come(browser: Browser, tmp_pa
         browser.until("document.querySelector('.where').textContent.includes('1:43')")
 
         assert browser.run("document.activeElement.matches('main [tabindex]')")
+
+
+def test_an_open_report_shows_a_newer_one_at_the_place_where_its_reader_was(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """The frame has an origin of its own: only what it tells is seen of it here."""
+    run, clock = written_run(tmp_path / "r"), FakeClock()
+    run.folder.report.parent.mkdir()
+    for k in range(100):
+        run.write("produce.0@h", k, **GOOD)
+    clock.advance(100)
+    run.folder.report.write_text(_report("old"))
+    with served(tmp_path, clock) as found:
+        browser.open(f"http://127.0.0.1:{found.serving.port}/run/r/report#far")
+        browser.run(
+            "window.told = []; addEventListener('message', (event) => told.push(event.data)); "
+            "document.querySelector('iframe').src = 'report.html?again#far'"
+        )
+        browser.until("told.includes('old') && told.some((one) => one > 1000)")
+        place = browser.run("told.findLast((one) => one > 0)")
+        browser.run("told = []")
+        run.folder.report.write_text(_report("newer"))
+        browser.until("told.includes('newer') && told.some((one) => one > 1000)")
+
+        assert browser.run("told.findLast((one) => one > 0)") == place
+        assert browser.run("document.getElementById('said').textContent.includes('ago')")
+        assert browser.problems == []
+
+
+def _report(name: str) -> str:
+    """Return a report that is much longer than a window and whose own program tells its name."""
+    program = f"parent.postMessage('{name}', '*')"
+    digest = base64.b64encode(hashlib.sha256(program.encode()).digest()).decode()
+    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'"
+    return (
+        f'<!doctype html><meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<body><p style="height: 5000px">{name}</p><p id="far">far</p>'
+        f'<p style="height: 5000px"></p><script>{program}</script></body>'
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -85,7 +87,7 @@ PAGE_TAGS = {
         "thead",
     ),
     *("tbody", "tr", "th", "td", "svg", "polyline", "rect", "path", "text", "figure", "figcaption"),
-    *("noscript",),
+    *("noscript", "iframe"),
 }
 
 
@@ -267,6 +269,108 @@ def test_a_report_without_a_plain_policy_runs_no_program(runs: Path, head: str) 
     assert "set-cookie" not in headers
 
 
+# --- The report of a run that goes on.
+
+
+POLICY = "default-src &#39;none&#39;; script-src &#39;sha256-AAAA=&#39;"
+REPORT = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><body>one</body>'
+
+
+def _with_report(runs: Path, text: str = REPORT) -> RunFolder:
+    copy = new_folder() / "runs"
+    shutil.copytree(runs / "going on", copy / "going on")
+    folder = RunFolder(copy / "going on")
+    folder.report.parent.mkdir(exist_ok=True)
+    folder.report.write_text(text)
+    return folder
+
+
+def test_an_open_report_of_a_run_that_goes_on_asks_for_a_newer_one(runs: Path) -> None:
+    """The page around it says how old it is; the report is in a frame, with an origin of its own."""
+    folder, clock = _with_report(runs), FakeClock()
+    made_ns = clock.wall_ns()
+    os.utime(folder.report, ns=(made_ns, made_ns))
+    clock.advance(130)
+    with served(folder.path.parent, clock) as found:
+        page = found.get("/run/going%20on/report")
+        before = json.loads(found.get("/run/going%20on/report.json").body)
+        folder.report.write_text(REPORT + "more")
+        after = json.loads(found.get("/run/going%20on/report.json").body)
+
+    frame = dict(Elements(page.text).found)["iframe"]
+    assert page.headers["content-security-policy"].endswith("; frame-src 'self'")
+    assert (frame["src"], frame["sandbox"]) == ("report.html", "allow-scripts allow-downloads")
+    assert frame["data-version"] == before["version"] != after["version"]
+    assert before["again_seconds"] == int(frame["data-poll"]) == 10
+    assert before["text"].startswith("This report was made 2 min 10 s ago. ")
+    assert before["text"].split(" ago. ")[1] in page.text
+
+
+def test_an_open_report_makes_the_server_renew_it(runs: Path) -> None:
+    folder, clock = _with_report(runs), FakeClock()
+    jobs, spawned = _jobs(folder.path.parent, clock, 600)
+    site = Site(ServedFolder(folder.path.parent), jobs, clock)
+
+    site.answer("/run/going%20on/report.json", "")
+    jobs.step()
+
+    assert spawned.asked == [["report", "--", str(folder.path)]]
+
+
+def test_a_report_in_a_frame_may_run_our_program_and_no_other(runs: Path) -> None:
+    """It tells where the reader is, so that a newer report begins there."""
+    folder = _with_report(runs)
+    with served(folder.path.parent) as found:
+        answer = found.get("/run/going%20on/report.html?1-2")
+
+    program = answer.text.partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(program.encode()).digest()).decode()
+    stated, added = answer.headers["content-security-policy"].split(", ")
+    assert stated == f"default-src 'none'; script-src 'sha256-{digest}' 'sha256-AAAA='"
+    assert stated.replace("'", "&#39;") in answer.text
+    assert added.startswith("sandbox allow-scripts allow-downloads; connect-src 'none'")
+    assert added.endswith("frame-ancestors 'self'")
+    assert answer.headers["x-frame-options"] == "SAMEORIGIN"
+    assert answer.text.endswith("</script></body>")
+
+
+@pytest.mark.parametrize("policy", ["default-src &#39;none&#39;", "script-src *, x"])
+def test_a_report_in_a_frame_that_states_no_programs_gets_none(runs: Path, policy: str) -> None:
+    folder = _with_report(runs, REPORT.replace(POLICY, policy))
+    with served(folder.path.parent) as found:
+        assert "<script" not in found.get("/run/going%20on/report.html").text
+
+
+def test_a_run_that_goes_on_without_a_report_gets_it_when_it_is_there(runs: Path) -> None:
+    with served(runs, FakeClock()) as found:
+        page = found.get("/run/going%20on/report").text
+
+    assert "There is no report yet." in page
+    assert "src" not in dict(Elements(page).found)["iframe"]
+
+
+def test_the_page_around_a_report_has_the_last_one_when_the_run_ends(tmp_path: Path) -> None:
+    clock = FakeClock()
+    run = written_run(tmp_path / "run")
+    for k in range(100):
+        run.write("produce.0@h", k, **GOOD)
+    run.decide("end", 100)
+    run.becomes("ended")
+    clock.advance(101)
+    site = Site(ServedFolder(tmp_path), _jobs(tmp_path, clock)[0], clock)
+    before = json.loads(site.answer("/run/run/report.json", "").body)
+    run.folder.report.parent.mkdir()
+    run.folder.report.write_text(REPORT)
+    run.folder.summary.write_text(json.dumps({"verdict": "clean", "findings": []}))
+    clock.advance(2)
+    after = json.loads(site.answer("/run/run/report.json", "").body)
+
+    assert (before["version"], before["again_seconds"]) == ("", 10)
+    assert (after["version"] != "", after["again_seconds"]) == (True, 0)
+    assert after["text"].endswith("The run has ended.")
+    assert site.answer("/run/run/report", "").body == REPORT.encode()
+
+
 # --- Nothing is changed, nothing else is read.
 
 
@@ -287,7 +391,7 @@ def test_head_sends_the_headers_alone(site: Served) -> None:
 def test_reading_everything_leaves_the_folder_as_it_is(runs: Path, site: Served) -> None:
     before = contents(runs)
     for name in ("before", "after", "going%20on"):
-        for page in ("", "now", "now.json", "report", "summary.json"):
+        for page in ("", "now", "now.json", "report", "report.html", "report.json", "summary.json"):
             site.get(f"/run/{name}/{page}")
     site.get("/compare?a=before&b=after")
 
@@ -695,6 +799,7 @@ def test_no_name_is_markup_on_any_page(text: str) -> None:
         pages.now(seen, 0, text),
         pages.runs(text, [listed], listed, 3),
         pages.message("title", [text], 2),
+        pages.report({"name": text, "version": "1-2", "text": text, "again_seconds": 10}),
     ]
 
     for page in several:

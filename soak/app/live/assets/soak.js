@@ -30,3 +30,37 @@
   }
   later();
 })();
+// Shows a newer report of a run that goes on, at the place where the reader was.
+(() => {
+  "use strict";
+  const frame = document.querySelector("iframe[data-poll]");
+  if (!frame) return;
+  const answer = document.getElementById("answer"), said = document.getElementById("said");
+  let place = 0, wanted = 0; // from the top of the report: where the reader is, and where a new one begins
+  addEventListener("message", (event) => {
+    if (event.source !== frame.contentWindow) return;
+    if (event.data === "ready") event.source.postMessage(wanted, "*"); // a report has an origin of its own
+    else if (Number.isFinite(event.data)) place = event.data;
+  });
+  if (location.hash && frame.dataset.version) frame.src += location.hash;
+  const later = () => { if (Number(frame.dataset.poll)) setTimeout(look, 1000 * Number(frame.dataset.poll)); };
+  async function look() {
+    if (document.hidden) { document.addEventListener("visibilitychange", look, { once: true }); return; }
+    try {
+      const response = await fetch("report.json", { cache: "no-store", signal: AbortSignal.timeout(20000) });
+      if (!response.ok) throw new Error(String(response.status));
+      const found = await response.json();
+      said.textContent = found.text;
+      frame.dataset.poll = found.again_seconds;
+      if (found.version && found.version !== frame.dataset.version) {
+        frame.dataset.version = found.version;
+        wanted = place;
+        frame.hidden = false;
+        frame.contentWindow.location.replace(`report.html?${found.version}`);
+      }
+      answer.hidden = true;
+    } catch { answer.hidden = false; }
+    later();
+  }
+  later();
+})();
