@@ -31,6 +31,7 @@ from spark.report.comparison import comparison_html, drift_text, trend_html
 
 EXIT_CODE: Mapping[Verdict, int] = {"same": 0, "better": 0, "worse": 3, "cannot tell": 4}
 _LEAST_SIDES = 2
+_MAX_CELL = 200  # characters of a cell; a longer one would move the others out of sight
 
 
 def compare_runs(
@@ -79,7 +80,7 @@ def worst(comparisons: Sequence[Comparison]) -> Verdict:
 def comparison_lines(found: Comparison) -> Iterator[str]:
     """Give a comparison as lines for the terminal: warnings first, then the table."""
     sides = (f"{side.label} ({_runs(side.runs)})" for side in (found.before, found.after))
-    yield " -> ".join(sides)
+    yield wording.printable(" -> ".join(sides))
     yield from (f"WARNING: {wording.printable(line)}" for line in found.warnings)
     if found.settings.align != "soak":
         yield f"Compared: {found.aligned_text}"
@@ -93,7 +94,7 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
     )
     if not found.quantities:
         yield "  nothing was measured on both sides"
-    yield from (f"  {one.name}: {one.why}" for one in found.quantities)
+    yield from (f"  {wording.printable(one.name)}: {one.why}" for one in found.quantities)
     yield from _table(
         ("", "before", "after"),
         [
@@ -103,8 +104,8 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
     )
     for title, several in (("before", found.only_before), ("after", found.only_after)):
         for one in several:
-            what = wording.printable(f"{one.at} {one.what}, cause {one.cause}")
-            yield f"  only {title}: {what} [{one.key}]"
+            what = wording.printable(f"{one.at} {one.what}, cause {one.cause} [{one.key}]")
+            yield f"  only {title}: {what}"
     yield from (f"  note: {wording.printable(line)}" for line in found.notes)
 
 
@@ -151,8 +152,8 @@ def trend_lines(found: Trend, skipped: Sequence[str]) -> Iterator[str]:
     for one in found.changes:
         unit = found.unit(one.name)
         levels = " -> ".join(wording.amount(value, unit) for value in (one.before, one.after))
-        since = f"{one.run.path} ({started(one.run)})"
-        yield f"  {one.name} is {one.verdict} from {since} on: {levels}"
+        since = wording.printable(f"{one.run.path} ({started(one.run)})")
+        yield f"  {wording.printable(one.name)} is {one.verdict} from {since} on: {levels}"
     for name, drift in found.drifts.items():
         if drift.is_clear:
             yield f"  {name}: {drift_text(drift)}"
@@ -169,7 +170,10 @@ def trend_lines(found: Trend, skipped: Sequence[str]) -> Iterator[str]:
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     if not rows:
         return
-    printable = [[wording.printable(cell) for cell in row] for row in (headings, *rows)]
+    printable = [
+        [wording.shortened(wording.printable(cell), _MAX_CELL) for cell in row]
+        for row in (headings, *rows)
+    ]
     widths = [max(len(row[at]) for row in printable) for at in range(len(headings))]
     for row in printable:
         cells = (
@@ -206,11 +210,12 @@ def write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:
         suite.set("errors", "0")
         suite.set("skipped", str(verdicts.count("cannot tell")))
         for one in found.quantities:
-            case = ET.SubElement(suite, "testcase", classname="soak.compare", name=one.name)
+            name = wording.printable(one.name)
+            case = ET.SubElement(suite, "testcase", classname="soak.compare", name=name)
             values = " -> ".join(_values(one))
             text = f"{values} ({change_text(one)}): {one.why}"
             if one.verdict == "worse":
-                ET.SubElement(case, "failure", message=f"{one.name} is worse: {values}").text = text
+                ET.SubElement(case, "failure", message=f"{name} is worse: {values}").text = text
             elif one.verdict == "cannot tell":
                 ET.SubElement(case, "skipped", message=text)
         if found.warnings:
@@ -232,7 +237,9 @@ def write_trend_junit(path: Path, found: Trend) -> None:
     worse = [one for one in last.values() if one.verdict == "worse"]
     suite.set("failures", str(len(worse)))
     for name in found.values:
-        case = ET.SubElement(suite, "testcase", classname="soak.compare.trend", name=name)
+        case = ET.SubElement(
+            suite, "testcase", classname="soak.compare.trend", name=wording.printable(name)
+        )
         if name in last and last[name].verdict == "worse":
             message = f"worse from {wording.printable(str(last[name].run.path))} on"
             ET.SubElement(case, "failure", message=message)
@@ -281,8 +288,8 @@ def acknowledge_line(run: Path, incident: str, note: str) -> str:
         RunFolderError: the run has no such incident, or its folder cannot be written.
     """
     found = acknowledge(run, incident, note)
+    key, what, why = map(wording.printable, (found.key, found.what, found.note or ""))
     return (
-        f"{found.key} is acknowledged: {wording.printable(found.what)}. It counts neither in comparisons "
-        f"nor in trends, nor in the report once `soak report {shlex.quote(str(run))}` makes it again; "
-        f"its note: {wording.printable(found.note or '')}"
+        f"{key} is acknowledged: {what}. It counts neither in comparisons nor in trends, nor in the report once "
+        f"`soak report {shlex.quote(str(run))}` makes it again; its note: {why}"
     )

@@ -107,17 +107,17 @@ class MetricsPage:
             if shown is None or shown.kind in {*ADDED_UP, "histogram"}:
                 continue
             name = f"{shown.name}_total" if shown.kind == "counter" else shown.name
-            family_of(shown, shown.kind).add_sample(name, _labels_of(column), value)
+            family_of(shown, shown.kind).add_sample(name, _labels_of(column.labels), value)
         for column, value in state.sums.items():
             shown = shown_as(column)
             if shown is not None and not _is_in_histogram(column):
                 family_of(shown, "counter").add_sample(
-                    f"{shown.name}_total", dict(column.labels), value
+                    f"{shown.name}_total", _labels_of(column.labels), value
                 )
         for name, total in state.totals.items():
             series = parse_series(name)
             shown = _by_leader(SHOWN[series.metric], series.labels)
-            _add_histogram(family_of(shown, "histogram"), dict(series.labels), total)
+            _add_histogram(family_of(shown, "histogram"), _labels_of(series.labels), total)
         yield from families.values()
 
 
@@ -159,9 +159,9 @@ def _is_in_histogram(column: Column) -> bool:
     return dict(column.labels).get("threshold", "") in _BUCKETS
 
 
-def _labels_of(column: Column) -> dict[str, str]:
-    """Return the labels, with the quantile of a summary as a number."""
-    labels = dict(column.labels)
+def _labels_of(of: Labels) -> dict[str, str]:
+    """Return labels as a page can have them: in UTF-8, and the quantile of a summary as a number."""
+    labels = {name: text.encode(errors="backslashreplace").decode() for name, text in of}
     return {**labels, "quantile": "1"} if labels.get("quantile") == "max" else labels
 
 

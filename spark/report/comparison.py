@@ -22,8 +22,9 @@ from spark.report.comparison_charts import (
     quantile_plot,
     throughput,
 )
-from spark.report.page import joined, table, tag
+from spark.report.page import joined, shown_name, table, tag
 
+_MAX_SHOWN = 500
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --soft: #5d6673; --rule: #d9dee4;
   --card: #f5f7f9; --before: #0072b2; --after: #b34e00; --same: #00795a; --worse: #b3261e; --unsure: #8a6d00;
@@ -80,8 +81,8 @@ def trend_html(found: Trend) -> str:
     changes = [
         (
             tag("span", one.verdict, class_=_class(one.verdict)),
-            one.name,
-            f"{one.run.path} ({started(one.run)} UTC)",
+            _shown(one.name),
+            f"{_shown(one.run.path)} ({started(one.run)} UTC)",
             wording.amount(one.before, found.unit(one.name)),
             wording.amount(one.after, found.unit(one.name)),
         )
@@ -101,13 +102,13 @@ def trend_html(found: Trend) -> str:
     for name, values in found.values.items():
         by_run = {run.path.name: value for run, value in zip(found.runs, values, strict=True)}
         changed = [one.run.path.name for one in found.changes if one.name == name]
-        parts.append(tag("h2", name))
+        parts.append(tag("h2", _shown(name)))
         if name in found.drifts:
             parts.append(tag("p", f"Trend: {drift_text(found.drifts[name])}."))
         parts.append(course_svg(name, found.unit(name), by_run, changed))
     rows = [
         (
-            run.path.name,
+            _shown(run.path.name),
             started(run),
             run.verdict,
             len(run.counting),
@@ -120,7 +121,11 @@ def trend_html(found: Trend) -> str:
     ]
     parts += [
         tag("h2", "Runs"),
-        table(("run", "start, UTC", "verdict", "incidents", *found.values), rows, numeric=3),
+        table(
+            ("run", "start, UTC", "verdict", "incidents", *map(_shown, found.values)),
+            rows,
+            numeric=3,
+        ),
     ]
     return page_html(f"Trend over {len(found.runs)} runs", parts)
 
@@ -152,7 +157,7 @@ def _sections(found: Comparison, *, is_alone: bool) -> Iterator[Markup]:
     if not is_alone:
         yield tag("h2", f"{_short(found.before)} against {_short(found.after)}")
     if found.warnings:
-        lines = joined([tag("li", line) for line in found.warnings])
+        lines = joined([tag("li", _shown(line)) for line in found.warnings])
         yield tag(
             "div",
             tag("b", "Differences that may explain the result") + tag("ul", lines),
@@ -190,13 +195,22 @@ def _sections(found: Comparison, *, is_alone: bool) -> Iterator[Markup]:
 
 def _short(side: Side) -> str:
     runs = side.runs
-    return runs[0].path.name if len(runs) == 1 else f"{side.label} ({len(runs)} runs)"
+    if len(runs) == 1:
+        return _shown(runs[0].path.name)
+    return f"{_shown(side.label)} ({len(runs)} runs)"
+
+
+def _shown(text: object) -> str:
+    """Return a text from outside, such as a name, so that it can be read."""
+    return shown_name(str(text), _MAX_SHOWN)
 
 
 def _legend(found: Comparison) -> Markup:
     parts = []
     for name, class_, side in (("Before", "a", found.before), ("After", "b", found.after)):
-        runs = "; ".join(f"{run.path} ({run.name}, {started(run)} UTC)" for run in side.runs)
+        runs = "; ".join(
+            f"{_shown(run.path)} ({_shown(run.name)}, {started(run)} UTC)" for run in side.runs
+        )
         parts.append(
             tag("p", tag("b", f"{name}: ", class_=class_) + Markup.escape(runs), class_="legend")
         )
@@ -207,7 +221,7 @@ def _headline(found: Comparison) -> str:
     by_verdict = [
         f"{verdict} for {', '.join(names)}"
         for verdict in ("worse", "cannot tell", "better", "same")
-        if (names := [one.name for one in found.quantities if one.verdict == verdict])
+        if (names := [_shown(one.name) for one in found.quantities if one.verdict == verdict])
     ]
     return f"{_sentence(found.verdict)} {'; '.join(by_verdict).capitalize()}."
 
@@ -235,7 +249,7 @@ def _differences(found: Comparison) -> Markup:
         )
         rows.append(
             (
-                one.name,
+                _shown(one.name),
                 tag("span", one.verdict, class_=_class(one.verdict)),
                 one.why,
                 wording.amount(one.before, one.unit),
@@ -250,7 +264,7 @@ def _differences(found: Comparison) -> Markup:
 
 def _incidents(found: Comparison) -> Markup:
     rows = [
-        (side, one.at, one.what, one.cause, one.key)
+        (side, *map(_shown, (one.at, one.what, one.cause, one.key)))
         for side, several in (("before", found.only_before), ("after", found.only_after))
         for one in several
     ]
@@ -261,7 +275,7 @@ def _incidents(found: Comparison) -> Markup:
             "p", "None: each incident that counts has one of its kind and cause on the other side."
         )
     ]
-    parts += [tag("p", line) for line in found.notes]
+    parts += [tag("p", _shown(line)) for line in found.notes]
     return joined(parts)
 
 
@@ -278,7 +292,7 @@ def _events(found: Comparison) -> Markup:
             rows.append(
                 (
                     side,
-                    run.path.name,
+                    _shown(run.path.name),
                     ", ".join(names) or "-",
                     f"{run.soak_seconds:,} s",
                     "-"

@@ -14,12 +14,13 @@ from detectors.comparison import Distribution, band_edge
 from soak.core import wording
 from spark.batch.compared_run import SHARES, ComparedRun, second_of
 from spark.batch.comparison import Comparison, Quantity, Side
-from spark.report.page import joined, tag
+from spark.report.page import joined, shown_name, tag
 
 _WIDTH, _HEIGHT = 460, 300
 _LEFT, _RIGHT, _TOP, _FOOT = 62, 14, 12, 34
 _HEAT_COLUMNS, _HEAT_BANDS = 160, 40
 _RATE_POINTS = 400
+_MAX_NAME = 300
 _SHADES = (0.01, 0.03, 0.10, 0.30)
 _QQ_SHARES = (0.01, 0.05, *(x / 10 for x in range(1, 10)), 0.95, 0.99, 0.995, 0.999, 0.9999)
 
@@ -235,6 +236,7 @@ def _heat_legend() -> Markup:
 def _heat_map(run: ComparedRun, one: Distribution, bands: tuple[int, int], origin: str) -> Markup:
     """Return the heat map of a run over bands [first, last), with its incidents."""
     first, last = bands
+    name = shown_name(run.path.name, _MAX_NAME)
     begin = one.first_band - first
     counts = np.zeros((one.counts.shape[0], last - first))
     counts[:, begin : begin + one.counts.shape[1]] = one.counts
@@ -266,7 +268,7 @@ def _heat_map(run: ComparedRun, one: Distribution, bands: tuple[int, int], origi
     parts += _incident_marks(run, seconds)
     return tag(
         "div",
-        tag("p", run.path.name, class_="legend") + _svg(parts, f"Heat map of {run.path.name}"),
+        tag("p", name, class_="legend") + _svg(parts, f"Heat map of {name}"),
     )
 
 
@@ -279,7 +281,7 @@ def _incident_marks(run: ComparedRun, seconds: int) -> Iterator[Markup]:
         at = int(np.searchsorted(judged, k))
         if at < min(seconds, judged.size):
             x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * at / max(seconds, 1)
-            title = tag("title", f"{one.at}: {one.what}, cause {one.cause}")
+            title = tag("title", shown_name(f"{one.at}: {one.what}, cause {one.cause}", _MAX_NAME))
             yield tag("g", title + _line(x, _TOP, x, _HEIGHT - _FOOT, "incident"))
 
 
@@ -293,7 +295,9 @@ def throughput(found: Comparison) -> Markup:
                 step = -(-counts.size // _RATE_POINTS)
                 means = np.add.reduceat(counts, np.arange(0, counts.size, step)).astype(np.float64)
                 sizes = np.diff(np.append(np.arange(0, counts.size, step), counts.size))
-                lines.append((name, run.path.name, step, means / sizes, counts.size))
+                lines.append(
+                    (name, shown_name(run.path.name, _MAX_NAME), step, means / sizes, counts.size)
+                )
     if not lines:
         return tag("p", "The journals have no throughput; the table has the means.")
     longest = max(size for *_, size in lines)
@@ -344,19 +348,20 @@ def course_svg(
     for run in changes:
         edge = (x(places[run]) + x(places[run] - 1)) / 2
         parts.append(_line(edge, _TOP, edge, foot, "incident"))
-        parts.append(_text(f"from {run} on", edge + 5, _TOP + 12, "axis"))
+        parts.append(_text(f"from {shown_name(run, _MAX_NAME)} on", edge + 5, _TOP + 12, "axis"))
     drawn = [(x(at), y(one)) for at, one in enumerate(values.values()) if math.isfinite(one)]
     for (x1, y1), (x2, y2) in pairwise(drawn):
         parts.append(_line(x1, y1, x2, y2, "before"))
     for at, (run, value) in enumerate(values.items()):
         if math.isfinite(value):
             place = {"cx": f"{x(at):.1f}", "cy": f"{y(value):.1f}", "r": 4}
-            title = tag("title", f"{run}: {wording.amount(value, unit)}")
+            shown = shown_name(run, _MAX_NAME)
+            title = tag("title", f"{shown}: {wording.amount(value, unit)}")
             parts.append(tag("circle", title, **place, class_="dot"))
     parts.append(
         _text(f"runs in order of time, {len(values)}", width / 2, _HEIGHT - 8, "axis middle")
     )
-    label = f"{name} by run"
+    label = f"{shown_name(name, _MAX_NAME)} by run"
     return tag("svg", joined(parts), viewBox=f"0 0 {width} {_HEIGHT}", role="img", aria_label=label)
 
 

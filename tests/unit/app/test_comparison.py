@@ -518,6 +518,31 @@ def test_the_page_is_self_contained_and_escapes_what_it_shows(before: Path, tmp_
     assert text.count("<svg") == 7
 
 
+HOSTILE = "<script>\u202e\u200f\udcff" + "n" * 10_000
+
+
+@pytest.mark.long
+def test_names_of_any_text_and_length_are_cut_and_spelled_out(before: Path, tmp_path: Path) -> None:
+    """Incidents, notes, objectives and versions come from files; a folder has a name of any bytes."""
+    objective = OBJECTIVE | {"objective": HOSTILE}
+    write_summary(RunFolder(before), replace(SHAPE, objectives=[objective]))
+    shape = replace(SHAPE, seed=2, incidents=[HOSTILE, "known"], objectives=[objective])
+    after = write_compared_run(tmp_path / "<b>\u202e", shape)
+    acknowledge(after, "known", HOSTILE.replace("\udcff", ""))
+    page, junit = tmp_path / "page.html", tmp_path / "junit.xml"
+
+    done = soak("compare", before, after, "--page", page, "--junit", junit)
+
+    text = page.read_text()
+    assert done.exit_code in {0, 3, 4}
+    assert "\u202e" not in text + done.output + junit.read_text()
+    assert "<script" not in text
+    assert "<b>\u2039" not in text
+    assert "n" * 500 not in text
+    assert "characters)" in text
+    ET.parse(junit)  # our own file
+
+
 @pytest.mark.long
 def test_each_picture_of_the_page_has_a_title_and_names_what_its_marks_mean(
     before: Path, tmp_path: Path

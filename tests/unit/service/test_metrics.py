@@ -290,6 +290,42 @@ def test_series_that_come_and_go_for_weeks_do_not_fill_the_memory() -> None:
     assert f'soak_retention_deletions_total{{topic="{MAX_SERIES + 1999}"}}' in found
 
 
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "a\nsoak_fsync_latency_seconds 7",
+    'a"} 1\nb{c="d',
+    "\u202eabc\u200f",
+    "back\\slash\\n",
+    "carriage\rreturn\u2028\x85\x0b",
+    "",
+    "x" * 10_000,
+)
+
+
+def test_a_label_of_any_text_is_one_sample_with_that_text() -> None:
+    """Names of mounts, drives and topics come from outside; none makes a second sample, or markup."""
+    columns = [Column("disk_await_seconds", (("mount", text),), "seconds") for text in HOSTILE]
+    page = page_of(*((column, float(at)) for at, column in enumerate(columns)))
+
+    found = {
+        sample.labels["mount"]: sample.value
+        for family in text_string_to_metric_families(text_of(page))
+        for sample in family.samples
+        if sample.name == "soak_disk_await_seconds"
+    }
+
+    assert found == {text: float(at) for at, text in enumerate(HOSTILE)}
+    assert text_of(page).count("soak_disk_await_seconds{") == len(HOSTILE)
+
+
+def test_a_label_that_is_no_unicode_costs_no_page() -> None:
+    """The name of a mount point may hold any byte; Python reads those that are no text as surrogates."""
+    page = page_of((Column("disk_await_seconds", (("mount", "/a\udcff"),), "seconds"), 1.0))
+
+    name = column_name("soak_disk_await_seconds", (("mount", "/a\\udcff"),))
+    assert values_of(page)[name] == 1.0
+
+
 def test_reserved_names_get_a_prefix() -> None:
     """Prometheus adds `up` to each scrape: that of a fetched page would fire alerts on this one."""
     target = (("target", "broker1"),)
