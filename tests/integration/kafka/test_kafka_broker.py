@@ -14,6 +14,7 @@ from soak.brokers.kafka.batch_calls import load_library
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, PlanError
 from soak.core.ports import EARLIEST, Outgoing, Rows, Topics
+from soak.lab.jars import cache
 from soak.lab.ports import Running
 
 pytestmark = pytest.mark.broker
@@ -158,3 +159,13 @@ def test_received_messages_equal_those_sent(lab_kafka: Running, *, has_batches: 
         at: [(number, whole[:48].ljust(48, b"\0")) for number, whole in enumerate(payloads)]
         for at, payloads in expected.items()
     }
+
+
+def test_a_broker_says_which_release_of_kafka_it_is(
+    broker: kafka.KafkaBroker, lab_kafka: Running
+) -> None:
+    """That of the lock file."""
+    lock = (Path(cache.__file__).parent / "kafka.lock").read_text()
+    release = lock.partition("org.apache.kafka:kafka_2.13:")[2].split(".")[:2]
+
+    assert broker.broker_versions() == {lab_kafka.bootstrap_servers: ".".join(release)}

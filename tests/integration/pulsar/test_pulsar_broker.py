@@ -19,6 +19,7 @@ from soak.core.errors import BrokerError
 from soak.core.ports import EARLIEST, LATEST, UNKNOWN_OFFSET, Acks, Outgoing, Topics
 from soak.core.units import SECOND_NS
 from soak.lab.brokers.pulsar import Pulsar
+from soak.lab.jars.pulsar_lock import VERSION
 
 pytestmark = pytest.mark.broker
 COUNT = 1009  # a prime
@@ -274,3 +275,7 @@ def test_a_check_reaches_both_addresses(lab_pulsar: Pulsar, broker: pulsar.Pulsa
     nowhere = connected(lab_pulsar, admin_url="http://127.0.0.1:1")
     with pytest.raises(BrokerError, match="the Pulsar admin interface at"):
         nowhere.check()
+
+
+def test_a_broker_says_which_release_of_pulsar_it_is(broker: pulsar.PulsarBroker) -> None:
+    assert list(broker.broker_versions().values()) == [VERSION]
