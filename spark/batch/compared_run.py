@@ -36,6 +36,7 @@ from soak.service.files import write_atomically
 from soak.store.journal.merged import read_segment
 from soak.store.journal.reader import SourceReader, segments, sources
 from soak.store.run_folder import (
+    Run,
     RunFolder,
     counting_verdict,
     read_acknowledged,
@@ -248,7 +249,7 @@ def read_compared(path: Path, *, is_cached: bool = True) -> ComparedRun:
         versions=run.versions,
         brokers=run.brokers,
         durability=dict(summary.get("durability") or {}),
-        left_out=_left_out(summary, run.start_wall_ns, notes),
+        left_out=_left_out(folder, summary["findings"], run, notes),
     )
 
 
@@ -319,25 +320,28 @@ def _incident(body: Mapping[str, Any], notes: Mapping[str, str]) -> Incident:
 
 
 def _left_out(
-    summary: Mapping[str, Any], start_wall_ns: int, notes: Mapping[str, str]
+    folder: RunFolder, findings: Sequence[Mapping[str, Any]], run: Run, notes: Mapping[str, str]
 ) -> list[tuple[int, int]]:
     """Return the seconds of acknowledged incidents that are over; others have no end to go by."""
     found = []
-    for one in summary["findings"]:
-        k = second_of(start_wall_ns, str(one.get("at")))
-        if one["key"] in notes and one.get("is_over") and k is not None:
-            earliest, _ = one["interval_seconds"]
-            found.append((k + min(0, int(earliest)), k + int(one["seconds"])))
+    try:
+        for one in findings:
+            k = second_of(run.start_wall_ns, str(one.get("at")))
+            if one["key"] in notes and one.get("is_over") and k is not None:
+                earliest, _ = one["interval_seconds"]
+                found.append((k + min(0, int(earliest)), k + int(one["seconds"])))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        advice = f"make it again with `soak report {folder.path}`"
+        raise RunFolderError(f"{folder.summary}: findings are damaged; {advice}") from error
     return sorted(found)
 
 
 def second_of(start_wall_ns: int, at: str) -> int | None:
     """Return the second of a run at a time in a report; None where that is no time."""
     try:
-        wall_ns = datetime.fromisoformat(at).timestamp() * SECOND_NS
+        return int(datetime.fromisoformat(at).timestamp()) - start_wall_ns // SECOND_NS
     except (ValueError, OverflowError):
         return None
-    return int(wall_ns) // SECOND_NS - start_wall_ns // SECOND_NS
 
 
 # --- The journals.

@@ -434,6 +434,21 @@ def test_a_damaged_file_is_named(before: Path, name: str, text: str) -> None:
         read_compared(before)
 
 
+@pytest.mark.parametrize("interval", [None, [], ["a", 1], {}])
+def test_a_damaged_span_of_an_acknowledged_incident_asks_for_a_new_report(
+    tmp_path: Path, interval: object
+) -> None:
+    run = write_compared_run(tmp_path / "run", replace(SHAPE, slow=(9, 12), incidents=["known"]))
+    acknowledge(run, "known", "known")
+    summary = RunFolder(run).summary
+    body = json.loads(summary.read_text())
+    body["findings"][0]["interval_seconds"] = interval
+    summary.write_text(json.dumps(body))
+
+    with pytest.raises(RunFolderError, match=f"{summary}: findings are damaged; make it again"):
+        read_compared(run)
+
+
 def test_one_run_alone_is_a_wrong_call(before: Path) -> None:
     with pytest.raises(PlanError, match="at least two runs"):
         compare_runs([before], Settings())
