@@ -290,6 +290,6 @@ def acknowledge_line(run: Path, incident: str, note: str) -> str:
     found = acknowledge(run, incident, note)
     key, what, why = map(wording.printable, (found.key, found.what, found.note or ""))
     return (
-        f"{key} is acknowledged: {what}. It counts neither in comparisons nor in trends, nor in the report once "
-        f"`soak report {shlex.quote(str(run))}` makes it again; its note: {why}"
+        f"{key} is acknowledged: {what}. It counts neither in comparisons nor in trends, nor in the report "
+        f"once `soak report {shlex.quote(str(run))}` makes it again; its note: {why}"
     )
