@@ -1,9 +1,10 @@
 """What became of each trouble of a trial: its true size, whether it was reported, when, and under which name.
 
-Method:  the true size is p99 of all messages of the window over that of the two minutes before, from the
-         counts above thresholds that the load's own daemons recorded: of acknowledgements or of deliveries,
-         whichever grew more. A trouble is reported by the first incident that begins in its window, give or
-         take some seconds. An incident about the cluster that begins in a quiet stretch is a false one.
+Method:  the true size is p99 of all messages of the window over that of the last two minutes before it that
+         belong to no other trouble or its recovery, from the counts above thresholds that the load's own
+         daemons recorded: of acknowledgements or of deliveries, whichever grew more. A trouble is reported by
+         the first incident that begins in its window, give or take some seconds. An incident about the
+         cluster that begins in a quiet stretch is a false one.
 Assumes: one trouble at a time, and journals without gaps around it.
 """
 
@@ -28,6 +29,8 @@ from soak.store.journal.history import History, Window
 from soak.store.run_folder import RunFolder, read_phases, read_plan, read_run
 
 BEFORE_SECONDS = 120
+_LOOK_BACK_SECONDS = 1200
+"""In which there are so many seconds between troubles: every third one is followed by a quiet stretch."""
 EARLY_SECONDS, LATE_SECONDS = 10, 20
 """An incident belongs to a trouble when it begins so long before its begin, or after its end, at most."""
 CLEAR_RATIO, CLEAR_SECONDS, MODERATE_RATIO = 2.0, 30, 1.5
@@ -102,19 +105,27 @@ def judge(folder: RunFolder, injected: Sequence[Injected]) -> Trial:
         place.close()
     sent = read_notifications(folder)[0].sent_wall_ns
     history = History(folder.journal)
-    outcomes, windows = [], []
-    for one in injected:
-        if one.onset_wall_ns is None or one.lifted_wall_ns is None:
-            continue
-        begin, end = (
-            (at - run.start_wall_ns) / SECOND_NS for at in (one.onset_wall_ns, one.lifted_wall_ns)
-        )
-        windows.append((begin, end))
-        around = history.window(
-            max(0, int(begin) - BEFORE_SECONDS), int(end) + RECOVERY_SECONDS, with_counts=True
-        )
-        outcomes.append(_outcome(one, begin, end, around, findings, sent, run.start_wall_ns))
     first, last = _judged_seconds(folder)
+    times = [
+        (
+            one,
+            (onset_ns - run.start_wall_ns) / SECOND_NS,
+            (lifted_ns - run.start_wall_ns) / SECOND_NS,
+        )
+        for one in injected
+        if (onset_ns := one.onset_wall_ns) is not None
+        and (lifted_ns := one.lifted_wall_ns) is not None
+    ]
+    windows = [(begin, end) for _, begin, end in times]
+    outcomes = []
+    for one, begin, end in times:
+        around = history.window(
+            max(int(first), int(begin) - _LOOK_BACK_SECONDS),
+            int(end) + RECOVERY_SECONDS,
+            with_counts=True,
+        )
+        size = effect(around, int(begin), math.ceil(end), windows)
+        outcomes.append(_outcome(one, begin, end, size, findings, sent, run.start_wall_ns))
     quiet = quiet_stretches(windows, first, last)
     false = sum(
         one.is_about_cluster
@@ -143,14 +154,14 @@ def _outcome(
     one: Injected,
     begin: float,
     end: float,
-    around: Window,
+    size: tuple[float, int],
     findings: Sequence[Finding],
     sent: Mapping[str, int],
     start_wall_ns: int,
 ) -> Outcome:
     own = [found for found in findings if _is_within(found, begin, end)]
     first = min(own, key=lambda found: found.raised_k, default=None)
-    ratio, doubled = effect(around, int(begin), math.ceil(end))
+    ratio, doubled = size
     known = Outcome(
         kind=one.trouble.kind,
         strength=one.trouble.strength,
@@ -180,21 +191,33 @@ def _is_within(finding: Finding, begin: float, end: float) -> bool:
     return begin - EARLY_SECONDS <= finding.onset_k <= end + LATE_SECONDS
 
 
-def effect(around: Window, begin_k: int, end_k: int) -> tuple[float, int]:
+def effect(
+    around: Window, begin_k: int, end_k: int, troubles: Sequence[tuple[float, float]]
+) -> tuple[float, int]:
     """Return p99 between two seconds over that before, and in how many seconds p99 was twice that before.
 
-    `around` has the two minutes before and the recovery after. The second figure counts up to its end.
+    `around` has seconds before and the recovery after. The second figure counts up to its end. What counts as
+    before are the last two minutes outside all `troubles` (begins and ends) and their recoveries.
     """
-    found = [_effect(around, family, begin_k, end_k) for family in _FAMILIES]
+    found = [_effect(around, family, begin_k, end_k, troubles) for family in _FAMILIES]
     return max((one for one in found if one is not None), default=(math.nan, 0))
 
 
-def _effect(around: Window, family: str, begin_k: int, end_k: int) -> tuple[float, int] | None:
+def _effect(
+    around: Window,
+    family: str,
+    begin_k: int,
+    end_k: int,
+    troubles: Sequence[tuple[float, float]],
+) -> tuple[float, int] | None:
     """Return the effect on one family of latencies; None where nothing was measured before."""
     k, above = _counts(around, family)
     if not k.size:
         return None
-    before = _p99(above[k < begin_k].sum(axis=0))
+    is_usual = k < begin_k
+    for begin, end in troubles:
+        is_usual &= (k < math.floor(begin)) | (k > end + RECOVERY_SECONDS)
+    before = _p99(above[is_usual][-BEFORE_SECONDS:].sum(axis=0))
     if not math.isfinite(before):
         return None
     during = _p99(above[(k >= begin_k) & (k < end_k)].sum(axis=0))

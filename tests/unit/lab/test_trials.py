@@ -201,6 +201,15 @@ def test_a_trouble_has_its_true_size_and_the_incident_that_began_in_it(tmp_path:
 
 
 @pytest.mark.long
+def test_the_size_of_a_trouble_does_not_depend_on_the_one_before(tmp_path: Path) -> None:
+    """Of the two minutes before it 40 s belong to a trouble with latencies 15 times as high."""
+    shape = Shape(seconds=700, deletions_k=None, fault_k=150, lifted_k=250)
+    folder = trial_folder(tmp_path / "r", shape, (150, 250), (330, 370))
+
+    assert judged(folder).outcomes[1].ratio == pytest.approx(1, abs=0.2)
+
+
+@pytest.mark.long
 def test_an_incident_dated_just_before_its_trouble_is_no_false_one(tmp_path: Path) -> None:
     """The stretch between 310 and 600 s is quiet, and ends with a trouble."""
     shape = Shape(seconds=700, deletions_k=None, fault_k=600, lifted_k=640)
