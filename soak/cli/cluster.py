@@ -8,9 +8,9 @@ from typing import Annotated, TypeAlias
 import typer
 
 
-def run_folder(text: str) -> Path:
+def run_folder(text: str | Path) -> Path:
     """Return the path of a folder that is given as a path or as a `file:` URI."""
-    if "://" not in text:
+    if isinstance(text, Path) or "://" not in text:
         return Path(text)
     from spark.cluster.executors import run_folder_path
 
