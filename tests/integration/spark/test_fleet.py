@@ -273,6 +273,7 @@ def test_journals_and_topic_show_the_same_changes_and_the_report_and_soak_detect
     assert [json.loads(line)["index"] + SHAPE.warm_up for line in online] == [own[0].onset_k]
 
 
+@pytest.mark.timeout(4 * PATIENCE_SECONDS)
 def test_two_workers_find_in_eight_runs_what_one_machine_finds_whatever_is_killed(
     lab_kafka: Running, tmp_path: Path
 ) -> None:
