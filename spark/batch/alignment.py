@@ -90,9 +90,9 @@ def _axis(run: ComparedRun, alignment: Alignment) -> NDArray[np.float64]:
             raise RunFolderError(
                 f"{cannot}, which came after its soak; compare it with --align soak"
             )
-        return seconds - run.first_deletion
+        return seconds.astype(np.float64) - run.first_deletion
     if not run.recorded.acked.size or not run.recorded.acked[-1]:
         raise RunFolderError(
             f"{cannot}: its journals have no acknowledged message; compare it with --align soak"
         )
-    return run.recorded.acked * run.plan.load.mean_size
+    return run.recorded.acked.astype(np.float64) * run.plan.load.mean_size

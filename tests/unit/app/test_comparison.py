@@ -364,7 +364,7 @@ def test_an_objective_whose_breach_is_acknowledged_is_not_compared(tmp_path: Pat
         "is_over": False,
     }
     summary.write_text(json.dumps(body))
-    before = shares_of(read_compared(run)).keys()
+    before = set(shares_of(read_compared(run)))
 
     acknowledge(run, "leader_move", "known")
 
