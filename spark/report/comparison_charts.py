@@ -21,6 +21,7 @@ _LEFT, _RIGHT, _TOP, _FOOT = 62, 14, 12, 34
 _HEAT_COLUMNS, _HEAT_BANDS = 160, 40
 _RATE_POINTS = 400
 _MAX_NAME = 300
+_WHOLE_PERCENT = 100
 _SHADES = (0.01, 0.03, 0.10, 0.30)
 _QQ_SHARES = (0.01, 0.05, *(x / 10 for x in range(1, 10)), 0.95, 0.99, 0.995, 0.999, 0.9999)
 
@@ -56,10 +57,10 @@ def forest(quantities: Sequence[Quantity], margin: float) -> Markup:
         _line(x(0), _TOP, x(0), foot, "diagonal"),
     ]
     for place in (-1.0, -0.5, 0.0, 0.5, 1.0):
-        text = f"{100 * math.expm1(place * reach):+.3g} %"
-        parts.append(
-            _text(text, x(place * reach) - 24 * (place == 1.0), height - 16, "axis middle")
-        )
+        percent = 100 * math.expm1(place * reach)
+        text = f"{percent:+,.0f} %" if abs(percent) >= _WHOLE_PERCENT else f"{percent:+.3g} %"
+        class_ = "axis end" if place == 1.0 else "axis middle"
+        parts.append(_text(text, x(place * reach), height - 17, class_))
     for at, one in enumerate(known):
         y = _TOP + row * (at + 0.5)
         low, high = (math.log(edge) for edge in one.interval or (1.0, 1.0))
@@ -68,7 +69,7 @@ def forest(quantities: Sequence[Quantity], margin: float) -> Markup:
         parts.append(_text(one.name, left - 8, y + 4, "axis end"))
         parts.append(tag("g", title + _line(x(low), y, x(high), y, "range")))
         parts.append(tag("circle", cx=f"{x(middle):.1f}", cy=y, r=4, class_="dot"))
-    parts.append(_text("after against before", width / 2 + left / 2, height - 1, "axis middle"))
+    parts.append(_text("after against before", x(0), height - 4, "axis middle"))
     label = "Difference of each latency"
     svg = tag("svg", joined(parts), viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
     note = (
