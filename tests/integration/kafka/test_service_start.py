@@ -39,3 +39,20 @@ def test_a_start_that_was_killed_is_resumed(tmp_path: Path, lab_kafka: Running) 
     assert again == folder
     with pytest.raises(PlanError, match="topic half exists already"):
         start_run(plan, home, SystemClock())
+
+
+def test_a_start_records_the_brokers_and_their_release(tmp_path: Path, lab_kafka: Running) -> None:
+    """Two runs can be compared later, when the cluster was upgraded or has moved."""
+    servers = lab_kafka.addresses["bootstrap_servers"]
+    plan = tmp_path / "p.yaml"
+    plan.write_text(f"name: p\nbroker: {{kafka: {{bootstrap_servers: '{servers}'}}}}\n")
+    home = PlanHome(tmp_path / "p")
+
+    start_run(plan, home, SystemClock())
+
+    folder = home.current_in("running")
+    assert folder is not None
+    run = read_run(folder)
+    assert run.brokers == (servers,)
+    named = {"soakd", "python", "pyspark", "java", "confluent-kafka", "librdkafka", "kafka"}
+    assert run.versions.keys() == named
