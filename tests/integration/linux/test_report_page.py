@@ -120,7 +120,9 @@ def test_a_run_in_which_nothing_was_received_has_all_its_charts(
     browser.until("document.querySelectorAll('#hosts-grid .chart').length > 0")
 
     titles = drawn_titles(browser)
-    assert {"Messages by publish latency", "Messages in flight", "fsync latency"} <= set(titles)
+    assert {"Messages by publish latency", "Failed and skipped sends", "fsync latency"} <= set(
+        titles
+    )
     assert browser.problems == []
 
 
