@@ -9,6 +9,8 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
+
 from soak.store.run_folder import RunFolder
 from tests.support.browser import Browser, chromium
 
@@ -17,6 +19,7 @@ _DRAWN = "performance.getEntriesByName('first-chart').length > 0"
 _SETTLED = (
     "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
 )
+_COLOURS = 128
 _INCIDENT = "#incident-1"
 
 
@@ -53,6 +56,9 @@ def draw(browser: Browser, page: Path, view: View, path: Path) -> None:
         browser.run(f"document.querySelector('{view.place}').scrollIntoView() || true")
     browser.run(_SETTLED)
     browser.picture(path)
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(_COLOURS)
+    small.save(path, optimize=True)
 
 
 def run() -> None:
