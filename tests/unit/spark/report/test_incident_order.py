@@ -77,10 +77,8 @@ def test_the_first_sentence_says_how_long_the_worst_incident_lasted_and_what_it_
     over = sized(finding_of(state="gone", resolved_k=175), 3453, 0.361)
     of_client = sized(finding_of(key="c", is_about_cluster=False, resolved_k=175), 9, 1.0)
 
-    regressed, clean = (
-        headline(Page(found, judged, coverage(found), name, None))
-        for judged, name in (([over, of_client], "regressed"), ([of_client], "clean"))
-    )
+    regressed = headline(Page(found, [over, of_client], coverage(found), "regressed", None))
+    clean = headline(Page(found, [of_client], coverage(found), "clean", None))
 
     what = "p99 end-to-end latency stepped 4 ms -> 60 ms (x15) at 14:15:12Z for 1 min 3 s"
     assert regressed == f"Regressed: {what}, 3,453 messages hit, cause retention cliff."
