@@ -53,9 +53,18 @@ class Look:
     batch_seconds: float  # median since the last look
     batch_cpu_seconds: float  # mean since the last look
 
+    @property
+    def files_a_batch(self) -> float:
+        """Return the files of the checkpoint by the batches that may have some."""
+        return self.checkpoint_files / (_KEPT_BATCHES + _REMOVED_SECONDS / self.batch_seconds)
 
-FLAT = ("heap_mib", "jvm_mib", "python_mib", "descriptors", "threads", "checkpoint_files")
+
+FLAT = ("heap_mib", "jvm_mib", "python_mib", "descriptors", "threads", "files_a_batch")
 """What must not grow; batches are compared by their CPU."""
+_KEPT_BATCHES, _REMOVED_SECONDS = (
+    10,
+    60.0,
+)  # how many batches Spark keeps, and how often it removes others
 
 
 def live_through(whole: RunFolder, path: Path, batches: int, trigger: int) -> list[Look]:
