@@ -161,16 +161,16 @@ def test_an_open_report_shows_a_newer_one_at_the_place_where_its_reader_was(
     with served(tmp_path, clock) as found:
         browser.open(f"http://127.0.0.1:{found.serving.port}/run/r/report#far")
         browser.run(
-            "window.told = []; addEventListener('message', (event) => told.push(event.data)); "
+            "window.posted = []; addEventListener('message', (event) => posted.push(event.data)); "
             "document.querySelector('iframe').src = 'report.html?again#far'"
         )
-        browser.until("told.includes('old') && told.some((one) => one > 1000)")
-        place = browser.run("told.findLast((one) => one > 0)")
-        browser.run("told = []")
+        browser.until("posted.includes('old') && posted.some((one) => one > 1000)")
+        place = browser.run("posted.findLast((one) => one > 0)")
+        browser.run("posted = []")
         run.folder.report.write_text(_report("newer"))
-        browser.until("told.includes('newer') && told.some((one) => one > 1000)")
+        browser.until("posted.includes('newer') && posted.some((one) => one > 1000)")
 
-        assert browser.run("told.findLast((one) => one > 0)") == place
+        assert browser.run("posted.findLast((one) => one > 0)") == place
         assert browser.run("document.getElementById('said').textContent.includes('ago')")
         assert browser.problems == []
 

@@ -279,8 +279,8 @@ def test_two_workers_find_in_eight_runs_what_one_machine_finds_whatever_is_kille
 ) -> None:
     """Nine sources a run. Both workers have tasks; one is killed while it has one, and then the driver.
 
-    The other worker goes on alone before that. The state is in a folder with a name that Spark has to be
-    told as it is.
+    The other worker goes on alone before that. The state is in a folder with a name that Spark has to
+    take as it is.
     """
     folder, runs = (
         write_synthetic_run(tmp_path / "r", SHAPE),

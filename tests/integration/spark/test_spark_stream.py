@@ -138,7 +138,7 @@ def test_a_killed_daemon_goes_on_to_one_finding_and_the_lab_is_not_looked_at(
 
     The JVM of the killed one is stopped and stays, until the next daemon ends it. A new alert daemon sends
     what is pending after each death. The last daemon ends by itself when all sources have. No Python of any
-    opens what was injected. The folder has a name that Spark has to be told as it is.
+    opens what was injected. The folder has a name that Spark has to take as it is.
     """
     folder = begun(whole, tmp_path / "prüf 1+2@x")
     shutil.copytree(whole.path / "lab", folder.path / "lab")

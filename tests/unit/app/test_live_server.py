@@ -178,16 +178,22 @@ def test_a_run_that_is_over_is_not_asked_for_again(site: Served) -> None:
     assert "ended 0:25 of 0:25" in text
 
 
-def test_the_report_appears_on_the_page_of_a_run_that_has_just_ended(tmp_path: Path) -> None:
-    """A run has ended before its report is made; of one that ended long ago none is awaited."""
-    clock = FakeClock()
-    run = written_run(tmp_path / "run")
+def _just_ended(folder: Path, clock: FakeClock) -> tuple[WrittenRun, Site]:
+    """Return a run that ended a second ago, and the site that serves it."""
+    run = written_run(folder / "run")
     for k in range(100):
         run.write("produce.0@h", k, **GOOD)
     run.decide("end", 100)
     run.becomes("ended")
     clock.advance(101)
-    site = Site(ServedFolder(tmp_path), _jobs(tmp_path, clock)[0], clock)
+    site = Site(ServedFolder(folder), _jobs(folder, clock)[0], clock)
+    return run, site
+
+
+def test_the_report_appears_on_the_page_of_a_run_that_has_just_ended(tmp_path: Path) -> None:
+    """A run has ended before its report is made; of one that ended long ago none is awaited."""
+    clock = FakeClock()
+    run, site = _just_ended(tmp_path, clock)
     before = site.answer("/run/run/now", "").body.decode()
     run.folder.report.parent.mkdir()
     run.folder.summary.write_text(json.dumps({"verdict": "clean", "findings": []}))
@@ -351,13 +357,7 @@ def test_a_run_that_goes_on_without_a_report_gets_it_when_it_is_there(runs: Path
 
 def test_the_page_around_a_report_has_the_last_one_when_the_run_ends(tmp_path: Path) -> None:
     clock = FakeClock()
-    run = written_run(tmp_path / "run")
-    for k in range(100):
-        run.write("produce.0@h", k, **GOOD)
-    run.decide("end", 100)
-    run.becomes("ended")
-    clock.advance(101)
-    site = Site(ServedFolder(tmp_path), _jobs(tmp_path, clock)[0], clock)
+    run, site = _just_ended(tmp_path, clock)
     before = json.loads(site.answer("/run/run/report.json", "").body)
     run.folder.report.parent.mkdir()
     run.folder.report.write_text(REPORT)

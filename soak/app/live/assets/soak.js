@@ -1,41 +1,48 @@
-// Replaces the main part of a page of a run by what the server has now, as often as the page asks for it.
-(() => {
+// Asks the server for `path` as often as `element` says, while the page is seen, and shows each answer.
+function poll(element, path, show) {
   "use strict";
-  const main = document.querySelector("main[data-poll]");
-  if (!main) return;
-  const answer = document.getElementById("answer"), said = document.getElementById("said");
-  const stops = () => [...main.querySelectorAll("a, [tabindex]")]; // where the keyboard may be
-  const later = () => { if (main.dataset.poll) setTimeout(look, 1000 * Number(main.dataset.poll)); };
+  const answer = document.getElementById("answer");
+  const later = () => { if (Number(element.dataset.poll)) setTimeout(look, 1000 * Number(element.dataset.poll)); };
   async function look() {
     if (document.hidden) { document.addEventListener("visibilitychange", look, { once: true }); return; }
     try {
-      const response = await fetch("now", { cache: "no-store", signal: AbortSignal.timeout(20000) });
+      const response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(20000) });
       if (!response.ok) throw new Error(String(response.status));
-      const text = await response.text();
-      const next = new DOMParser().parseFromString(text, "text/html").querySelector("main");
-      const at = stops().indexOf(document.activeElement);
-      if (getSelection().isCollapsed) main.replaceChildren(...next.childNodes); // somebody copies text
-      if (at >= 0) stops()[at]?.focus({ preventScroll: true });
-      sayTroubles();
-      if (next.dataset.poll) main.dataset.poll = next.dataset.poll; else delete main.dataset.poll;
+      show(await response.text());
       answer.hidden = true;
     } catch { answer.hidden = false; }
     later();
   }
+  later();
+}
+// Replaces the main part of a page of a run by what the server has now.
+(() => {
+  "use strict";
+  const main = document.querySelector("main[data-poll]");
+  if (!main) return;
+  const said = document.getElementById("said");
+  const stops = () => [...main.querySelectorAll("a, [tabindex]")]; // where the keyboard may be
+  poll(main, "now", (text) => {
+    const next = new DOMParser().parseFromString(text, "text/html").querySelector("main");
+    const at = stops().indexOf(document.activeElement);
+    if (getSelection().isCollapsed) main.replaceChildren(...next.childNodes); // somebody copies text
+    if (at >= 0) stops()[at]?.focus({ preventScroll: true });
+    sayTroubles();
+    if (next.dataset.poll) main.dataset.poll = next.dataset.poll; else delete main.dataset.poll;
+  });
   function sayTroubles() { // aloud once, not again with each new count of its seconds
     const troubles = [...main.querySelectorAll(".trouble")].map((one) => one.textContent);
     const kinds = troubles.join().replace(/[\d.,:]+/g, "");
     if (said.dataset.kinds !== kinds) said.textContent = troubles.join(". ");
     said.dataset.kinds = kinds;
   }
-  later();
 })();
 // Shows a newer report of a run that goes on, at the place where the reader was.
 (() => {
   "use strict";
   const frame = document.querySelector("iframe[data-poll]");
   if (!frame) return;
-  const answer = document.getElementById("answer"), said = document.getElementById("said");
+  const said = document.getElementById("said");
   let place = 0, wanted = 0; // from the top of the report: where the reader is, and where a new one begins
   addEventListener("message", (event) => {
     if (event.source !== frame.contentWindow) return;
@@ -43,24 +50,14 @@
     else if (Number.isFinite(event.data)) place = event.data;
   });
   if (location.hash && frame.dataset.version) frame.src += location.hash;
-  const later = () => { if (Number(frame.dataset.poll)) setTimeout(look, 1000 * Number(frame.dataset.poll)); };
-  async function look() {
-    if (document.hidden) { document.addEventListener("visibilitychange", look, { once: true }); return; }
-    try {
-      const response = await fetch("report.json", { cache: "no-store", signal: AbortSignal.timeout(20000) });
-      if (!response.ok) throw new Error(String(response.status));
-      const found = await response.json();
-      said.textContent = found.text;
-      frame.dataset.poll = found.again_seconds;
-      if (found.version && found.version !== frame.dataset.version) {
-        frame.dataset.version = found.version;
-        wanted = place;
-        frame.hidden = false;
-        frame.contentWindow.location.replace(`report.html?${found.version}`);
-      }
-      answer.hidden = true;
-    } catch { answer.hidden = false; }
-    later();
-  }
-  later();
+  poll(frame, "report.json", (text) => {
+    const found = JSON.parse(text);
+    said.textContent = found.text;
+    frame.dataset.poll = found.again_seconds;
+    if (!found.version || found.version === frame.dataset.version) return;
+    frame.dataset.version = found.version;
+    wanted = place;
+    frame.hidden = false;
+    frame.contentWindow.location.replace(`report.html?${found.version}`);
+  });
 })();
