@@ -121,19 +121,18 @@ def test_latencies_of_producers_are_merged(server: str) -> None:
 
 
 def test_counters_have_every_message(server: str) -> None:
-    """More than a scrape sees in one second: the plan sends 1,000 a second."""
-    limit = time.monotonic() + LIMIT_SECONDS
-    total = 0.0
-    while total < 20_000:
-        assert time.monotonic() < limit
-        found = asked(server, "query", query="sum(soak_acknowledged_messages_total)")["result"]
-        total = float(found[0]["value"][1]) if found else 0.0
-        time.sleep(0.2)
-    rate = asked(server, "query", query="sum(rate(soak_acknowledged_messages_total[20s]))")[
-        "result"
-    ]
+    """More than a scrape sees in one second: the plan sends 1,000 a second.
 
-    assert float(rate[0]["value"][1]) == pytest.approx(1000, rel=0.3)
+    A busy host may delay the load for a while, so that the rate is right only once it goes on.
+    """
+    limit = time.monotonic() + LIMIT_SECONDS
+    rate = 0.0
+    while rate != pytest.approx(1000, rel=0.1):
+        assert time.monotonic() < limit, rate
+        query = "sum(rate(soak_acknowledged_messages_total[20s]))"
+        found = asked(server, "query", query=query)["result"]
+        rate = float(found[0]["value"][1]) if found else 0.0
+        time.sleep(0.2)
 
 
 def test_the_rules_are_evaluated_without_errors(server: str) -> None:
