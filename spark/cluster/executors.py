@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from soak.core.errors import NotAvailableError, PlanError, RunFolderError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.service.files import reporting_permission_errors
+from soak.service.files import file_lock, is_locked
 
 PATIENCE_NS = 120 * SECOND_NS
 """How long the first executor may take: a node of a cluster may have to be started, or an image loaded."""
@@ -52,19 +52,23 @@ def shared_file(folder: Path) -> Iterator[Path]:
     """Keep a file in a folder for as long as executors may be asked whether they see it.
 
     It has a name of its own: a copy of the folder, or what a host remembers of it, has no such file.
+    It is locked while it is kept, so that files that killed processes left are told from it and removed.
 
     Raises:
         RunFolderError: this user may not write there.
     """
-    for path in folder.glob(f"{_SHARED}*"):  # of processes that were killed
-        path.unlink(missing_ok=True)
+    for left in folder.glob(f"{_SHARED}*"):
+        with suppress(RunFolderError):  # of another user
+            if not is_locked(left):
+                left.unlink(missing_ok=True)
     path = folder / f"{_SHARED}{uuid4()}"
-    with reporting_permission_errors(path):
-        path.touch()
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
+    not_yet_locked = folder / f".new{path.name}"
+    with file_lock(not_yet_locked, str(folder)):
+        not_yet_locked.rename(path)
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def fault_of_folder(shared: Path) -> str:
