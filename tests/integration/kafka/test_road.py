@@ -21,6 +21,7 @@ import pytest
 from soak.core.model import Event
 from soak.service import children
 from soak.store.journal.reader import read_source, sources
+from tests.support.browser import CHROMIUM, chromium
 from tests.support.paths import DATA, ROOT
 
 PLANS = DATA / "plans"
@@ -120,6 +121,22 @@ def _assert_found(run_dir: Path) -> dict[str, Any]:
     return summary
 
 
+def _assert_readable(page: Path) -> None:
+    """In Chromium: all is drawn from the page alone, fast, and also for readers with aids."""
+    if not CHROMIUM:
+        return
+    with chromium() as browser:
+        browser.open(page)
+        browser.until("performance.getEntriesByName('first-chart').length > 0")
+        browser.until("document.querySelectorAll('#hosts-grid .chart').length > 0")
+        found = browser.problems, browser.faults()
+        milliseconds = browser.run("performance.getEntriesByName('first-chart')[0].startTime")
+        flags = browser.run("document.querySelectorAll('.flag').length")
+    assert found == ([], [])
+    assert milliseconds <= 2000
+    assert flags >= 1
+
+
 def test_the_drill_is_found_named_mailed_and_reported_though_a_daemon_is_killed(
     tmp_path: Path, soak: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -155,6 +172,7 @@ def test_the_drill_is_found_named_mailed_and_reported_though_a_daemon_is_killed(
     assert "DRILL" in output
     assert str(run_dir / "report" / "index.html") in output
     assert "DRILL" in (run_dir / "report" / "index.html").read_text()
+    _assert_readable(run_dir / "report" / "index.html")
     declared = json.loads((run_dir / "lab" / "faults.jsonl").read_text().splitlines()[0])
     assert declared["fault"] == "deletion_stall"
     assert "deletion_stall" not in (run_dir / "plan.yaml").read_text()
