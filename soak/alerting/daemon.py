@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -290,7 +290,7 @@ class AlertDaemon:
             self._deliver_due(is_late)
         else:
             self._attempt(self._digests.poll)
-            while self._round(MAX_RETRY_WAIT_NS, is_late, lambda _row: False):
+            while self._round(MAX_RETRY_WAIT_NS, is_late, lambda _row, _rank: False):
                 continue  # a settled message makes the next one of its subject due
         self._log_problem()
 
@@ -335,7 +335,7 @@ class AlertDaemon:
         self,
         ahead_ns: int,
         is_stopped: Callable[[], bool],
-        is_over_limit: Callable[[Notification], bool],
+        is_over_limit: Callable[[Notification, int], bool],
     ) -> int:
         if not self._findings.exists():
             return 0
@@ -349,7 +349,8 @@ class AlertDaemon:
                 now_ns = self._clock.wall_ns()
                 found = store.due(now_ns + ahead_ns)
                 overtaken = _overtaken(store, found, now_ns)
-                rows = sorted(found, key=lambda row: self._priority(row, overtaken))
+                ranks = {row: 0 if row in overtaken else RANKS[row.kind] for row in found}
+                rows = sorted(found, key=lambda row: (row.sink in self._failing, ranks[row]))
                 is_in_sight = self._draws_later and store.has_findings(self._run.id)
             if is_in_sight and not rows:  # its message is due in some seconds
                 self._draws_later = False
@@ -357,7 +358,7 @@ class AlertDaemon:
             for row in rows:
                 if is_stopped() or not self._findings.claim():
                     break
-                if row.sink in unavailable or is_over_limit(row):
+                if row.sink in unavailable or is_over_limit(row, ranks[row]):
                     continue
                 self._alive()
                 outcome = self._delivery.try_once(row)
@@ -373,12 +374,11 @@ class AlertDaemon:
             self._problem = str(error)
         return settled
 
-    def _priority(self, row: Notification, overtaken: Collection[Notification]) -> tuple[bool, int]:
-        """Return the key that messages are sorted by; those of one key keep their order, oldest first."""
-        return row.sink in self._failing, 0 if row in overtaken else RANKS[row.kind]
+    def _is_over_limit(self, row: Notification, rank: int) -> bool:
+        """True when the sink got its share of messages in the last hour; summaries are not counted.
 
-    def _is_over_limit(self, row: Notification) -> bool:
-        """True when the sink got its share of messages in the last hour; summaries are not counted."""
+        A quarter of them is left to messages of rank 0.
+        """
         if _is_summary(row):
             return False
         if row.sink not in self._sent:  # asked once a round: thousands may wait
@@ -386,7 +386,8 @@ class AlertDaemon:
             with self._findings.open() as store:
                 self._sent[row.sink] = store.sent_between(row.sink, now_ns - HOUR_NS, now_ns)
         sent = self._sent[row.sink]
-        if sent < self._plan.alerts.max_per_hour:
+        limit = self._plan.alerts.max_per_hour
+        if sent < (limit if rank == 0 else limit - limit // 4):
             return False
         self._problem = f"hourly limit: {sent} messages to {row.sink}"
         return True

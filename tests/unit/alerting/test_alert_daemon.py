@@ -202,6 +202,27 @@ def test_openings_and_other_causes_go_before_what_is_over(tmp_path: Path) -> Non
     ]
 
 
+def test_a_quarter_of_the_hourly_limit_is_left_to_what_begins(tmp_path: Path) -> None:
+    """What is over may use three of four messages an hour, so that an opening does not wait behind it."""
+    world = AlertWorld(tmp_path, DELIVERED).without_charts()
+    world.change_plan("alerts: {max_per_hour: 4}")
+    world.save("confirmed", key="synthetic-1-200")
+    world.daemon().poll()
+    world.clock.advance(100)
+    world.save("gone")
+    world.daemon().poll()
+    world.save("gone", key="synthetic-1-200")
+    world.daemon().poll()
+    world.save("confirmed", key="synthetic-1-300")
+    world.daemon().poll()
+    in_the_hour = [one.key.removeprefix(RUN) for one in world.sink.messages[2:]]
+    world.clock.advance(3601)
+    world.daemon().poll()
+
+    assert in_the_hour == ["-130.gone", "-300.confirmed"]
+    assert world.sink.messages[-1].key.removeprefix(RUN) == "-200.gone"
+
+
 def test_what_is_over_is_sent_although_incidents_use_up_the_hourly_limit(tmp_path: Path) -> None:
     """A message that has waited for an hour goes with the openings, and is older than them."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
