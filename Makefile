@@ -62,13 +62,13 @@ packages-in-ci:
 	@if [ "$${CI:-}" = true ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		$(MAKE) --no-print-directory packages || echo "packages: could not be installed; tests that need them skip"; fi
 
-# Each round has new inputs; what fails is printed with the seed and the smallest input that does it.
+# Each round has new inputs and ends the command if one of them does harm; it is printed with the seed that makes it.
 HOSTILE_MINUTES ?= 1
 .PHONY: test-hostile
 test-hostile: $(STAMP) ## attack every gate for HOSTILE_MINUTES=1, with the corpus and with inputs made at random
 	@end=$$(( $$(date +%s) + 60 * $(HOSTILE_MINUTES) )); round=0; \
 	while [ $$round = 0 ] || [ $$(date +%s) -lt $$end ]; do round=$$(( round + 1 )); \
-		$(BIN)/pytest tests/hostile -n 2 -m 'not broker and not spark and not slow' --hypothesis-profile=hostile -p no:cacheprovider; \
+		HOSTILE_SEED=$$(date +%s)000 $(BIN)/pytest tests/hostile -n 2 -m 'not broker and not spark and not slow' --hypothesis-profile=hostile -p no:cacheprovider; \
 	done; echo "test-hostile: $$round rounds"
 
 .PHONY: test

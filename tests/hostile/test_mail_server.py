@@ -108,8 +108,8 @@ def test_any_replies_settle_a_message_or_put_it_off() -> None:
 
     with serving(serve) as (host, port):
         config = mail.Config(to=("a@example.org", "b@example.org"), host=host, port=port)
-        for source in rounds(50):
-            replies.append([_reply(source, at) for at in range(9)])
+        for source in rounds("replies of a mail server", 50):
+            replies[:] = [[_reply(source, at) for at in range(9)]]
             outcome = mail.MailSink(config, 0.1).send(MESSAGE)
             assert outcome.result in {"delivered", "retry", "never"}
             assert len(outcome.detail) < 2000

@@ -87,7 +87,7 @@ def test_a_sequence_number_of_no_producer_is_not_of_the_run() -> None:
 
 def test_any_bytes_are_foreign_or_of_the_run() -> None:
     """Random headers, some with the marks of the run: spans ascend, and none is negative."""
-    for source in rounds(30):
+    for source in rounds("messages", 30):
         rng = np.random.default_rng(source.getrandbits(32))
         heads = rng.integers(0, 256, (64, header.SIZE), dtype=np.uint8)
         heads[: source.randint(0, 64), :4] = np.frombuffer(

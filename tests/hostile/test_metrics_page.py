@@ -104,7 +104,7 @@ def test_any_request_leaves_the_page_as_it_is(port: int, capfd: pytest.CaptureFi
             b"Host: \xe2\x80\xae\r\n",
         ),
     )
-    for source in rounds(60):
+    for source in rounds("requests to /metrics", 60):
         with (
             socket.create_connection(("127.0.0.1", port), timeout=10) as client,
             contextlib.suppress(OSError),

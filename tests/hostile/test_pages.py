@@ -96,7 +96,7 @@ def _page(source: random.Random) -> bytes:
 
 
 def test_any_page_is_read_or_refused() -> None:
-    for source in rounds(500):
+    for source in rounds("metrics pages", 500):
         try:
             page = ExpositionParser({"a", "b"}).parse(_page(source))
         except ProbeError:

@@ -160,7 +160,7 @@ def test_a_folder_in_place_of_a_file_is_an_error(tmp_path: Path, name: str) -> N
 def test_any_value_in_run_json_is_a_run_or_an_error(tmp_path: Path) -> None:
     """Keys with values of other kinds and sizes: what is read has the types that the program relies on."""
     folder = folder_of(tmp_path / "b", "b")
-    for source in rounds(300):
+    for source in rounds("run.json", 300):
         body = {**RUN, source.choice([*RUN, "only", "new"]): _value(source)}
         folder.run_json.write_text(json.dumps(body))
         try:

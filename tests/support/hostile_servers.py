@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import random
 import socket
+import sys
 import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tests.support.hostile import INPUTS
+
 Serve = Callable[[socket.socket], None]
 
 
-def rounds(quick: int) -> Iterator[random.Random]:
-    """Yield sources of randomness, of known seeds: `quick` of them, or so many as HOSTILE_MINUTES hold."""
-    minutes = float(os.environ.get("HOSTILE_MINUTES", "0"))
-    until = time.monotonic() + 60.0 * minutes
-    for seed in itertools.count():
-        if seed >= quick and time.monotonic() >= until:
-            return
+def rounds(gate: str, usual: int) -> Iterator[random.Random]:
+    """Yield sources of randomness, so many as usual or twenty times as many from HOSTILE_SEED on.
+
+    The last seed that is printed is that of a failure. Each counts as an input of the gate.
+    """
+    first = os.environ.get("HOSTILE_SEED")
+    begin, number = (0, usual) if first is None else (int(first), 20 * usual)
+    for seed in range(begin, begin + number):
+        sys.stdout.write(f"HOSTILE_SEED={seed}\n")
+        INPUTS[gate] += 1
         yield random.Random(seed)
 
 
