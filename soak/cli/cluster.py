@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import typer
 
+from soak.core.errors import PlanError
+
 
 def run_folder(text: str | Path) -> Path:
-    """Return the path of a folder that is given as a path or as a `file:` URI."""
-    if isinstance(text, Path) or "://" not in text:
-        return Path(text)
-    from spark.cluster.executors import run_folder_path
+    """Return the path of a folder that is given as a path or as a `file:` URI.
 
-    return run_folder_path(text)
+    Raises:
+        PlanError: it is a URI of something that is not mounted as files.
+    """
+    if isinstance(text, Path) or not (text.startswith("file:") or "://" in text):
+        return Path(text)
+    try:
+        found = urlsplit(text)
+    except ValueError as error:
+        raise PlanError(f"{text}: {error}") from error
+    is_file = found.scheme == "file"
+    if is_file and (found.query or found.fragment):
+        raise PlanError(f"{text}: in a URI ? is written %3F, and # is %23")
+    if is_file and found.netloc in {"", "localhost"} and found.path.startswith("/"):
+        return Path(unquote(found.path))
+    raise PlanError(
+        f"{text}: this folder is read and written as files, so {found.scheme}:// is not supported. Give a "
+        "path or file:///PATH that this host and all executors mount (NFS, CephFS, or the store's own mount)"
+    )
 
 
 Master: TypeAlias = Annotated[

@@ -10,14 +10,15 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
-from soak.core.errors import NotAvailableError, PlanError, RunFolderError
+from soak.core.errors import NotAvailableError, RunFolderError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.service.files import file_lock, is_locked
@@ -25,26 +26,11 @@ from soak.service.files import file_lock, is_locked
 PATIENCE_NS = 120 * SECOND_NS
 """How long the first executor may take: a node of a cluster may have to be started, or an image loaded."""
 
-_LOOK_NS = SECOND_NS // 2
+_LOOK_NS = SECOND_NS // 10
 _SHARED = ".shared-"
 
-
-def run_folder_path(text: str) -> Path:
-    """Return the path of a folder that is given as a path or as a `file:` URI.
-
-    Raises:
-        PlanError: it is a URI of something that is not mounted as files.
-    """
-    scheme = urlsplit(text).scheme
-    if not scheme or "://" not in text:
-        return Path(text)
-    found = urlsplit(text)
-    if scheme == "file" and found.netloc in {"", "localhost"}:
-        return Path(unquote(found.path))
-    raise PlanError(
-        f"{text}: this folder is read and written as files, so {scheme}:// is not supported. Give a path "
-        "or file:///PATH that this host and all executors mount (NFS, CephFS, or the store's own mount)"
-    )
+Look = tuple[str, str, str]
+"""A host, why it cannot work in the folder, and why it cannot work otherwise; "" where it can."""
 
 
 @contextmanager
@@ -73,8 +59,12 @@ def shared_file(folder: Path) -> Iterator[Path]:
 
 def fault_of_folder(shared: Path) -> str:
     """Return why this process cannot work in the folder of a `shared_file`; "" if it can."""
-    if not shared.exists():
+    try:
+        shared.stat()
+    except FileNotFoundError:
         return f"{shared.parent} there is another folder, or missing"
+    except OSError as error:
+        return f"{shared.parent}: {error.strerror}"
     return (
         "" if os.access(shared.parent, os.W_OK | os.X_OK) else f"may not write in {shared.parent}"
     )
@@ -91,11 +81,12 @@ def check_executors(
 ) -> bool:
     """Wait for executors and have them look at a `shared_file`, and at what else they need for their work.
 
-    Returns False when `stop` was set before there was one. `alive` is called again and again meanwhile.
+    Returns False when `stop` was set before they had looked. `alive` is called again and again meanwhile.
     `fault_of` is called in executors, and says why they cannot work, or "".
 
     Raises:
-        NotAvailableError: no executor came, and Spark itself would wait for ever; or one cannot work.
+        NotAvailableError: no executor came or answered, and Spark itself would wait for ever; or one cannot
+            work.
         RunFolderError: one of them does not see the same folder, or may not write there.
     """
     jvm = context._jsc.sc()  # noqa: SLF001  # the only way to the JVM
@@ -109,11 +100,13 @@ def check_executors(
         return False
     parts = max(2, context.defaultParallelism)
 
-    def look(_: Iterable[int]) -> Iterator[tuple[str, str, str]]:
+    def look(_: Iterable[int]) -> Iterator[Look]:
         yield socket.gethostname(), fault_of_folder(shared), fault_of()
 
-    found = context.parallelize(range(parts), parts).mapPartitions(look).collect()
-    alive()
+    looks = context.parallelize(range(parts), parts).mapPartitions(look)
+    found = await_looks(looks.collect, context.cancelAllJobs, master, clock, stop=stop, alive=alive)
+    if found is None:
+        return False
     for host, fault, _ in found:
         if fault:
             raise RunFolderError(
@@ -124,6 +117,43 @@ def check_executors(
         if fault:
             raise NotAvailableError(f"{master}: the executor on {host} cannot work: {fault}")
     return True
+
+
+def await_looks(
+    collect: Callable[[], list[Look]],
+    cancel: Callable[[], None],
+    master: str,
+    clock: Clock,
+    *,
+    stop: threading.Event | None = None,
+    alive: Callable[[], None] = lambda: None,
+) -> list[Look] | None:
+    """Return what executors saw; None when `stop` was set before. A mount that hangs keeps them for ever.
+
+    `cancel` ends `collect`, which is called in a thread.
+
+    Raises:
+        NotAvailableError: an executor was lost, or did not answer within `PATIENCE_NS`.
+    """
+    end_ns = clock.mono_ns() + PATIENCE_NS
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(collect)
+        while not job.done():
+            alive()
+            if stop is not None and stop.is_set():
+                cancel()
+                return None
+            if clock.mono_ns() >= end_ns:
+                cancel()
+                raise NotAvailableError(
+                    f"{master}: an executor does not answer; does the storage of the folder hang on its host?"
+                )
+            clock.sleep_until(clock.mono_ns() + _LOOK_NS)
+        try:
+            return job.result()
+        except Py4JJavaError as error:
+            reason = str(error.java_exception.getMessage()).splitlines()[0]
+            raise NotAvailableError(f"{master}: executors cannot work: {reason}") from error
 
 
 def await_executor(

@@ -39,11 +39,17 @@ SECURITY = {
 }
 """As Spark's page on security recommends; master and workers of a standalone cluster need the same."""
 
-_PORT = 7077
-_STANDALONE = re.compile(r"spark://[^/,@\s]+(,[^/,@\s]+)*")
+_PORT = 443
+_MAX_PORT = 65535
+_ADDRESS = r"[^/,@\s:\[\]]+:\d{1,5}"
+_STANDALONE = re.compile(rf"spark://{_ADDRESS}(,{_ADDRESS})*", re.ASCII)
 _KUBERNETES = re.compile(r"k8s://(https?://)?[^/@\s?]+(/[^@\s?]*)?")
-_IS_SECRET = re.compile(r"(password|secret|token|access\.?key)", re.IGNORECASE)
-_NAMES_A_FILE = re.compile(r"\.(file|path|provider|enabled)$|serviceAccountName$", re.IGNORECASE)
+_IS_SECRET = re.compile(r"(password|passphrase|secret|token|(access|account)\.?key)", re.IGNORECASE)
+_NAMES_A_PLACE = re.compile(
+    r"(\.|oauthToken)file$|\.(path|provider|enabled)$|serviceAccountName$"
+    r"|^spark\.kubernetes\.(driver|executor)\.(secretKeyRef|secrets)\.",
+    re.IGNORECASE,
+)
 _OURS = {
     "spark.master": "--master names it",
     "spark.submit.deployMode": "soakd sets it itself",
@@ -149,7 +155,7 @@ def parse_cluster(master: str, conf: Sequence[str] = (), secret: str = "") -> Cl
         if settings or secret:
             raise PlanError("--conf and --secret are of a cluster: they need --master")
         return None
-    is_known = master == "yarn" or _STANDALONE.fullmatch(master) or _KUBERNETES.fullmatch(master)
+    is_known = master == "yarn" or _is_standalone(master) or _KUBERNETES.fullmatch(master)
     if not is_known:
         raise PlanError(
             f"--master {master}: expected {SUPPORTED}; without --master Spark runs here"
@@ -161,6 +167,11 @@ def parse_cluster(master: str, conf: Sequence[str] = (), secret: str = "") -> Cl
         found = replace(found, ships_python=False)
     _check_surroundings(found)
     return found
+
+
+def _is_standalone(master: str) -> bool:
+    ports = re.findall(r":(\d+)", master, re.ASCII)
+    return bool(_STANDALONE.fullmatch(master)) and all(int(one) <= _MAX_PORT for one in ports)
 
 
 def _check_surroundings(cluster: Cluster) -> None:
@@ -191,7 +202,7 @@ def _setting(text: str) -> tuple[str, str]:
         raise PlanError(f"--conf {name}: expected a setting of Spark as spark.NAME=VALUE")
     if name in _OURS:
         raise PlanError(f"--conf {name}: {_OURS[name]}")
-    if _IS_SECRET.search(name) and not _NAMES_A_FILE.search(name):
+    if _IS_SECRET.search(name) and not _NAMES_A_PLACE.search(name):
         raise PlanError(
             f"--conf {name}: a secret must not stand on a command line; --secret takes the cluster's, "
             "others belong to files or variables of the hosts"

@@ -42,6 +42,7 @@ _JVM_OPTIONS = (
     "-Djava.net.preferIPv4Stack=true",
 )
 _EXECUTOR_MEMORY = "512m"  # of the JVM, whose live heap is small; Python workers are not in it
+_EXECUTOR_OVERHEAD = "1g"  # of a container: the JVM beside its heap, and 300 MB of Python a core
 _EXECUTOR_JVM_OPTIONS = _JVM_OPTIONS  # its work is done by Python too
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 # Spark's default starts programs (`readlink`, `chmod`) for each file that it renames, some forty in a batch.
@@ -133,11 +134,13 @@ def build_context(
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each callback
     conf = SparkConf(loadDefaults=False).setAppName(name)
     conf.setMaster(cluster.master if cluster is not None else f"local[{cores or '*'}]")
-    conf.setAll(list(_settings(temporary, settings, cores or os.cpu_count() or 1, classes).items()))
+    own = _settings(temporary, settings, cores or os.cpu_count() or 1, classes)
     if cluster is None:
-        conf.setAll(list(SECURITY.items()))  # a local session makes a secret of its own
+        own |= SECURITY  # a local session makes a secret of its own
     else:
-        conf.setAll(list(_cluster_settings(cluster, temporary, address, workers, cores).items()))
+        own |= _cluster_settings(cluster, temporary, address, workers, cores)
+        own = with_settings_of_user(own, cluster.settings)
+    conf.setAll(list(own.items()))
     # one JVM a process, which outlives sessions
     gateway = SparkContext._gateway or _jvm(conf, log.with_suffix(".out"), temporary)  # noqa: SLF001
     if secret:  # not before the JVM runs: it would be among the arguments of its process
@@ -297,10 +300,7 @@ def _cluster_settings(
     workers: Mapping[str, str],
     cores: int | None,
 ) -> Mapping[str, str]:
-    """Return the settings that a cluster needs in addition to or instead of those of a local session.
-
-    The user's come last, so that they hold.
-    """
+    """Return the settings that a cluster needs in addition to or instead of those of a local session."""
     limit = {"spark.cores.max": str(cores)} if cores and cluster.kind == "standalone" else {}
     found = {
         **limit,
@@ -309,6 +309,7 @@ def _cluster_settings(
         "spark.executor.syncLogLevel.enabled": "true",
         "spark.submit.deployMode": "client",
         "spark.executor.memory": _EXECUTOR_MEMORY,
+        "spark.executor.memoryOverhead": _EXECUTOR_OVERHEAD,
         "spark.executor.extraJavaOptions": " ".join(_EXECUTOR_JVM_OPTIONS),
         **{f"spark.executorEnv.{name}": value for name, value in workers.items()},
         "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -324,4 +325,14 @@ def _cluster_settings(
         found[setting] = archives(user_cache(), temporary / "shipped").for_spark()
     elif EXECUTOR_PYTHON not in cluster.settings:
         found["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
-    return {**found, **cluster.settings}
+    return found
+
+
+def with_settings_of_user(own: Mapping[str, str], users: Mapping[str, str]) -> dict[str, str]:
+    """Return our settings and the user's, which come last and so hold; options of Java come after ours."""
+    options = {
+        name: f"{own[name]} {text}"
+        for name, text in users.items()
+        if name.endswith(".extraJavaOptions") and name in own
+    }
+    return {**own, **users, **options}

@@ -72,7 +72,7 @@ def test_a_driver_is_called_with_settings_that_soak_takes(name: str) -> None:
 
 def test_no_manifest_holds_a_secret() -> None:
     assert "Secret" not in {one["kind"] for one in documents()}
-    assert {one["kind"] for one in documents()} >= {"Job", "Deployment", "Role", "RoleBinding"}
+    assert {one["kind"] for one in documents()} >= {"Job", "Role", "RoleBinding"}
 
 
 def test_the_template_of_executors_is_a_pod() -> None:

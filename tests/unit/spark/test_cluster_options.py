@@ -11,17 +11,20 @@ import pytest
 from typer.testing import CliRunner
 
 from soak.cli import main
+from soak.cli.cluster import run_folder
 from soak.core.errors import NotAvailableError, PlanError
 from soak.core.plan.plan import Ship
 from spark.cluster.executors import (
     PATIENCE_NS,
+    Look,
     await_executor,
+    await_looks,
     fault_of_folder,
-    run_folder_path,
     shared_file,
 )
 from spark.cluster.master import Cluster, parse_cluster
 from spark.cluster.package import PYTHON
+from spark.cluster.session import with_settings_of_user
 from spark.sources.samples_topic import fault_of_reading
 from tests.support.fakes import FakeClock
 
@@ -54,7 +57,6 @@ def test_without_a_master_spark_runs_here() -> None:
     [
         ("spark://127.0.0.1:7077", "standalone", True),
         ("spark://localhost:7077", "standalone", True),
-        ("spark://[::1]:7077", "standalone", True),
         ("spark://127.0.0.1:7077,192.0.2.7:7077", "standalone", False),
         (REMOTE, "standalone", False),
         (KUBERNETES, "kubernetes", False),
@@ -75,6 +77,10 @@ def test_a_cluster_is_known_by_its_url(master: str, kind: str, is_loopback: bool
         "192.0.2.7:7077",
         "spark://",
         "spark://u:p@h:7077",
+        "spark://h",
+        "spark://h:abc",
+        "spark://h:99999",
+        "spark://[::1]:7077",  # the driver listens on IPv4
         "k8s://",
         "Yarn",
     ],
@@ -132,6 +138,8 @@ def test_a_missing_secret_is_an_error_that_says_how_to_give_it(
         ((f"spark.hadoop.fs.s3a.secret.key={SECRET}",), ""),
         ((f"spark.ssl.rpc.keyPassword={SECRET}",), ""),
         ((f"spark.kubernetes.authenticate.oauthToken={SECRET}",), ""),
+        ((f"spark.hadoop.fs.azure.account.key.x.dfs.core.windows.net={SECRET}",), ""),
+        ((f"spark.ssl.ui.privateKeyPassphrase={SECRET}",), ""),
     ],
 )
 def test_a_secret_on_the_command_line_is_refused_and_not_repeated(
@@ -143,10 +151,35 @@ def test_a_secret_on_the_command_line_is_refused_and_not_repeated(
     assert SECRET not in str(caught.value)
 
 
-def test_the_place_of_a_secret_may_stand_there() -> None:
-    setting = "spark.authenticate.secret.file=/etc/soak-spark/secret"
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spark.authenticate.secret.file",
+        "spark.kubernetes.authenticate.submission.oauthTokenFile",
+        "spark.kubernetes.executor.secretKeyRef.SOAK_SHIP_KEY",
+        "spark.kubernetes.executor.secrets.soak-kafka",
+    ],
+)
+def test_the_place_of_a_secret_may_stand_there(name: str) -> None:
+    assert cluster(KUBERNETES, IMAGE, f"{name}=soak:key").settings[name] == "soak:key"
 
-    assert cluster(KUBERNETES, IMAGE, setting).settings["spark.authenticate.secret.file"]
+
+def test_the_users_settings_hold_and_options_of_java_are_added_to_ours() -> None:
+    """Without ours the log would have no limit, and no start would find the JVM of a killed driver."""
+    options = "spark.driver.extraJavaOptions"
+    own = {
+        options: "-Djava.io.tmpdir=/t",
+        "spark.executor.memory": "512m",
+        "spark.ui.enabled": "false",
+    }
+
+    found = with_settings_of_user(own, {options: "-Dx=1", "spark.executor.memory": "1g"})
+
+    assert found == {
+        options: "-Djava.io.tmpdir=/t -Dx=1",
+        "spark.executor.memory": "1g",
+        "spark.ui.enabled": "false",
+    }
 
 
 @pytest.mark.parametrize(
@@ -194,7 +227,7 @@ def test_a_driver_whose_address_is_unknown_listens_on_all(
     (tmp_path / "yarn-site.xml").write_text("<configuration/>")
 
     assert cluster(master, IMAGE).local_address() == ""
-    assert cluster("spark://localhost").local_address() == "127.0.0.1"
+    assert cluster("spark://localhost:7077").local_address() == "127.0.0.1"
 
 
 def test_yarn_asks_for_the_folder_of_its_settings(
@@ -215,14 +248,24 @@ def test_kubernetes_asks_for_an_image() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["/shared/run", "file:///shared/run", "file://localhost/shared/run"]
+    "text",
+    ["/shared/run", "file:///shared/run", "file:/shared/run", "file://localhost/shared/run"],
 )
 def test_a_run_folder_is_a_path_or_a_uri_of_one(text: str) -> None:
-    assert run_folder_path(text) == Path("/shared/run")
-    assert run_folder_path("file:///shared/a%20run") == Path("/shared/a run")
+    assert run_folder(text) == Path("/shared/run")
+    assert run_folder("file:///shared/a%20run%23") == Path("/shared/a run#")
+    assert run_folder("a:b") == Path("a:b")
 
 
-@pytest.mark.parametrize("text", ["s3a://b/run", "hdfs://n/run", "file://other-host/run"])
+@pytest.mark.parametrize("text", ["file:///shared/a#b", "file:///shared/a?b"])
+def test_a_uri_with_a_part_that_names_no_folder_is_refused(text: str) -> None:
+    with pytest.raises(PlanError, match="in a URI"):
+        run_folder(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["s3a://b/run", "hdfs://n/run", "file://other-host/run", "file:run"]
+)
 def test_a_folder_that_is_no_file_is_refused_with_what_to_do(text: str) -> None:
     for words in (
         ["report", text],
@@ -258,6 +301,40 @@ def test_a_stop_ends_the_wait_for_executors() -> None:
     stop.set()
 
     assert not await_executor(lambda: 0, REMOTE, FakeClock(), stop)
+
+
+def test_executors_that_do_not_answer_are_given_up_after_two_minutes() -> None:
+    """As with storage that hangs on their host; the job that waits for them is cancelled."""
+    cancelled = threading.Event()
+
+    def collect() -> list[Look]:
+        cancelled.wait(30)
+        return []
+
+    clock = FakeClock()
+    begin_ns = clock.mono_ns()
+    with pytest.raises(NotAvailableError, match="an executor does not answer"):
+        await_looks(collect, cancelled.set, REMOTE, clock)
+
+    assert clock.mono_ns() - begin_ns == PATIENCE_NS
+
+
+def test_a_stop_ends_the_wait_for_what_executors_see() -> None:
+    stop, cancelled = threading.Event(), threading.Event()
+    stop.set()
+
+    def collect() -> list[Look]:
+        cancelled.wait(30)
+        return []
+
+    assert await_looks(collect, cancelled.set, REMOTE, FakeClock(), stop=stop) is None
+
+
+def test_a_folder_that_cannot_be_looked_at_is_a_fault_of_its_host(tmp_path: Path) -> None:
+    """As one of another user, or of a mount that is gone: here a file stands in its way."""
+    (tmp_path / "spark").touch()
+
+    assert fault_of_folder(tmp_path / "spark" / "x") == f"{tmp_path}/spark: Not a directory"
 
 
 def test_executors_see_the_folder_by_a_file_that_no_copy_of_it_has(tmp_path: Path) -> None:
