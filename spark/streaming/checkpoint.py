@@ -17,7 +17,7 @@ import psutil
 from pyspark.sql import SparkSession
 
 from soak.core import json_text
-from soak.core.errors import RunFolderError
+from soak.core.errors import RunFolderError, SoakError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from spark.sources.offsets import Caution, Offset, newest, size_bytes
@@ -155,7 +155,7 @@ SHRINKAGE = 8
 def note_death(checkpoint: Path, journal: Path, caution: Path) -> None:
     """Make the next batch smaller where processes died with the one that the checkpoint has planned.
 
-    Call it before Spark starts. Spark gives a batch that was planned and not committed to every process
+    Call it before the query starts. Spark gives a batch that was planned and not committed to every process
     again, so one that ends the process, as by its memory, would end all. Its plan is removed from the
     checkpoint, and what it held is read in parts, an eighth as large at each further death, down to a line; a
     line with which two more die is stepped over.
@@ -187,23 +187,53 @@ def note_death(checkpoint: Path, journal: Path, caution: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+@dataclass(slots=True)
+class Keeping:
+    """Notes the error with which the driver could not keep what a batch found."""
+
+    error: SoakError | OSError | None = None
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note an error of the block: Spark reports it as one of the query, in words of its own."""
+        try:
+            yield
+        except (SoakError, OSError) as error:
+            self.error = error
+            raise
+
+
 @contextmanager
-def deaths_noted(checkpoint: Path, journal: Path, caution: Path) -> Iterator[None]:
+def deaths_noted(checkpoint: Path, journal: Path, caution: Path) -> Iterator[Keeping]:
     """Note that the last process died, if it did; this one does unless the block ends as it should.
 
-    A full drive is no fault of a batch: it does not count.
+    The block is the life of the query: nothing before or after it is a fault of a batch. Nor are errors of
+    the drive, the run folder or the store in it: they do not count. Lost connections do: the JVM is gone.
+
+    Raises:
+        SoakError, OSError: what was noted of the keeping of a batch, in place of Spark's error.
     """
     marker = caution.with_name("running")
     if marker.exists():
         note_death(checkpoint, journal, caution)
     marker.touch()
+    keeping = Keeping()
     try:
-        yield
+        yield keeping
     except Exception as error:
-        if os.strerror(errno.ENOSPC) in str(error):
+        if keeping.error is not None or _is_of_surroundings(error):
             marker.unlink(missing_ok=True)
+        if keeping.error is not None:
+            raise keeping.error from error
         raise
     marker.unlink(missing_ok=True)
+
+
+def _is_of_surroundings(error: Exception) -> bool:
+    """Return whether an error is none of a batch; Spark passes on that a drive is full as a text."""
+    if os.strerror(errno.ENOSPC) in str(error):
+        return True
+    return isinstance(error, SoakError | OSError) and not isinstance(error, ConnectionError)
 
 
 def _between(start: Offset, end: Offset) -> list[tuple[str, int, int, int]]:

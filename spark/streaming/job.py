@@ -31,6 +31,7 @@ from spark.streaming.attribution import Attribution
 from spark.streaming.attribution_thread import AttributionThread
 from spark.streaming.checkpoint import (
     Headway,
+    Keeping,
     committed,
     deaths_noted,
     end_predecessor,
@@ -99,29 +100,26 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | N
         end_predecessor(folder.spark, temporary, clock)
         manager.alive()  # each step of the start is progress, and so is each batch that is committed
         forget_other(folder, dealt_layout(plan.detection.shards))
-        with deaths_noted(folder.checkpoint, folder.journal, caution_path(folder.path)):
-            shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
-            log = folder.logs / "spark.log"
-            cores = plan.detection.shards
-            if cluster is None:
-                cores = min(cores, os.cpu_count() or 1)
-            session = build_session(
-                "soak detect-stream", temporary=temporary, cores=cores, log=log, cluster=cluster
-            )
-            manager.alive()
-            try:
-                if cluster is not None and not _has_executors(
-                    session, folder, stop, clock, manager
-                ):
-                    return 0
-                with held(session, folder.spark):
-                    page = MetricsPage(
-                        clock, {"run": known.id, "plan": plan.name, "daemon": "detect-stream"}
-                    )
-                    publish(page, folder.path, plan.metrics, plan.daemons, "detect-stream")
-                    _Stream(folder, known, plan, clock, page, manager).run(session, stop)
-            finally:
-                session.stop()
+        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+        log = folder.logs / "spark.log"
+        cores = plan.detection.shards
+        if cluster is None:
+            cores = min(cores, os.cpu_count() or 1)
+        session = build_session(
+            "soak detect-stream", temporary=temporary, cores=cores, log=log, cluster=cluster
+        )
+        manager.alive()
+        try:
+            if cluster is not None and not _has_executors(session, folder, stop, clock, manager):
+                return 0
+            with held(session, folder.spark):
+                page = MetricsPage(
+                    clock, {"run": known.id, "plan": plan.name, "daemon": "detect-stream"}
+                )
+                publish(page, folder.path, plan.metrics, plan.daemons, "detect-stream")
+                _Stream(folder, known, plan, clock, page, manager).run(session, stop)
+        finally:
+            session.stop()
     return 0
 
 
@@ -153,22 +151,26 @@ class _Stream:
         )
         thread.start()
         thread.wake()  # what an earlier process left may be due, though no batch comes
-        query = self._started(session, attribution, thread, refused)
-        self.manager.alive()
-        keep_present_objects()  # a look at thousands of findings would have them visited a dozen times
-        try:
-            while not stop.is_set() and (thread.is_behind or not self._is_over()):
-                if headway.has_progressed():
-                    self.manager.alive()
-                if query.awaitTermination(_POLL_SECONDS):
-                    break
-                progress.set_aside = refused.total
-                progress.show(query.lastProgress, failures=thread.failures_total, is_running=True)
-            self.manager.stopping()
-            end_ns = self.clock.mono_ns() + DRAIN_NS
-            self._drain(query, end_ns)
-        finally:
-            query.stop()
+        places = self.folder.checkpoint, self.folder.journal, caution_path(self.folder.path)
+        with deaths_noted(*places) as keeping:
+            query = self._started(session, attribution, thread, refused, keeping)
+            self.manager.alive()
+            keep_present_objects()  # a look at thousands of findings would have them visited a dozen times
+            try:
+                while not stop.is_set() and (thread.is_behind or not self._is_over()):
+                    if headway.has_progressed():
+                        self.manager.alive()
+                    if query.awaitTermination(_POLL_SECONDS):
+                        break
+                    progress.set_aside = refused.total
+                    progress.show(
+                        query.lastProgress, failures=thread.failures_total, is_running=True
+                    )
+                self.manager.stopping()
+                end_ns = self.clock.mono_ns() + DRAIN_NS
+                self._drain(query, end_ns)
+            finally:
+                query.stop()
         is_behind = not self._has_caught_up(thread, end_ns)
         if not thread.finish():
             raise RunFolderError(
@@ -186,6 +188,7 @@ class _Stream:
         attribution: Attribution,
         thread: AttributionThread,
         refused: RefusedLines,
+        keeping: Keeping,
     ) -> StreamingQuery:
         session.dataSource.register(JournalSource)
         options = {
@@ -213,8 +216,9 @@ class _Stream:
             refused.store(is_due=True)
             for change in found:
                 _LOG.info("change batch=%d %s", batch, change)
-            planned_to = planned(self.folder.checkpoint, batch) or {}
-            attribution.record(found, reached(self.folder.journal, planned_to))
+            with keeping.noted():
+                planned_to = planned(self.folder.checkpoint, batch) or {}
+                attribution.record(found, reached(self.folder.journal, planned_to))
             thread.wake()
 
         return (
