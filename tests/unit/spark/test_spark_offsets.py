@@ -149,6 +149,20 @@ def test_a_file_shorter_than_what_was_read_is_a_gap(tmp_path: Path) -> None:
     assert len(tail.gaps) == 1
 
 
+def test_a_file_shorter_than_what_was_planned_is_a_gap(tmp_path: Path) -> None:
+    """An executor may see less of it than the driver did, and after a power loss so does the driver."""
+    journal, lines = tmp_path / "journal", [HEAD, *map(line, range(5))]
+    append(journal, "a@h", 0, b"".join(lines))
+    end = newest(journal, {}, None)
+    path = journal / "a@h" / "000000.jsonl"
+    path.write_bytes(b"".join(lines[:3]))
+    found = list(rows(tmp_path, "r", spans(journal, {}, end, ColumnsIndex())))
+
+    assert [row["k"] for row in found[:-1]] == [0, 1]
+    at, stop = len(b"".join(lines[:3])), len(b"".join(lines))
+    assert found[-1]["gap"] == f"000000.jsonl at byte {at}: the bytes up to {stop} are missing"
+
+
 def test_columns_of_the_middle_are_found_without_reading_the_file_again(tmp_path: Path) -> None:
     """A second columns line is known to every later batch by its place."""
     journal = tmp_path / "journal"
