@@ -150,6 +150,10 @@ def planned(checkpoint: Path, batch: int) -> Offset | None:
 DEATHS = 2
 """So many processes may die with the same batch before the next one gets a smaller one."""
 SHRINKAGE = 8
+_OF_SURROUNDINGS = (
+    os.strerror(errno.ENOSPC),
+    f"{RunFolderError.__module__}.{RunFolderError.__qualname__}: ",
+)
 
 
 def note_death(checkpoint: Path, journal: Path, caution: Path) -> None:
@@ -230,8 +234,8 @@ def deaths_noted(checkpoint: Path, journal: Path, caution: Path) -> Iterator[Kee
 
 
 def _is_of_surroundings(error: Exception) -> bool:
-    """Return whether an error is none of a batch; Spark passes on that a drive is full as a text."""
-    if os.strerror(errno.ENOSPC) in str(error):
+    """Return whether an error is none of a batch; Spark passes on those of executors as texts."""
+    if any(text in str(error) for text in _OF_SURROUNDINGS):
         return True
     return isinstance(error, SoakError | OSError) and not isinstance(error, ConnectionError)
 

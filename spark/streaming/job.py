@@ -110,25 +110,20 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | N
         )
         manager.alive()
         try:
-            if cluster is not None and not _has_executors(session, folder, stop, clock, manager):
-                return 0
-            with held(session, folder.spark):
+            with shared_file(folder.spark) as shared, held(session, folder.spark):
+                if cluster is not None and not check_executors(
+                    session.sparkContext, shared, clock, stop=stop, alive=manager.alive
+                ):
+                    return 0
                 page = MetricsPage(
                     clock, {"run": known.id, "plan": plan.name, "daemon": "detect-stream"}
                 )
                 publish(page, folder.path, plan.metrics, plan.daemons, "detect-stream")
-                _Stream(folder, known, plan, clock, page, manager).run(session, stop)
+                seen = shared if cluster is not None else None
+                _Stream(folder, known, plan, clock, page, manager, seen).run(session, stop)
         finally:
             session.stop()
     return 0
-
-
-def _has_executors(
-    session: SparkSession, folder: RunFolder, stop: threading.Event, clock: Clock, manager: Notifier
-) -> bool:
-    """Return whether executors came that see the folder, before `stop` was set."""
-    with shared_file(folder.spark) as shared:
-        return check_executors(session.sparkContext, shared, clock, stop=stop, alive=manager.alive)
 
 
 @dataclass(slots=True)
@@ -139,6 +134,7 @@ class _Stream:
     clock: Clock
     page: MetricsPage
     manager: Notifier
+    shared: Path | None  # a `shared_file` that each executor has to see
 
     def run(self, session: SparkSession, stop: threading.Event) -> None:
         headway = Headway(self.folder.checkpoint, self.folder.journal, self.clock)
@@ -196,6 +192,7 @@ class _Stream:
             "run": self.known.id,
             "interval_ns": str(self.plan.detection.trigger),
             "tasks": str(self.plan.detection.shards),
+            "shared": str(self.shared or ""),
         }
         rows = session.readStream.format(NAME).options(**options).load()
         detectors = self.plan.detection.detectors

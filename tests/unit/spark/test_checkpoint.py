@@ -7,13 +7,14 @@ import errno
 import json
 import os
 import threading
+import traceback
 from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
 from soak.core.clock import SystemClock
-from soak.core.errors import FindingsError, PlanError
+from soak.core.errors import FindingsError, PlanError, RunFolderError
 from soak.core.journal_format import columns_line, encode
 from soak.core.model import Column, Record
 from soak.core.units import SECOND_NS
@@ -178,6 +179,12 @@ def test_a_process_that_dies_once_gets_its_batch_again(tmp_path: Path) -> None:
     assert not caution_path(run.folder.path).exists() or run.gaps == []
 
 
+def of_task(error: Exception) -> StreamingQueryException:
+    """Return what Spark makes of an error in an executor."""
+    text = "".join(traceback.format_exception(error))
+    return StreamingQueryException(f"[STREAM_FAILED] Job aborted due to stage failure: {text}")
+
+
 @pytest.mark.parametrize(
     ("error", "is_death"),
     [
@@ -185,10 +192,21 @@ def test_a_process_that_dies_once_gets_its_batch_again(tmp_path: Path) -> None:
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), False),
         (OSError(errno.EIO, os.strerror(errno.EIO)), False),
         (FindingsError("cannot use it: database is locked"), False),
+        (of_task(RunFolderError("executors do not share /runs/r")), False),
+        (of_task(ZeroDivisionError()), True),
         (ConnectionRefusedError(), True),
         (MemoryError(), True),
     ],
-    ids=["stopped", "full drive", "failing drive", "failing store", "no JVM", "died"],
+    ids=[
+        "stopped",
+        "full drive",
+        "failing drive",
+        "failing store",
+        "no folder",
+        "failing task",
+        "no JVM",
+        "died",
+    ],
 )
 def test_only_a_death_makes_batches_smaller(
     tmp_path: Path, error: Exception | None, *, is_death: bool
