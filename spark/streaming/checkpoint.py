@@ -20,6 +20,7 @@ from soak.core import json_text
 from soak.core.errors import RunFolderError, SoakError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
+from soak.service.files import reporting_permission_errors
 from spark.sources.offsets import Caution, Offset, newest, size_bytes
 
 _LOG = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ def await_predecessor(folder: Path, clock: Clock, patience_ns: int = _PATIENCE_N
     A driver that was killed leaves its JVM behind for a moment, and that may be writing.
 
     Raises:
-        RunFolderError: it is still there after `patience_ns`.
+        RunFolderError: it is still there after `patience_ns`, or the lock is of another user.
     """
     if not _is_released(folder, clock, patience_ns):
         raise RunFolderError(f"a Spark of an earlier process holds {folder / _JVM_LOCK}")
@@ -54,7 +55,7 @@ def end_predecessor(
     ends, would keep each later driver from its work. Only one with the folder `temporary` is killed.
 
     Raises:
-        RunFolderError: the checkpoint is used by something else, or still is.
+        RunFolderError: the checkpoint is used by something else, or still is, or the lock is of another user.
     """
     if _is_released(folder, clock, patience_ns):
         return
@@ -74,8 +75,10 @@ def end_predecessor(
 
 def _is_released(folder: Path, clock: Clock, patience_ns: int) -> bool:
     """Wait until nobody holds the JVM's lock; False when somebody still does after `patience_ns`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / _JVM_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    lock = folder / _JVM_LOCK
+    with reporting_permission_errors(lock):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     end_ns = clock.mono_ns() + patience_ns
     try:
         while True:

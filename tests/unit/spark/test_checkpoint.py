@@ -9,6 +9,7 @@ import os
 import threading
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -28,6 +29,7 @@ from spark.streaming.checkpoint import (
     Headway,
     committed,
     deaths_noted,
+    end_predecessor,
     note_death,
     planned,
 )
@@ -258,3 +260,17 @@ def test_a_start_that_never_comes_to_its_query_is_no_death(tmp_path: Path) -> No
 
     assert Caution.read(caution_path(folder.path)) == Caution()
     assert planned(folder.checkpoint, 0) == end
+
+
+def test_the_lock_of_another_users_spark_is_an_error_that_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a start by root, or by somebody else with the same folder."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "open", refuse)
+
+    with pytest.raises(RunFolderError, match=r"^cannot write /.*/jvm\.lock: permission denied$"):
+        end_predecessor(tmp_path / "spark", tmp_path / "spark" / "tmp", FakeClock())
