@@ -163,6 +163,8 @@ def _kept(cache: Path, kind: str, key: bytes, files: _Files) -> Path:
     draft = folder / f".{path.name}.{uuid4().hex}"
     try:
         _pack(draft, files())
+        with draft.open("rb") as packed:
+            os.fsync(packed.fileno())  # a power cut would leave a part of it under the name
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

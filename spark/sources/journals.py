@@ -6,6 +6,7 @@ What cannot be read becomes a row with a `gap`, never an error.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -23,10 +24,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from soak.core.clock import SystemClock
+from soak.core.errors import RunFolderError
 from soak.core.plan.phases import Phases
 from soak.core.ports import Clock
 from soak.store.journal.reader import SourceReader
 from soak.store.run_folder import RunFolder, read_phases
+from spark.cluster.executors import fault_of_folder
 from spark.sources.offsets import (
     Caution,
     ColumnsIndex,
@@ -48,7 +51,10 @@ _ROWS_A_BATCH = 2_000
 
 
 class JournalSource(DataSource):
-    """Options: `run_dir`; `run`, its id; of a stream `interval_ns`, of its batches, and `tasks`."""
+    """Options: `run_dir`; `run`, its id; of a stream `interval_ns`, of its batches, and `tasks`.
+
+    Of one on a cluster also `shared`: a `shared_file` of the run folder that each executor has to see.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -70,11 +76,13 @@ class _Place:
     run: str
     interval_ns: int
     tasks: int
+    shared: str
 
     @classmethod
     def of(cls, options: Any) -> _Place:  # noqa: ANN401  # Spark's own dictionary
         interval_ns, tasks = (int(options.get(*one)) for one in (("interval_ns", 0), ("tasks", 1)))
-        return cls(Path(options["run_dir"]), options["run"], interval_ns, tasks)
+        shared = options.get("shared", "")
+        return cls(Path(options["run_dir"]), options["run"], interval_ns, tasks, shared)
 
     @property
     def journal(self) -> Path:
@@ -149,6 +157,11 @@ class JournalTail(DataSourceStreamReader):
         return [_Spans(listed, ranks) for _, listed in sorted(dealt.items())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # an executor that joins later may have another folder there, as a copy of this one
+        fault = fault_of_folder(Path(self._place.shared)) if self._place.shared else ""
+        if fault:
+            host = socket.gethostname()
+            raise RunFolderError(f"executors do not share {self._place.folder}: {host}: {fault}")
         ranks = partition.ranks if isinstance(partition, _Spans) else {}
         found = rows(self._place.folder, self._place.run, _spans_of(partition))
         return batches({**row, "shard": ranks[str(row["source"])]} for row in found)

@@ -17,9 +17,10 @@ import psutil
 from pyspark.sql import SparkSession
 
 from soak.core import json_text
-from soak.core.errors import RunFolderError
+from soak.core.errors import RunFolderError, SoakError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
+from soak.service.files import reporting_permission_errors
 from spark.sources.offsets import Caution, Offset, newest, size_bytes
 
 _LOG = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ def await_predecessor(folder: Path, clock: Clock, patience_ns: int = _PATIENCE_N
     A driver that was killed leaves its JVM behind for a moment, and that may be writing.
 
     Raises:
-        RunFolderError: it is still there after `patience_ns`.
+        RunFolderError: it is still there after `patience_ns`, or the lock is of another user.
     """
     if not _is_released(folder, clock, patience_ns):
         raise RunFolderError(f"a Spark of an earlier process holds {folder / _JVM_LOCK}")
@@ -54,7 +55,7 @@ def end_predecessor(
     ends, would keep each later driver from its work. Only one with the folder `temporary` is killed.
 
     Raises:
-        RunFolderError: the checkpoint is used by something else, or still is.
+        RunFolderError: the checkpoint is used by something else, or still is, or the lock is of another user.
     """
     if _is_released(folder, clock, patience_ns):
         return
@@ -74,8 +75,10 @@ def end_predecessor(
 
 def _is_released(folder: Path, clock: Clock, patience_ns: int) -> bool:
     """Wait until nobody holds the JVM's lock; False when somebody still does after `patience_ns`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / _JVM_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    lock = folder / _JVM_LOCK
+    with reporting_permission_errors(lock):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     end_ns = clock.mono_ns() + patience_ns
     try:
         while True:
@@ -150,12 +153,16 @@ def planned(checkpoint: Path, batch: int) -> Offset | None:
 DEATHS = 2
 """So many processes may die with the same batch before the next one gets a smaller one."""
 SHRINKAGE = 8
+_OF_SURROUNDINGS = (
+    os.strerror(errno.ENOSPC),
+    f"{RunFolderError.__module__}.{RunFolderError.__qualname__}: ",
+)
 
 
 def note_death(checkpoint: Path, journal: Path, caution: Path) -> None:
     """Make the next batch smaller where processes died with the one that the checkpoint has planned.
 
-    Call it before Spark starts. Spark gives a batch that was planned and not committed to every process
+    Call it before the query starts. Spark gives a batch that was planned and not committed to every process
     again, so one that ends the process, as by its memory, would end all. Its plan is removed from the
     checkpoint, and what it held is read in parts, an eighth as large at each further death, down to a line; a
     line with which two more die is stepped over.
@@ -187,23 +194,53 @@ def note_death(checkpoint: Path, journal: Path, caution: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+@dataclass(slots=True)
+class Keeping:
+    """Notes the error with which the driver could not keep what a batch found."""
+
+    error: SoakError | OSError | None = None
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note an error of the block: Spark reports it as one of the query, in words of its own."""
+        try:
+            yield
+        except (SoakError, OSError) as error:
+            self.error = error
+            raise
+
+
 @contextmanager
-def deaths_noted(checkpoint: Path, journal: Path, caution: Path) -> Iterator[None]:
+def deaths_noted(checkpoint: Path, journal: Path, caution: Path) -> Iterator[Keeping]:
     """Note that the last process died, if it did; this one does unless the block ends as it should.
 
-    A full drive is no fault of a batch: it does not count.
+    The block is the life of the query: nothing before or after it is a fault of a batch. Nor are errors of
+    the drive, the run folder or the store in it: they do not count. Lost connections do: the JVM is gone.
+
+    Raises:
+        SoakError, OSError: what was noted of the keeping of a batch, in place of Spark's error.
     """
     marker = caution.with_name("running")
     if marker.exists():
         note_death(checkpoint, journal, caution)
     marker.touch()
+    keeping = Keeping()
     try:
-        yield
+        yield keeping
     except Exception as error:
-        if os.strerror(errno.ENOSPC) in str(error):
+        if keeping.error is not None or _is_of_surroundings(error):
             marker.unlink(missing_ok=True)
+        if keeping.error is not None:
+            raise keeping.error from error
         raise
     marker.unlink(missing_ok=True)
+
+
+def _is_of_surroundings(error: Exception) -> bool:
+    """Return whether an error is none of a batch; Spark passes on those of executors as texts."""
+    if any(text in str(error) for text in _OF_SURROUNDINGS):
+        return True
+    return isinstance(error, SoakError | OSError) and not isinstance(error, ConnectionError)
 
 
 def _between(start: Offset, end: Offset) -> list[tuple[str, int, int, int]]:

@@ -31,6 +31,7 @@ from spark.streaming.attribution import Attribution
 from spark.streaming.attribution_thread import AttributionThread
 from spark.streaming.checkpoint import (
     Headway,
+    Keeping,
     committed,
     deaths_noted,
     end_predecessor,
@@ -99,38 +100,30 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, cluster: Cluster | N
         end_predecessor(folder.spark, temporary, clock)
         manager.alive()  # each step of the start is progress, and so is each batch that is committed
         forget_other(folder, dealt_layout(plan.detection.shards))
-        with deaths_noted(folder.checkpoint, folder.journal, caution_path(folder.path)):
-            shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
-            log = folder.logs / "spark.log"
-            cores = plan.detection.shards
-            if cluster is None:
-                cores = min(cores, os.cpu_count() or 1)
-            session = build_session(
-                "soak detect-stream", temporary=temporary, cores=cores, log=log, cluster=cluster
-            )
-            manager.alive()
-            try:
-                if cluster is not None and not _has_executors(
-                    session, folder, stop, clock, manager
+        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+        log = folder.logs / "spark.log"
+        cores = plan.detection.shards
+        if cluster is None:
+            cores = min(cores, os.cpu_count() or 1)
+        session = build_session(
+            "soak detect-stream", temporary=temporary, cores=cores, log=log, cluster=cluster
+        )
+        manager.alive()
+        try:
+            with shared_file(folder.spark) as shared, held(session, folder.spark):
+                if cluster is not None and not check_executors(
+                    session.sparkContext, shared, clock, stop=stop, alive=manager.alive
                 ):
                     return 0
-                with held(session, folder.spark):
-                    page = MetricsPage(
-                        clock, {"run": known.id, "plan": plan.name, "daemon": "detect-stream"}
-                    )
-                    publish(page, folder.path, plan.metrics, plan.daemons, "detect-stream")
-                    _Stream(folder, known, plan, clock, page, manager).run(session, stop)
-            finally:
-                session.stop()
+                page = MetricsPage(
+                    clock, {"run": known.id, "plan": plan.name, "daemon": "detect-stream"}
+                )
+                publish(page, folder.path, plan.metrics, plan.daemons, "detect-stream")
+                seen = shared if cluster is not None else None
+                _Stream(folder, known, plan, clock, page, manager, seen).run(session, stop)
+        finally:
+            session.stop()
     return 0
-
-
-def _has_executors(
-    session: SparkSession, folder: RunFolder, stop: threading.Event, clock: Clock, manager: Notifier
-) -> bool:
-    """Return whether executors came that see the folder, before `stop` was set."""
-    with shared_file(folder.spark) as shared:
-        return check_executors(session.sparkContext, shared, clock, stop=stop, alive=manager.alive)
 
 
 @dataclass(slots=True)
@@ -141,6 +134,7 @@ class _Stream:
     clock: Clock
     page: MetricsPage
     manager: Notifier
+    shared: Path | None  # a `shared_file` that each executor has to see
 
     def run(self, session: SparkSession, stop: threading.Event) -> None:
         headway = Headway(self.folder.checkpoint, self.folder.journal, self.clock)
@@ -153,22 +147,26 @@ class _Stream:
         )
         thread.start()
         thread.wake()  # what an earlier process left may be due, though no batch comes
-        query = self._started(session, attribution, thread, refused)
-        self.manager.alive()
-        keep_present_objects()  # a look at thousands of findings would have them visited a dozen times
-        try:
-            while not stop.is_set() and (thread.is_behind or not self._is_over()):
-                if headway.has_progressed():
-                    self.manager.alive()
-                if query.awaitTermination(_POLL_SECONDS):
-                    break
-                progress.set_aside = refused.total
-                progress.show(query.lastProgress, failures=thread.failures_total, is_running=True)
-            self.manager.stopping()
-            end_ns = self.clock.mono_ns() + DRAIN_NS
-            self._drain(query, end_ns)
-        finally:
-            query.stop()
+        places = self.folder.checkpoint, self.folder.journal, caution_path(self.folder.path)
+        with deaths_noted(*places) as keeping:
+            query = self._started(session, attribution, thread, refused, keeping)
+            self.manager.alive()
+            keep_present_objects()  # a look at thousands of findings would have them visited a dozen times
+            try:
+                while not stop.is_set() and (thread.is_behind or not self._is_over()):
+                    if headway.has_progressed():
+                        self.manager.alive()
+                    if query.awaitTermination(_POLL_SECONDS):
+                        break
+                    progress.set_aside = refused.total
+                    progress.show(
+                        query.lastProgress, failures=thread.failures_total, is_running=True
+                    )
+                self.manager.stopping()
+                end_ns = self.clock.mono_ns() + DRAIN_NS
+                self._drain(query, end_ns)
+            finally:
+                query.stop()
         is_behind = not self._has_caught_up(thread, end_ns)
         if not thread.finish():
             raise RunFolderError(
@@ -186,6 +184,7 @@ class _Stream:
         attribution: Attribution,
         thread: AttributionThread,
         refused: RefusedLines,
+        keeping: Keeping,
     ) -> StreamingQuery:
         session.dataSource.register(JournalSource)
         options = {
@@ -193,6 +192,7 @@ class _Stream:
             "run": self.known.id,
             "interval_ns": str(self.plan.detection.trigger),
             "tasks": str(self.plan.detection.shards),
+            "shared": str(self.shared or ""),
         }
         rows = session.readStream.format(NAME).options(**options).load()
         detectors = self.plan.detection.detectors
@@ -213,8 +213,9 @@ class _Stream:
             refused.store(is_due=True)
             for change in found:
                 _LOG.info("change batch=%d %s", batch, change)
-            planned_to = planned(self.folder.checkpoint, batch) or {}
-            attribution.record(found, reached(self.folder.journal, planned_to))
+            with keeping.noted():
+                planned_to = planned(self.folder.checkpoint, batch) or {}
+                attribution.record(found, reached(self.folder.journal, planned_to))
             thread.wake()
 
         return (

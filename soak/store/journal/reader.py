@@ -27,7 +27,7 @@ _END_LINE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A line that could not be read, with its place: a gap."""
+    """A line, or the end of a file, that could not be read, with its place: a gap."""
 
     path: Path
     offset: int
@@ -50,13 +50,18 @@ class SourceReader:
     _checked: dict[str, tuple[int, ...]] = field(default_factory=dict)  # places, by id of columns
 
     def read(self, path: Path, begin: int, end: int) -> Iterator[tuple[Record, tuple[Column, ...]]]:
-        """Yield the records whose lines are in [begin, end) of one file; `end` is behind a newline."""
+        """Yield the records whose lines are in [begin, end) of one file; `end` is behind a newline.
+
+        A file that ends before `end` is damage: it lost lines since, or this host does not see them yet.
+        """
         offset = begin
         for raw in lines(path, begin, end):
             found = self._line(path, offset, raw)
             offset += len(raw)
             if found is not None:
                 yield found
+        if offset < end:
+            self.damage.append(Damage(path, offset, f"the bytes up to {end} are missing"))
 
     def _line(
         self, path: Path, offset: int, raw: bytes

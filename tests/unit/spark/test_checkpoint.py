@@ -6,19 +6,37 @@ import contextlib
 import errno
 import json
 import os
+import threading
+import traceback
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
+from soak.core.clock import SystemClock
+from soak.core.errors import FindingsError, PlanError, RunFolderError
 from soak.core.journal_format import columns_line, encode
 from soak.core.model import Column, Record
 from soak.core.units import SECOND_NS
-from soak.store.run_folder import RunFolder
+from soak.store.run_folder import RunFolder, read_plan
+from spark.cluster.master import Cluster
 from spark.sources.journals import JournalSource, caution_path, rows
-from spark.sources.offsets import Caution, ColumnsIndex, Offset, spans
+from spark.sources.offsets import Caution, ColumnsIndex, Offset, newest, spans
 from spark.sources.schema import ROWS
-from spark.streaming.checkpoint import LOOK_NS, Headway, committed, deaths_noted, note_death
+from spark.streaming.checkpoint import (
+    LOOK_NS,
+    Headway,
+    committed,
+    deaths_noted,
+    end_predecessor,
+    note_death,
+    planned,
+)
+from spark.streaming.job import LAYOUT, run
+from spark.streaming.panel_state import dealt_layout
 from tests.support.fakes import FakeClock
+from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 LOOK_SECONDS = LOOK_NS / SECOND_NS
 
@@ -163,25 +181,96 @@ def test_a_process_that_dies_once_gets_its_batch_again(tmp_path: Path) -> None:
     assert not caution_path(run.folder.path).exists() or run.gaps == []
 
 
+def of_task(error: Exception) -> StreamingQueryException:
+    """Return what Spark makes of an error in an executor."""
+    text = "".join(traceback.format_exception(error))
+    return StreamingQueryException(f"[STREAM_FAILED] Job aborted due to stage failure: {text}")
+
+
 @pytest.mark.parametrize(
     ("error", "is_death"),
     [
         (None, False),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), False),
+        (OSError(errno.EIO, os.strerror(errno.EIO)), False),
+        (FindingsError("cannot use it: database is locked"), False),
+        (of_task(RunFolderError("executors do not share /runs/r")), False),
+        (of_task(ZeroDivisionError()), True),
+        (ConnectionRefusedError(), True),
         (MemoryError(), True),
     ],
-    ids=["stopped", "full drive", "died"],
+    ids=[
+        "stopped",
+        "full drive",
+        "failing drive",
+        "failing store",
+        "no folder",
+        "failing task",
+        "no JVM",
+        "died",
+    ],
 )
 def test_only_a_death_makes_batches_smaller(
     tmp_path: Path, error: Exception | None, *, is_death: bool
 ) -> None:
-    """A process that is stopped, or finds the drive full, leaves a planned batch behind, too."""
+    """A process that is stopped, or cannot use the drive or the store, leaves a planned batch behind, too."""
     run = DeadlyRun(tmp_path, ("probe@b", 17))
     places = run.folder.checkpoint, run.folder.journal, caution_path(run.folder.path)
     run.start()
     for _ in range(4):
-        with contextlib.suppress(OSError, MemoryError), deaths_noted(*places):
+        with contextlib.suppress(Exception), deaths_noted(*places):
             if error is not None:
                 raise error
 
     assert bool(Caution.read(places[2]).limit_bytes) == is_death
+
+
+def test_what_fails_as_a_batch_is_kept_is_raised_and_is_no_death(tmp_path: Path) -> None:
+    """Spark calls the block, and ends its query with an error of its own."""
+    run = DeadlyRun(tmp_path, ("probe@b", 17))
+    places = run.folder.checkpoint, run.folder.journal, caution_path(run.folder.path)
+    run.start()
+
+    def query() -> None:
+        with deaths_noted(*places) as keeping:
+            with contextlib.suppress(FindingsError), keeping.noted():
+                raise FindingsError("cannot use it: database is locked")
+            raise StreamingQueryException("[STREAM_FAILED] Query terminated with exception")
+
+    for _ in range(4):
+        with pytest.raises(FindingsError, match="is locked"):
+            query()
+
+    assert Caution.read(places[2]) == Caution()
+
+
+def test_a_start_that_never_comes_to_its_query_is_no_death(tmp_path: Path) -> None:
+    """The secret of the cluster is missing, or no executor comes: the batch has nothing to do with it."""
+    folder = write_synthetic_run(tmp_path / "r", Shape(seconds=60))
+    shards = read_plan(folder).detection.shards
+    for name in ("offsets", "commits"):
+        (folder.checkpoint / name).mkdir(parents=True)
+    (folder.spark / LAYOUT).write_text(dealt_layout(shards))
+    end = newest(folder.journal, {}, None)
+    (folder.checkpoint / "offsets" / "0").write_text("\n".join(["v1", "{}", json.dumps(end)]))
+    cluster = Cluster(master="spark://192.0.2.1:7077", secret="${env:SOAK_NO_SUCH_SECRET}")
+    for _ in range(4):
+        with pytest.raises(PlanError, match="SOAK_NO_SUCH_SECRET"):
+            run(folder.path, threading.Event(), SystemClock(), cluster)
+
+    assert Caution.read(caution_path(folder.path)) == Caution()
+    assert planned(folder.checkpoint, 0) == end
+
+
+def test_the_lock_of_another_users_spark_is_an_error_that_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a start by root, or by somebody else with the same folder."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "open", refuse)
+
+    with pytest.raises(RunFolderError, match=r"^cannot write /.*/jvm\.lock: permission denied$"):
+        end_predecessor(tmp_path / "spark", tmp_path / "spark" / "tmp", FakeClock())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pkgutil
 import subprocess
@@ -66,6 +67,22 @@ def test_older_archives_are_removed(tmp_path: Path) -> None:
     kept = sorted(path.name for path in folder.iterdir())
     assert kept == sorted([f"{CODE}-3.tar.gz", f"{CODE}-4.tar.gz", newest.name])
     assert len(kept) == KEPT_ARCHIVES
+
+
+@pytest.mark.long
+def test_an_archive_that_is_not_on_disk_has_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut would leave a part of it, and each later start would ship that."""
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        code_archive(tmp_path)
+
+    assert list((tmp_path / "executors").iterdir()) == []
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from soak.core.errors import RunFolderError
 from soak.core.journal_format import End, columns_line, encode
 from soak.core.model import Column, Record
 from soak.store.journal.reader import has_ended
+from spark.cluster.executors import shared_file
 from spark.sources.journals import JournalSource, rows
 from spark.sources.offsets import ColumnsIndex, Offset, columns_at, newest, reached, spans
 from spark.sources.schema import ROWS
@@ -149,6 +152,20 @@ def test_a_file_shorter_than_what_was_read_is_a_gap(tmp_path: Path) -> None:
     assert len(tail.gaps) == 1
 
 
+def test_a_file_shorter_than_what_was_planned_is_a_gap(tmp_path: Path) -> None:
+    """An executor may see less of it than the driver did, and after a power loss so does the driver."""
+    journal, lines = tmp_path / "journal", [HEAD, *map(line, range(5))]
+    append(journal, "a@h", 0, b"".join(lines))
+    end = newest(journal, {}, None)
+    path = journal / "a@h" / "000000.jsonl"
+    path.write_bytes(b"".join(lines[:3]))
+    found = list(rows(tmp_path, "r", spans(journal, {}, end, ColumnsIndex())))
+
+    assert [row["k"] for row in found[:-1]] == [0, 1]
+    at, stop = len(b"".join(lines[:3])), len(b"".join(lines))
+    assert found[-1]["gap"] == f"000000.jsonl at byte {at}: the bytes up to {stop} are missing"
+
+
 def test_columns_of_the_middle_are_found_without_reading_the_file_again(tmp_path: Path) -> None:
     """A second columns line is known to every later batch by its place."""
     journal = tmp_path / "journal"
@@ -208,6 +225,21 @@ def test_sources_are_dealt_out_evenly_and_keep_their_rank(tmp_path: Path) -> Non
         {"probe@broker1": 1, "probe@broker3": 3},
     ]
     assert second == [{"probe@broker2": 2, "consume@load": 4}]
+
+
+def test_an_executor_that_has_another_folder_there_reads_nothing(tmp_path: Path) -> None:
+    """It may join at any time; a copy of the run folder, say, lacks the newest lines."""
+    append(tmp_path / "journal", "a@h", 0, HEAD + line(1))
+    with shared_file(tmp_path) as shared:
+        options = {"run_dir": str(tmp_path), "run": "r", "shared": str(shared)}
+        tail = JournalSource(options).streamReader(ROWS)
+        (part,) = tail.partitions({}, newest(tmp_path / "journal", {}, None))
+        here: list[Any] = list(tail.read(part))
+
+    assert [row["k"] for batch in here for row in batch.to_pylist()] == [1]
+    wanted = rf"do not share {tmp_path}: {socket.gethostname()}: .* is another folder, or missing"
+    with pytest.raises(RunFolderError, match=wanted):
+        tail.read(part)
 
 
 def test_how_far_a_source_was_taken_is_known_from_its_place(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from soak.core.journal_format import Columns, Line, columns_line, encode
 from soak.core.model import Column, Record
 from soak.store.journal.reader import (
+    Damage,
     SourceReader,
     complete_size,
     has_ended,
@@ -82,6 +83,21 @@ def test_a_reader_that_begins_in_the_middle_finds_the_columns(tmp_path: Path) ->
     found = list(SourceReader(source).read(path, begin, complete_size(path)))
 
     assert [(record.k, columns) for record, columns in found] == [(k, COLUMNS) for k in range(4, 9)]
+
+
+def test_a_file_that_ends_before_what_is_read_of_it_is_a_gap(tmp_path: Path) -> None:
+    """What it still has is read; whoever read its size saw more of it."""
+    path = tmp_path / "s" / segment_name(0)
+    path.parent.mkdir()
+    lines = [encode(line) for line in (columns_line(COLUMNS), *map(record, range(10)))]
+    path.write_bytes(b"".join(lines[:6]))
+    size, end = sum(map(len, lines[:6])), sum(map(len, lines))
+
+    reader = SourceReader(path.parent)
+    found = [one.k for one, _ in reader.read(path, 0, end)]
+
+    assert found == [0, 1, 2, 3, 4]
+    assert reader.damage == [Damage(path, size, f"the bytes up to {end} are missing")]
 
 
 def test_the_newest_record_is_found_from_the_end(tmp_path: Path) -> None:
