@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -33,6 +34,7 @@ from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, SoakError
 from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
+from soak.service.files import write_atomically
 from soak.store.admission import signer_of
 from spark.sources.journals import batches
 from spark.sources.schema import ROWS
@@ -64,6 +66,7 @@ class TopicOptions:
 
     ship: Ship
     since_ms: int | None = None  # begin with records of this time; None: with the oldest
+    first_offset: Path | None = None  # file in which a stream keeps where it began
     batch_records: int = BATCH_RECORDS
     interval_ns: int = (
         0  # of the trigger: a backlog is taken in batches that fit into it; 0: of one size
@@ -87,6 +90,7 @@ class TopicOptions:
             "timeout_ns": str(ship.timeout),
             "key": ship.key,  # a reference
             "since_ms": "" if self.since_ms is None else str(self.since_ms),
+            "first_offset": "" if self.first_offset is None else str(self.first_offset),
             "batch_records": str(self.batch_records),
             "interval_ns": str(self.interval_ns),
             "announcements": str(self.has_announcements).lower(),
@@ -110,10 +114,11 @@ class TopicOptions:
             timeout=int(options.get("timeout_ns", known.timeout)),
             key=options.get("key", ""),
         )
-        since = options.get("since_ms", "")
+        since, first = options.get("since_ms", ""), options.get("first_offset", "")
         return cls(
             ship=ship,
             since_ms=int(since) if since else None,
+            first_offset=Path(first) if first else None,
             batch_records=int(options.get("batch_records", BATCH_RECORDS)),
             interval_ns=int(options.get("interval_ns", 0)),
             has_announcements=options.get("announcements", "false") == "true",
@@ -215,7 +220,18 @@ class TopicTail(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Ends | None = None
 
     def initialOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802  # Spark's name
-        return first_offset(self._planning_log().begins(self._options.since_ms))
+        """Return where the first batch begins: Spark asks again until that batch is committed.
+
+        By then a time may lead to a later place, behind the end that the batch was planned with.
+        """
+        kept = self._options.first_offset
+        if kept is not None and kept.exists():
+            known: Offset = json_text.loads(kept.read_text())
+            return known
+        first = first_offset(self._planning_log().begins(self._options.since_ms))
+        if kept is not None:
+            write_atomically(kept, json.dumps(first) + "\n")
+        return first
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
         return ReadMaxRows(self._options.batch_records)

@@ -191,6 +191,7 @@ class FleetStream:
         options = TopicOptions(
             ship=self.plan.ship,
             since_ms=None if since is None else self.clock.wall_ns() // 10**6 - since * 1000,
+            first_offset=self.folder.checkpoint / "first.json",  # goes with the checkpoint
             batch_records=BATCH_RECORDS,
             interval_ns=self.plan.detection.trigger,
             has_announcements=True,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
@@ -24,8 +26,8 @@ from tests.support.spark.fake_topic import FakeTopic
 SHIP = Ship(bootstrap_servers="h:9", topic="t")
 
 
-def tail_of(topic: FakeTopic, **more: int) -> TopicTail:
-    return TopicTail(TopicOptions(ship=SHIP, **more), topic, FakeClock())  # type: ignore[arg-type]  # numbers
+def tail_of(topic: FakeTopic, **more: Any) -> TopicTail:
+    return TopicTail(TopicOptions(ship=SHIP, **more), topic, FakeClock())
 
 
 def test_options_survive_sparks_dictionary() -> None:
@@ -37,6 +39,7 @@ def test_options_survive_sparks_dictionary() -> None:
             timeout=3 * SECOND_NS,
         ),
         since_ms=23,
+        first_offset=Path("/state/first.json"),
         batch_records=7,
         interval_ns=5,
         has_announcements=True,
@@ -58,6 +61,17 @@ def test_a_stream_begins_where_the_topic_does_and_takes_what_is_there() -> None:
     assert tail.latestOffset(start, ReadMaxRows(2))["next"] == {"0": 0, "1": 5}
     assert tail.latestOffset(start, ReadAllAvailable())["next"] == {"0": 0, "1": 7}
     assert len(tail.partitions(start, tail.latestOffset(start, ReadAllAvailable()))) == 1
+
+
+def test_a_first_batch_that_is_read_again_begins_where_it_did(tmp_path: Path) -> None:
+    """Whatever came or went since: Spark asks a new process for the begin of a batch that it planned."""
+    topic, kept = FakeTopic(), tmp_path / "checkpoint" / "first.json"
+    topic.skip(7)
+    planned = tail_of(topic, since_ms=0, first_offset=kept).initialOffset()
+    topic.skip(5)
+    again = tail_of(topic, since_ms=600_000, first_offset=kept).initialOffset()
+
+    assert planned == again == {"topic": "one", "next": {"0": 7}}
 
 
 def test_a_cluster_that_is_away_has_nothing_new() -> None:
