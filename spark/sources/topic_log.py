@@ -152,7 +152,8 @@ class KafkaTopicLog:
         end: int,
     ) -> Iterator[TopicRecord | Lost]:
         self._assign(consumer, partition, begin)
-        deadline_ns, failure, loss = self._deadline_ns(), "no answer", ""
+        deadline_ns = self._deadline_ns()
+        failure: KafkaError | None = None  # since the last record
         while begin < end:
             first = consumer.poll(_POLL_SECONDS)  # `consume` would wait for all of its messages
             more = () if first is None else consumer.consume(min(_MESSAGES, end - begin), 0)
@@ -161,35 +162,78 @@ class KafkaTopicLog:
                 if _ends_range(message, error, end):
                     return
                 if error is None:
-                    begin, deadline_ns = message.offset() + 1, self._deadline_ns()
+                    begin, deadline_ns, failure = message.offset() + 1, self._deadline_ns(), None
                     yield _record_of(message)
                 elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # its public name
-                    lost = self._lost(consumer, partition, begin, end)
+                    lost = self._lost_begin(consumer, partition, begin, end)
                     yield lost
-                    begin, deadline_ns = lost.end, self._deadline_ns()
+                    begin, deadline_ns, failure = lost.end, self._deadline_ns(), None
                     self._assign(consumer, partition, begin)
                     break  # what came after it is read again
                 else:
-                    failure, loss = error.str(), _loss(message, error)
+                    failure = error
+                    if _is_end(error):
+                        begin = max(begin, message.offset())
             if begin < end and self._clock.mono_ns() >= deadline_ns:
-                if not loss:
-                    raise self._read_error(partition, self._clients.cause.or_else(failure))
-                yield Lost(partition, begin, end, loss)
+                yield self._lost_end(consumer, partition, begin, end, failure)
                 return
 
     def _assign(self, consumer: Any, partition: int, offset: int) -> None:  # noqa: ANN401  # a client
         consumer.assign([TopicPartition(self._ship.topic, partition, offset)])
 
-    def _lost(self, consumer: Any, partition: int, begin: int, end: int) -> Lost:  # noqa: ANN401  # a client
-        """Return what is missing of a range whose first offset is out of range."""
-        place = TopicPartition(self._ship.topic, partition)
-        try:
-            low, _ = consumer.get_watermark_offsets(place, timeout=self._timeout_seconds)
-        except KafkaException as error:
-            raise self._read_error(partition, error_text(error)) from error
+    def _lost_begin(self, consumer: Any, partition: int, begin: int, end: int) -> Lost:  # noqa: ANN401  # a client
+        """Return what is missing of a range whose first offset was out of range.
+
+        Raises:
+            BrokerError: nothing is, or the cluster does not answer.
+        """
+        low, high = self._bounds(consumer, partition)
         if low > begin:
             return Lost(partition, begin, min(low, end), "deleted before they were read")
-        return Lost(partition, begin, end, "the log became shorter")
+        if high < begin:
+            return Lost(partition, begin, end, "the log became shorter")
+        raise self._read_error(partition, f"offset {begin} was out of range, and is not any more")
+
+    def _lost_end(
+        self,
+        consumer: Any,  # noqa: ANN401  # the client ships no types
+        partition: int,
+        begin: int,
+        end: int,
+        failure: KafkaError | None,
+    ) -> Lost:
+        """Return why the rest of a range does not come, after a silence that followed `failure`.
+
+        Raises:
+            BrokerError: it may still come.
+        """
+        if failure is not None and failure.code() in _IS_GONE:
+            return Lost(partition, begin, end, "the topic was deleted")
+        reason = "no answer" if failure is None else failure.str()
+        if failure is not None and _is_end(failure):
+            _, high = self._bounds(consumer, partition)
+            if high <= begin:
+                return Lost(partition, begin, end, f"the log ends at {high}")
+            reason = f"no records, though the log ends at {high}"
+        raise self._read_error(partition, self._clients.cause.or_else(reason))
+
+    def _bounds(self, consumer: Any, partition: int) -> tuple[int, int]:  # noqa: ANN401  # a client
+        """Return the first offset of a partition and its end, as its leader says now.
+
+        A consumer that has come to the end of a log may have come to the high watermark of a new leader,
+        which lags for up to `replica.lag.time.max.ms`. Until it has caught up, that leader refuses to say
+        where the log ends (KIP-207).
+
+        Raises:
+            BrokerError: the leader does not answer, or does not know yet.
+        """
+        place = TopicPartition(self._ship.topic, partition)
+        try:
+            low, high = consumer.get_watermark_offsets(place, timeout=self._timeout_seconds)
+        except KafkaException as error:
+            reason = self._clients.cause.or_else(error_text(error))
+            raise self._read_error(partition, reason) from error
+        return low, high
 
     def _described(self) -> tuple[str, list[int]]:
         """Return id and partitions of the topic."""
@@ -256,15 +300,11 @@ def _ends_range(message: Any, error: KafkaError | None, end: int) -> bool:  # no
 
     The last offsets of the range have no record then: compaction or a transaction left them.
     """
-    is_place = error is None or error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001  # its public name
-    return is_place and bool(message.offset() >= end)
+    return (error is None or _is_end(error)) and bool(message.offset() >= end)
 
 
-def _loss(message: Any, error: KafkaError) -> str:  # noqa: ANN401  # the client ships no types
-    """Return why an error means that the rest of a range is lost, or nothing."""
-    if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
-        return f"the log ends at {message.offset()}"
-    return "the topic was deleted" if error.code() in _IS_GONE else ""
+def _is_end(error: KafkaError) -> bool:
+    return error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001  # its public name
 
 
 def _record_of(message: Any) -> TopicRecord:  # noqa: ANN401  # the client ships no types
