@@ -36,6 +36,7 @@ from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
 from soak.service.files import write_atomically
 from soak.store.admission import signer_of
+from soak.store.samples_topic import SamplesClients
 from spark.sources.journals import batches
 from spark.sources.schema import ROWS
 from spark.sources.topic_log import KafkaTopicLog, TopicLog
@@ -308,19 +309,17 @@ def _read(options: TopicOptions, partition: InputPartition) -> Iterator[pa.Recor
 
 def fault_of_reading(ship: Ship) -> str:
     """Return why this process cannot read the topic of a plan, or its secrets; "" if it can."""
-    log = KafkaTopicLog(ship, SystemClock())
+    clock = SystemClock()
+    log = KafkaTopicLog(ship, clock)
     try:
         signer_of(ship)
-        is_there = log.ends() is not None
+        SamplesClients(ship, "soakd-fleet", clock).check_connection()  # says why there is none
+        log.describe()
     except SoakError as error:
         return str(error)
     finally:
         log.close()
-    return (
-        ""
-        if is_there
-        else f"no broker of {ship.bootstrap_servers} answers, or {ship.topic} is missing"
-    )
+    return ""
 
 
 def _log_of(options: TopicOptions) -> KafkaTopicLog:

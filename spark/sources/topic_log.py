@@ -108,9 +108,26 @@ class KafkaTopicLog:
         self._admin: Any = None
         self._failures = Once(max_messages=100)
 
+    def describe(self) -> tuple[str, list[int]]:
+        """Return id and partitions of the topic.
+
+        Raises:
+            BrokerError: the cluster does not answer or refuses to, or there is no such topic.
+        """
+        names = TopicCollection([self._ship.topic])
+        try:
+            future = self._admin_client().describe_topics(
+                names, request_timeout=self._timeout_seconds
+            )[self._ship.topic]
+            found = future.result(2 * self._timeout_seconds)
+        except (KafkaException, TimeoutError) as error:
+            raise self._error(error) from error
+        name = str(found.topic_id)
+        return "" if name == _NO_ID else name, [one.id for one in found.partitions]
+
     def ends(self) -> Ends | None:
         try:
-            topic, partitions = self._described()
+            topic, partitions = self.describe()
             found, missing = self._offsets(partitions, _LATEST)
         except BrokerError as error:
             self._log_failure(str(error))
@@ -123,7 +140,7 @@ class KafkaTopicLog:
 
     def begins(self, since_ms: int | None) -> Ends:
         spec = _EARLIEST if since_ms is None else OffsetSpec.for_timestamp(since_ms)
-        topic, partitions = self._described()
+        topic, partitions = self.describe()
         found, missing = self._offsets(partitions, spec)
         newer = [at for at, offset in found.items() if offset < 0]  # no record since then
         if newer and not missing:
@@ -234,19 +251,6 @@ class KafkaTopicLog:
             reason = self._clients.cause.or_else(error_text(error))
             raise self._read_error(partition, reason) from error
         return low, high
-
-    def _described(self) -> tuple[str, list[int]]:
-        """Return id and partitions of the topic."""
-        names = TopicCollection([self._ship.topic])
-        try:
-            future = self._admin_client().describe_topics(
-                names, request_timeout=self._timeout_seconds
-            )[self._ship.topic]
-            found = future.result(2 * self._timeout_seconds)
-        except (KafkaException, TimeoutError) as error:
-            raise self._error(error) from error
-        name = str(found.topic_id)
-        return "" if name == _NO_ID else name, [one.id for one in found.partitions]
 
     def _offsets(
         self, partitions: Sequence[int], spec: OffsetSpec

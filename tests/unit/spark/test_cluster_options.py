@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -349,8 +350,14 @@ def test_executors_see_the_folder_by_a_file_that_no_copy_of_it_has(tmp_path: Pat
     assert not again.exists()
 
 
-def test_an_executor_without_the_secrets_of_the_plan_says_so(tmp_path: Path) -> None:
-    missing = tmp_path / "key"
-    ship = Ship(bootstrap_servers="127.0.0.1:1", key=f"${{file:{missing}}}")
+@pytest.mark.parametrize("is_of_the_account", [False, True])
+def test_an_executor_without_the_secrets_of_the_plan_says_so(
+    tmp_path: Path, *, is_of_the_account: bool
+) -> None:
+    """Be it the one that signs lines, or that of its account on the brokers."""
+    missing = f"${{file:{tmp_path / 'secret'}}}"
+    ship = Ship(bootstrap_servers="127.0.0.1:1", key=missing)
+    if is_of_the_account:
+        ship = replace(ship, key="", client={"sasl.password": missing})
 
-    assert str(missing) in fault_of_reading(ship)
+    assert str(tmp_path / "secret") in fault_of_reading(ship)
