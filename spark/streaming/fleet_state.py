@@ -1,7 +1,7 @@
 """The detectors of many runs inside Spark: a panel a (run, shard), as that run announces its phases and plan.
 
 An announcement comes as a row of its own, which has no source. A run that is never announced is judged by
-the defaults, all of it as soak. A run whose plan changes, or whose rows no panel can take, begins again. The
+the defaults, all of it as soak. A run whose plan changes, or whose state cannot be read, begins again. The
 state of a run of which nothing was heard for long is removed by a timer.
 """
 
@@ -202,7 +202,7 @@ class FleetProcessor(StatefulProcessor):
                 one["phase"] = newest.phase_at(int(one["k"]))
             yield from self._panel(newest).take(key, records)
         except OF_THESE_ROWS as error:
-            # Anybody may write to the topic: what no panel can take must not stop those of other runs.
+            # Of its state: a panel sets rows aside that it cannot take. Other runs must not stop for it.
             LOG.warning("run_not_judged run=%s rows=%d error=%r", key[0], len(records), error)
             self._shared.clear(_KNOWN)
 
