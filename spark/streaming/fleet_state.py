@@ -216,7 +216,8 @@ class FleetProcessor(StatefulProcessor):
         state = self._known.get()
         if state is None:
             return iter(())
-        due_ms = state[1] + self._kept_ms(announced_of(state[0]))
+        kept_ms = self._kept_ms(announced_of(state[0]))
+        due_ms = state[1] + kept_ms + kept_ms // _NOTED_AGAIN  # so much later may be its last sign
         if timerValues.getCurrentProcessingTimeInMs() < due_ms:
             self._handle.registerTimer(due_ms)
         else:

@@ -188,6 +188,20 @@ def test_a_silent_run_is_forgotten(frame: pd.DataFrame) -> None:
     assert not fleet.is_known
 
 
+def test_a_run_is_kept_for_all_of_the_silence(frame: pd.DataFrame) -> None:
+    """Counted from its last row, of which the state need not have noted the time."""
+    fleet, last_seconds = Fleet(), EXPIRE_SECONDS // 4 - 1
+    fleet.take(frame[frame["k"] < 23])
+    fleet.tester.setProcessingTime(last_seconds * 1000)
+    fleet.take(frame[frame["k"] == 23])
+    fleet.tester.setProcessingTime((last_seconds + EXPIRE_SECONDS) * 1000)
+    is_known = fleet.is_known
+    fleet.tester.setProcessingTime((last_seconds + 2 * EXPIRE_SECONDS) * 1000)
+
+    assert is_known
+    assert not fleet.is_known
+
+
 @pytest.mark.parametrize("is_over", [True, False])
 def test_a_run_that_is_over_is_forgotten_earlier(frame: pd.DataFrame, *, is_over: bool) -> None:
     """It may be resumed until then, and is kept as any other when it is."""
@@ -195,9 +209,9 @@ def test_a_run_that_is_over_is_forgotten_earlier(frame: pd.DataFrame, *, is_over
     fleet.take(frame[frame["k"] < 23])
     fleet.take(announced(frame[:0], phases=PHASES, is_over=True))
     fleet.take(announced(frame[:0], phases=PHASES, is_over=is_over))
-    fleet.tester.setProcessingTime((OVER_SECONDS + 2) * 1000)
+    fleet.tester.setProcessingTime(2 * OVER_SECONDS * 1000)
     is_known = fleet.is_known
-    fleet.tester.setProcessingTime((4 * OVER_SECONDS + 2) * 1000)
+    fleet.tester.setProcessingTime(8 * OVER_SECONDS * 1000)
 
     assert is_known is not is_over
     assert not fleet.is_known
