@@ -131,6 +131,8 @@ def run(
             modules=MODULES,
         )
         session.conf.set("spark.sql.shuffle.partitions", str(options.partitions))
+        # `show_progress` reads all that are kept: more than end between two looks, and not 100
+        session.conf.set("spark.sql.streaming.numRecentProgressUpdates", "10")
         manager.alive()
         try:
             with shared_file(folder.spark) as shared, held(session, folder.spark):
@@ -165,6 +167,7 @@ class FleetStream:
     shared: Path  # a `shared_file` that each executor has to see
     _gaps: int = 0  # of all batches so far
     _batch: int = -1  # the last one that was counted
+    _timestamp: str = ""  # of the last progress
 
     def run(self, session: SparkSession, stop: threading.Event) -> None:
         """Detect until `stop`."""
@@ -176,14 +179,12 @@ class FleetStream:
                 query = self._started(session, findings)
                 before = self._batch
                 try:
-                    self._follow(query, stop)
+                    self.follow(query, stop)
                 except StreamingQueryException as error:
                     _check_context(session, _reason(error))
                     failures = 1 if self._batch > before else failures + 1
                     _LOG.warning("query_failed failures=%d error=%.2000s", failures, _reason(error))
                     self._pause(RESTART.wait_ns(failures), stop)
-                finally:
-                    query.stop()
             self.manager.stopping()
 
     def _started(self, session: SparkSession, findings: FleetFindings) -> StreamingQuery:
@@ -231,21 +232,45 @@ class FleetStream:
             .start()
         )
 
-    def _follow(self, query: StreamingQuery, stop: threading.Event) -> None:
-        """Watch the query until `stop`; every batch is a sign of life, and there is one each trigger."""
-        seen, seen_ns, is_silent = "", self.clock.mono_ns(), False
-        while not stop.is_set():
-            if query.awaitTermination(_POLL_SECONDS):
-                return
-            last = query.lastProgress
-            if last is not None and last.timestamp != seen:
-                seen, seen_ns, is_silent = last.timestamp, self.clock.mono_ns(), False
-                self.manager.alive()
-                self._show(last)
-            silent_ns = self.clock.mono_ns() - seen_ns - self.plan.detection.trigger
-            if not is_silent and silent_ns > _SILENT_SECONDS * SECOND_NS:
-                is_silent = True
-                _LOG.warning("no_batch seconds=%d", silent_ns // SECOND_NS)
+    def follow(self, query: StreamingQuery, stop: threading.Event) -> None:
+        """Watch the query until `stop`, and end it; every batch is a sign of life, one each trigger."""
+        seen_ns, is_silent = self.clock.mono_ns(), False
+        try:
+            while not stop.is_set():
+                if query.awaitTermination(_POLL_SECONDS):
+                    return
+                if self.show_progress(query):
+                    seen_ns, is_silent = self.clock.mono_ns(), False
+                    self.manager.alive()
+                silent_ns = self.clock.mono_ns() - seen_ns - self.plan.detection.trigger
+                if not is_silent and silent_ns > _SILENT_SECONDS * SECOND_NS:
+                    is_silent = True
+                    _LOG.warning("no_batch seconds=%d", silent_ns // SECOND_NS)
+        finally:
+            query.stop()
+            self.show_progress(query)
+
+    def show_progress(self, query: StreamingQuery) -> bool:
+        """Count the gaps of batches that ended since the last call; return whether there is any progress.
+
+        Spark also reports progress of a trigger without a batch, with the number of the next batch.
+        """
+        last = query.lastProgress
+        if last is None or last.timestamp == self._timestamp:
+            return False
+        self._timestamp = last.timestamp
+        for one in query.recentProgress:
+            if one.batchId > self._batch and "addBatch" in one.durationMs:
+                self._batch = one.batchId
+                self._count_gaps(one)
+        self._show(last)
+        return True
+
+    def _count_gaps(self, batch: Any) -> None:  # noqa: ANN401  # Spark's progress
+        seen = batch.observedMetrics.get(_SEEN)
+        if seen is not None and seen["gaps"]:
+            self._gaps += seen["gaps"]
+            _LOG.warning("not_all_was_read gaps=%d such_as=%.500s", seen["gaps"], seen["gap"])
 
     def _pause(self, wait_ns: int, stop: threading.Event) -> None:
         end_ns = self.clock.mono_ns() + wait_ns
@@ -255,10 +280,6 @@ class FleetStream:
     def _show(self, last: Any) -> None:  # noqa: ANN401  # Spark's progress
         seen = last.observedMetrics.get(_SEEN)
         newest_ns = None if seen is None else seen["at_ns"]
-        if seen is not None and last.batchId > self._batch and seen["gaps"]:
-            self._gaps += seen["gaps"]
-            _LOG.warning("not_all_was_read gaps=%d such_as=%.500s", seen["gaps"], seen["gap"])
-        self._batch = max(self._batch, last.batchId)
         states = last.stateOperators
         numbers = {
             "fleet_batch_seconds": last.durationMs.get("triggerExecution", 0) / 1000,

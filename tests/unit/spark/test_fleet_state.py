@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from detectors import outage
@@ -19,11 +22,14 @@ from soak.core.model import Change
 from soak.core.plan.plan import FleetPlan, Ship, Store
 from soak.core.plan.text import load_fleet
 from soak.core.units import SECOND_NS
+from soak.service.metrics import MetricsPage
+from soak.service.systemd import Notifier
 from soak.store.findings.store import FindingsFile
+from soak.store.run_folder import RunFolder
 from spark.sources.journals import batches, rows
 from spark.sources.offsets import ColumnsIndex, newest, spans
 from spark.sources.topic_rows import ANNOUNCED
-from spark.streaming.fleet import FleetFindings
+from spark.streaming.fleet import FleetFindings, FleetOptions, FleetStream
 from spark.streaming.fleet_state import OVER_SECONDS, FleetProcessor, announced_detectors
 from spark.streaming.panel_state import take_apart
 from spark.streaming.stored_panel import SetAside
@@ -284,3 +290,59 @@ def test_where_the_folder_of_the_state_is_another_one_nothing_is_judged(tmp_path
 
     with pytest.raises(RunFolderError, match=r"executors do not share the state: .*: "):
         TwsTester(elsewhere, timeMode="ProcessingTime")
+
+
+def stream_of(folder: Path) -> FleetStream:
+    clock, silent = FakeClock(), Notifier("", is_watched=False)
+    (folder / "spark").mkdir()
+    options, page = FleetOptions(state=folder), MetricsPage(clock, {})
+    return FleetStream(RunFolder(folder), plan_of(), options, clock, page, silent, folder / "seen")
+
+
+def progress_of(batch: int, gaps: int, *, is_run: bool = True) -> SimpleNamespace:
+    """Return what Spark reports of a trigger: of a batch that was run, or that there is none yet."""
+    return SimpleNamespace(
+        timestamp=f"{batch} {is_run}",
+        batchId=batch,
+        durationMs={"triggerExecution": 23, **({"addBatch": 5} if is_run else {})},
+        observedMetrics={"seen": {"at_ns": None, "gaps": gaps, "gap": "x"}} if is_run else {},
+        stateOperators=[],
+        numInputRows=gaps,
+        processedRowsPerSecond=1.0,
+    )
+
+
+def test_gaps_of_each_batch_are_counted_once(tmp_path: Path) -> None:
+    """Also of those between two looks, and of the first one, whose number Spark shows before there is one."""
+    stream, reports = stream_of(tmp_path), [progress_of(7, 0, is_run=False)]
+    totals, moves = [], []
+    for more in [], [progress_of(7, 5)], [], [progress_of(8, 100), progress_of(9, 3)]:
+        reports += more
+        query: Any = SimpleNamespace(lastProgress=reports[-1], recentProgress=reports)
+        moves.append(stream.show_progress(query))
+        found = json.loads((tmp_path / "spark" / "progress.json").read_text())
+        totals.append(found["fleet_gaps_total"])
+
+    assert moves == [True, True, False, True]
+    assert totals == [0, 5, 5, 108]
+
+
+def test_gaps_of_the_last_batch_before_a_failure_are_counted(tmp_path: Path) -> None:
+    class Failing:
+        lastProgress = progress_of(0, 5)  # noqa: N815  # Spark's name
+        recentProgress = (lastProgress,)  # noqa: N815  # Spark's name
+        is_stopped = False
+
+        def awaitTermination(self, _seconds: int) -> bool:  # noqa: N802  # Spark's name
+            raise StreamingQueryException("the next batch failed")
+
+        def stop(self) -> None:
+            self.is_stopped = True
+
+    stream, query = stream_of(tmp_path), Failing()
+    with pytest.raises(StreamingQueryException):
+        stream.follow(query, threading.Event())  # type: ignore[arg-type]  # what it uses of a query
+
+    found = json.loads((tmp_path / "spark" / "progress.json").read_text())
+    assert found["fleet_gaps_total"] == 5
+    assert query.is_stopped
