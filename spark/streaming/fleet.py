@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.functions import col, count
 from pyspark.sql.functions import max as greatest
 
@@ -170,21 +171,27 @@ class FleetStream:
     _timestamp: str = ""  # of the last progress
 
     def run(self, session: SparkSession, stop: threading.Event) -> None:
-        """Detect until `stop`."""
+        """Detect until `stop`.
+
+        Raises:
+            NotAvailableError: Spark has ended.
+        """
         session.dataSource.register(SamplesSource)
         findings = FleetFindings(self.plan, self.clock)
         failures = 0
         with closing(findings):
             while not stop.is_set():
-                query = self._started(session, findings)
                 before = self._batch
                 try:
-                    self.follow(query, stop)
+                    self.follow(self._started(session, findings), stop)
                 except StreamingQueryException as error:
                     _check_context(session, _reason(error))
                     failures = 1 if self._batch > before else failures + 1
                     _LOG.warning("query_failed failures=%d error=%.2000s", failures, _reason(error))
                     self._pause(RESTART.wait_ns(failures), stop)
+                except (PySparkException, Py4JJavaError):
+                    _check_context(session, "no query can be started")
+                    raise
             self.manager.stopping()
 
     def _started(self, session: SparkSession, findings: FleetFindings) -> StreamingQuery:

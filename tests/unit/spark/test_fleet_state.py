@@ -12,12 +12,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from detectors import outage
 from detectors.level_shift import Config
-from soak.core.errors import RunFolderError
+from soak.core.errors import NotAvailableError, RunFolderError
 from soak.core.model import Change
 from soak.core.plan.plan import FleetPlan, Ship, Store
 from soak.core.plan.text import load_fleet
@@ -346,3 +347,24 @@ def test_gaps_of_the_last_batch_before_a_failure_are_counted(tmp_path: Path) -> 
     found = json.loads((tmp_path / "spark" / "progress.json").read_text())
     assert found["fleet_gaps_total"] == 5
     assert query.is_stopped
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_query_that_cannot_start_says_whether_spark_has_ended(
+    tmp_path: Path, *, is_stopped: bool
+) -> None:
+    """The master may end the application while the query waits for its next try."""
+
+    def fail(_name: str) -> None:
+        raise Py4JJavaError("stopped", SimpleNamespace(_target_id="o1"))
+
+    context = SimpleNamespace(isStopped=lambda: is_stopped)
+    session: Any = SimpleNamespace(
+        dataSource=SimpleNamespace(register=lambda _: None),
+        readStream=SimpleNamespace(format=fail),
+        sparkContext=SimpleNamespace(master="spark://h", _jsc=SimpleNamespace(sc=lambda: context)),
+    )
+    error = NotAvailableError if is_stopped else Py4JJavaError
+
+    with pytest.raises(error):
+        stream_of(tmp_path).run(session, threading.Event())
