@@ -61,7 +61,7 @@ def figures(trials: Sequence[Trial]) -> dict[str, Share]:
         "reported, p99 at least doubled for 30 s": share(
             [one for one in clear if one.is_reported], of=clear
         ),
-        "reported, p99 1.5 to 2 times": share(
+        "reported, p99 1.5 to 2 times for 30 s": share(
             [one for one in moderate if one.is_reported], of=moderate
         ),
         "cause right, of the reported": share(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,9 @@ _LOOK_BACK_SECONDS = 1200
 """In which there are so many seconds between troubles: every third one is followed by a quiet stretch."""
 EARLY_SECONDS, LATE_SECONDS = 10, 20
 """An incident belongs to a trouble when it begins so long before its begin, or after its end, at most."""
-CLEAR_RATIO, CLEAR_SECONDS, MODERATE_RATIO = 2.0, 30, 1.5
+CLEAR_RATIO, MODERATE_RATIO = 2.0, 1.5
+LASTING_SECONDS = 30
+"""A trouble has a size when p99 is so many times as high for so long; a shorter one may be a few seconds."""
 UNKNOWN = "unknown"
 _FAMILIES = ("publish_latency", "end_to_end_latency")
 _SHARE = 0.01  # above p99
@@ -49,6 +51,7 @@ class Outcome:
     length_seconds: int
     ratio: float  # p99 of the window over before; infinite where nothing came through
     doubled_seconds: int  # in which p99 was at least twice that before
+    slower_seconds: int = 0  # and at least 1.5 times
     causes: tuple[str, ...]  # that are right
     cause: str = ""
     onset_seconds: float | None = None
@@ -70,10 +73,12 @@ class Outcome:
 
     @property
     def size(self) -> str:
-        """Return how clear it was: `clear`, `short`, `moderate` or `faint`."""
-        if self.ratio >= CLEAR_RATIO:
-            return "clear" if self.doubled_seconds >= CLEAR_SECONDS else "short"
-        return "moderate" if self.ratio >= MODERATE_RATIO else "faint"
+        """Return how clear it was: `clear` (p99 doubled), `moderate` (1.5 times), `short` or `faint`."""
+        if self.ratio < MODERATE_RATIO:
+            return "faint"
+        if self.ratio >= CLEAR_RATIO and self.doubled_seconds >= LASTING_SECONDS:
+            return "clear"
+        return "moderate" if self.slower_seconds >= LASTING_SECONDS else "short"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,21 +159,21 @@ def _outcome(
     one: Injected,
     begin: float,
     end: float,
-    size: tuple[float, int],
+    size: Effect,
     findings: Sequence[Finding],
     sent: Mapping[str, int],
     start_wall_ns: int,
 ) -> Outcome:
     own = [found for found in findings if _is_within(found, begin, end)]
     first = min(own, key=lambda found: found.raised_k, default=None)
-    ratio, doubled = size
     known = Outcome(
         kind=one.trouble.kind,
         strength=one.trouble.strength,
         begin_k=int(begin),
         length_seconds=round(end - begin),
-        ratio=ratio,
-        doubled_seconds=doubled,
+        ratio=size.ratio,
+        doubled_seconds=size.doubled_seconds,
+        slower_seconds=size.slower_seconds,
         causes=one.trouble.causes,
         incidents=len(own),
     )
@@ -191,16 +196,24 @@ def _is_within(finding: Finding, begin: float, end: float) -> bool:
     return begin - EARLY_SECONDS <= finding.onset_k <= end + LATE_SECONDS
 
 
+class Effect(NamedTuple):
+    """Of a trouble on p99: see `Outcome`."""
+
+    ratio: float
+    doubled_seconds: int
+    slower_seconds: int
+
+
 def effect(
     around: Window, begin_k: int, end_k: int, troubles: Sequence[tuple[float, float]]
-) -> tuple[float, int]:
-    """Return p99 between two seconds over that before, and in how many seconds p99 was twice that before.
+) -> Effect:
+    """Return what a trouble between two seconds did to p99.
 
-    `around` has seconds before and the recovery after. The second figure counts up to its end. What counts as
+    `around` has seconds before and the recovery after; seconds are counted up to its end. What counts as
     before are the last two minutes outside all `troubles` (begins and ends) and their recoveries.
     """
     found = [_effect(around, family, begin_k, end_k, troubles) for family in _FAMILIES]
-    return max((one for one in found if one is not None), default=(math.nan, 0))
+    return max((one for one in found if one is not None), default=Effect(math.nan, 0, 0))
 
 
 def _effect(
@@ -209,7 +222,7 @@ def _effect(
     begin_k: int,
     end_k: int,
     troubles: Sequence[tuple[float, float]],
-) -> tuple[float, int] | None:
+) -> Effect | None:
     """Return the effect on one family of latencies; None where nothing was measured before."""
     k, above = _counts(around, family)
     if not k.size:
@@ -222,8 +235,10 @@ def _effect(
         return None
     during = _p99(above[(k >= begin_k) & (k < end_k)].sum(axis=0))
     each = np.array([_p99(row) for row in above[k >= begin_k]])
-    is_slow = ~(each < CLEAR_RATIO * before)  # a second in which nothing came through is slow too
-    return (during / before if math.isfinite(during) else math.inf), int(is_slow.sum())
+    doubled, slower = (  # a second in which nothing came through is slow too
+        int((~(each < ratio * before)).sum()) for ratio in (CLEAR_RATIO, MODERATE_RATIO)
+    )
+    return Effect(during / before if math.isfinite(during) else math.inf, doubled, slower)
 
 
 def _counts(around: Window, family: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -230,6 +230,7 @@ def outcome(**other: object) -> Outcome:
         "length_seconds": 60,
         "ratio": 3.0,
         "doubled_seconds": 40,
+        "slower_seconds": 45,
         "causes": ("foreign_load",),
     }
     return Outcome(**{**known, **other})  # type: ignore[arg-type]  # the fields of an outcome
@@ -239,9 +240,26 @@ OUTCOMES = (
     outcome(cause="foreign_load", incidents=1, onset_seconds=2.0, notified_seconds=20.0),
     outcome(cause="broker_cpu", incidents=2, onset_seconds=12.0, notified_seconds=40.0),
     outcome(cause="unknown", incidents=1, onset_seconds=1.0, ratio=math.inf),
-    outcome(ratio=1.6),
+    outcome(ratio=1.6, doubled_seconds=0),
     outcome(ratio=1.0),
 )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "doubled", "slower", "size"),
+    [
+        (9.0, 30, 40, "clear"),
+        (9.0, 29, 30, "moderate"),
+        (1.6, 2, 30, "moderate"),
+        (9.0, 29, 29, "short"),
+        (1.6, 2, 3, "short"),  # a few seconds that are much slower, and the others as ever
+        (1.4, 30, 40, "faint"),
+    ],
+)
+def test_a_size_has_lasted_for_half_a_minute(
+    ratio: float, doubled: int, slower: int, size: str
+) -> None:
+    assert outcome(ratio=ratio, doubled_seconds=doubled, slower_seconds=slower).size == size
 
 
 def test_the_figures_count_what_they_say() -> None:
@@ -250,7 +268,7 @@ def test_the_figures_count_what_they_say() -> None:
 
     assert found == {
         "reported, p99 at least doubled for 30 s": (3, 3),
-        "reported, p99 1.5 to 2 times": (0, 1),
+        "reported, p99 1.5 to 2 times for 30 s": (0, 1),
         "cause right, of the reported": (1, 3),
         "cause wrong, of the reported": (1, 3),
         "dated within 10 s, of the reported": (2, 3),
