@@ -43,7 +43,7 @@ class Look:
     """What the processes of the query have at one moment."""
 
     batch: int
-    heap_mib: float  # of the JVM, after a collection
+    heap_mib: float  # of the JVM, after collections
     jvm_mib: float  # resident
     python_mib: float  # resident, driver and workers
     descriptors: int
@@ -98,8 +98,11 @@ def live_through(whole: RunFolder, path: Path, batches: int, trigger: int) -> li
 def look(session: SparkSession, folder: RunFolder, batch: int, seconds: float, cpu: float) -> Look:
     """Return what the processes have now."""
     jvm: Any = session.sparkContext._jvm  # the only way to the JVM
-    jvm.java.lang.System.gc()
     runtime = jvm.java.lang.Runtime.getRuntime()
+    heap_bytes = []
+    for _ in range(3):  # what waits to be closed is collected by the next collection
+        jvm.java.lang.System.gc()
+        heap_bytes.append(runtime.totalMemory() - runtime.freeMemory())
     own = psutil.Process()
     memory = {True: 0.0, False: 0.0}  # of Java, of Python
     descriptors = threads = 0
@@ -115,7 +118,7 @@ def look(session: SparkSession, folder: RunFolder, batch: int, seconds: float, c
             sizes.append(file.stat().st_size)
     return Look(
         batch=batch,
-        heap_mib=round((runtime.totalMemory() - runtime.freeMemory()) / 2**20, 1),
+        heap_mib=round(min(heap_bytes) / 2**20, 1),
         jvm_mib=round(memory[True], 1),
         python_mib=round(memory[False], 1),
         descriptors=descriptors,
