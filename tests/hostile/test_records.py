@@ -34,6 +34,8 @@ from soak.core.journal_format import (
     CHECKED_EVENTS,
     MAX_EPOCH,
     MAX_INTERVAL,
+    MAX_TEXT_CHARACTERS,
+    Columns,
     DamagedLineError,
     checked_places,
     columns_line,
@@ -42,6 +44,7 @@ from soak.core.journal_format import (
     wrong_count,
 )
 from soak.core.model import Event, Record
+from soak.core.series import parse_series
 from soak.shipping.ingest import MAX_AHEAD_SECONDS, Ingest
 from soak.store.admission import read_refused
 from soak.store.audit import audit_run, pack_part
@@ -340,6 +343,27 @@ def test_a_line_that_is_nested_deeply_is_refused(depth: int, *, is_foreign: bool
     for place in places:
         with suppress(DamagedLineError, JournalError):
             decode(line_of(place.replace(b"@", nested)), is_foreign=is_foreign)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("label", ["k", 'k"', " ", ""])
+@pytest.mark.parametrize("value", [" ", "\t, ", '="', "\\", '",', 'a="'])
+def test_a_column_that_passes_has_a_name_that_is_parsed_at_once(label: str, value: str) -> None:
+    """The longest label that the gate takes, with what a regular expression could try in many ways."""
+    labels = {label: (value * MAX_TEXT_CHARACTERS)[:MAX_TEXT_CHARACTERS]}
+    column = {"metric": "m", "labels": labels, "unit": "", "lag_seconds": 0}
+
+    found = decode(line_of({"t": "c", "version": 1, "id": "x", "columns": [column]}))
+
+    assert isinstance(found, Columns)
+    assert parse_series(f"probe@h|{found.columns[0].name}").labels == tuple(labels.items())
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", [" ", ", ", ',a="\\', 'a="', '"="', '"\\', "\t"])
+def test_a_series_that_somebody_wrote_into_findings_is_parsed_at_once(text: str) -> None:
+    """Whatever it holds: a million characters, of which few or none are labels."""
+    assert parse_series("probe@h|m{" + text * (10**6 // len(text))).metric == "m"
 
 
 @pytest.mark.parametrize(
