@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from soak.core import json_text
-from soak.core.cluster.drives import from_json
+from soak.core.cluster.drives import Measured, from_json
 from soak.core.errors import RunFolderError
-from soak.service.files import file_lock, write_atomically
-from soak.store.run_folder import RunFolder, read_run
+from soak.service.files import file_lock
+from soak.store.run_folder import RunFolder, append_drive_checks, read_drive_checks, read_run
 from soak.store.samples_topic import SOURCE_NAME
 
 MAX_SEGMENT_BYTES = 2**28  # a writer begins a new file after a quarter of it
@@ -59,7 +59,7 @@ def merge_run_folder(into: RunFolder, part: RunFolder) -> list[str]:
         if os.path.lexists(part.journal):
             copied += _copy_sources(into, part)
         if os.path.lexists(part.drives):
-            copied += _copy_drives(into, part)
+            copied += _copy_drives(into, part, ours.host)
     return copied
 
 
@@ -74,21 +74,35 @@ def _copy_sources(into: RunFolder, part: RunFolder) -> list[str]:
     return copied
 
 
-def _copy_drives(into: RunFolder, part: RunFolder) -> list[str]:
-    """Copy the drive checks of the other host; it may have added some since the last time."""
+def _copy_drives(into: RunFolder, part: RunFolder, own_host: str) -> list[str]:
+    """Add drive checks of other hosts; there may be more of them than the last time.
+
+    Those that `own_host` measured itself stay as they are, whatever another host has under its name.
+    """
     copied = []
+    known = set(read_drive_checks(into))
     with _reporting(part.drives), _folder(part.drives) as folder:
         for name in sorted(filter(_DRIVE_FILE.fullmatch, _names(folder))):
-            text, target = _read(folder, name).decode(), into.drives / name
+            host = name.removesuffix(".json")
+            if host == own_host:
+                continue
             try:
-                for one in json_text.loads(text)["drives"]:
-                    from_json(one)
+                found = _drive_checks_of(host, _read(folder, name))
+                added = [one for one in found if one not in known]
+                append_drive_checks(into, added)
             except (ValueError, TypeError, KeyError) as error:
                 raise RunFolderError(f"{part.drives / name} is damaged: {error}") from error
-            if not target.exists() or target.read_text() != text:
-                write_atomically(target, text)
+            if added:
                 copied.append(f"drives/{name}")
     return copied
+
+
+def _drive_checks_of(host: str, raw: bytes) -> list[Measured]:
+    """Return the drive checks in the file of a host; raises the errors of `from_json`, and `ValueError`."""
+    found = [from_json(one) for one in json_text.loads(raw)["drives"]]
+    if any(one.host != host for one in found):
+        raise ValueError("it has checks of another host")
+    return found
 
 
 def _copy(into: RunFolder, source: str, folder: int) -> None:
