@@ -96,7 +96,7 @@ def decode(raw: bytes, *, is_foreign: bool = False) -> Line:
         JournalError: the line was written by a newer version of the format.
     """
     if len(raw) > MAX_LINE_BYTES:
-        raise DamagedLineError(f"a line of {len(raw):,} bytes")
+        raise DamagedLineError(f"a line of more than {MAX_LINE_BYTES:,} bytes")
     body, _, crc = raw.rstrip(b"\n").rpartition(b"\t")
     try:
         if int(crc, 16) != zlib.crc32(body):

@@ -1,7 +1,8 @@
 """Series: a measured column of one source, and its text form `source|metric{label="value"}`.
 
-The part after the bar is written as Prometheus writes it, with backslash, quote and newline escaped in label
-values, so that every name can be parsed again whatever a topic or a folder is called.
+The part after the bar is written as Prometheus writes it: backslash, quote and newline are escaped in label
+values, and a label whose name has characters of this form is quoted like a value. So every name can be parsed
+again, whatever a topic, a folder or a label is called.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from functools import lru_cache
 Labels = tuple[tuple[str, str], ...]
 """Sorted pairs, so that equal labels compare and hash equal."""
 
-_LABEL = re.compile(r'\s*([^=,{}"]+)="((?:[^"\\]|\\.)*)"', re.DOTALL)
+# Possessive quantifiers: no name can make them backtrack.
+_QUOTED = r'"((?:[^"\\]|\\.)*+)"'
+_BARE = r'[^=,{}"\s][^=,{}"]*+'
+_BARE_NAME = re.compile(_BARE)
+_LABEL = re.compile(rf"(?:\A|,)\s*+(?:({_BARE})|{_QUOTED})={_QUOTED}", re.DOTALL)
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
 _ESCAPED = re.compile(r'\\([\\"n])')
 _UNITS = ("seconds", "bytes", "messages", "ratio", "cores")
@@ -65,7 +70,10 @@ def column_name(metric: str, labels: Labels) -> str:
     """Return the text form of a column: `metric{label="value"}`."""
     if not labels:
         return metric
-    pairs = ",".join(f'{key}="{_escape(value)}"' for key, value in labels)
+    pairs = ",".join(
+        f'{key if key.isidentifier() else _label_name(key)}="{_escape(value)}"'  # nearly always one
+        for key, value in labels
+    )
     return f"{metric}{{{pairs}}}"
 
 
@@ -79,7 +87,10 @@ def parse_series(text: str) -> SeriesId:
     """Return the series of a text form; one without a bar has no source."""
     head, _, labels = text.partition("{")
     source, bar, metric = head.partition("|")
-    pairs = ((key, _ESCAPED.sub(_unescape, value)) for key, value in _LABEL.findall(labels))
+    pairs = (
+        (bare or _ESCAPED.sub(_unescape, quoted), _ESCAPED.sub(_unescape, value))
+        for bare, quoted, value in _LABEL.findall(labels)
+    )
     return SeriesId(source if bar else "", metric if bar else head, tuple(pairs))
 
 
@@ -91,6 +102,10 @@ def source_of(text: str) -> str:
 def host_of(source: str) -> str:
     """Return the part of `daemon@host` after the at, or ""."""
     return source.partition("@")[2]
+
+
+def _label_name(key: str) -> str:
+    return key if _BARE_NAME.fullmatch(key) else f'"{_escape(key)}"'
 
 
 def _escape(value: str) -> str:

@@ -6,6 +6,8 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from sys import getsizeof
 
 from soak.core import histogram
 from soak.core.errors import JournalError, SoakError
@@ -37,6 +39,7 @@ MAX_SOURCES = 10_000
 MAX_AHEAD_SECONDS = 60  # of this host's clock: by so much those of the hosts may differ
 MAX_EPOCHS_AHEAD = 1000  # a daemon has a new epoch with each start
 MAX_COLUMNS_LINES = 8  # of a source, the newest
+MAX_COLUMNS_BYTES = 2**29  # in memory, of all sources: some 100 hosts of 5,000 series
 MAX_HOUR_BYTES = (
     2**30
 )  # of a source, in an hour of the run: 500 series take 15 MiB, 5,000 at most 330 MiB
@@ -46,6 +49,10 @@ IDLE_NS = 60 * SECOND_NS  # then the files of a source are closed
 _SAME_HOST_NAME = "two hosts have the same name"
 _NOT_SIGNED = "its signature does not hold"
 _ENDS_PROCESSES = "two processes died while they took it alone"
+_FORGOTTEN = (
+    f"its columns were forgotten: {MAX_COLUMNS_LINES} of a source and "
+    f"{MAX_COLUMNS_BYTES >> 20} MiB of all are kept"
+)
 _TOO_MUCH = f"more than {MAX_HOUR_BYTES >> 20} MiB in an hour"
 
 
@@ -75,7 +82,13 @@ class Ingest:
     """
 
     def __init__(
-        self, folder: RunFolder, clock: Clock, host: str, plan: Plan | None = None
+        self,
+        folder: RunFolder,
+        clock: Clock,
+        host: str,
+        plan: Plan | None = None,
+        *,
+        max_columns_bytes: int = MAX_COLUMNS_BYTES,
     ) -> None:
         """`plan`: whose sources are taken; without one, those of any name."""
         self._plan = plan
@@ -87,6 +100,9 @@ class Ingest:
         self._newest_k = 0
         self._phase_file = PhaseFile(folder.phases)
         self._sources: dict[str, _Source] = {}
+        self._max_columns_bytes = max_columns_bytes
+        self._columns_bytes: dict[tuple[str, str], int] = {}  # by source and id, least used first
+        self._held_bytes = 0  # the sum of these
         self._open: dict[str, _Source] = {}  # those with a writer, the least used first
         self._max_open = max(1, free_descriptors(OTHER_DESCRIPTORS) // WRITER_DESCRIPTORS)
         self._pending: deque[ShippedLine] = deque()
@@ -216,10 +232,30 @@ class Ingest:
                 self._refuse(line, _TOO_MUCH)
                 return
             self._write_columns(line.source, source, columns)
+        self._hold_columns(line.source, source, columns)
+
+    def _hold_columns(self, name: str, source: _Source, columns: Columns) -> None:
+        """Keep columns for the records that name them; forget those that were used longest ago."""
+        key = name, columns.id
+        size = self._columns_bytes.pop(key, 0)
+        if not size:
+            size = _memory_bytes(columns)
+            self._held_bytes += size
+        self._columns_bytes[key] = size
         source.columns.pop(columns.id, None)
         source.columns[columns.id] = columns
         if len(source.columns) > MAX_COLUMNS_LINES:
-            del source.columns[next(iter(source.columns))]
+            self._forget_columns(name, next(iter(source.columns)))
+        while self._held_bytes > self._max_columns_bytes and len(self._columns_bytes) > 1:
+            self._forget_columns(*next(iter(self._columns_bytes)))
+
+    def _forget_columns(self, name: str, id_: str) -> None:
+        source = self._sources[name]
+        del source.columns[id_]
+        source.places.pop(id_, None)
+        self._held_bytes -= self._columns_bytes.pop((name, id_))
+        if source.writer is not None and id_ == source.written_id and not source.writer.is_behind:
+            self._close(source)  # it holds them too
 
     def _process_record(self, line: ShippedLine, source: _Source, record: Record) -> None:
         is_other_sender = source.sender != "" and line.sender not in ("", source.sender)
@@ -243,6 +279,8 @@ class Ingest:
             self._write_columns(line.source, source, source.columns[record.columns_id])
         self._writer(line.source, source).copy(record)
         source.named = {record.columns_id}
+        key = line.source, record.columns_id
+        self._columns_bytes[key] = self._columns_bytes.pop(key)  # those that were used last
         source.last = (record.epoch, record.k)
         if line.sender and line.sender != source.sender:
             source.sender, source.since_k = line.sender, record.k
@@ -254,7 +292,8 @@ class Ingest:
         """Return why a new record cannot be written; "" if it can."""
         columns = source.columns.get(record.columns_id)
         if columns is None or len(columns.columns) != len(record.values):
-            return f"no columns line {record.columns_id:.40}"
+            is_forgotten = columns is None and record.columns_id in source.named
+            return _FORGOTTEN if is_forgotten else f"no columns line {record.columns_id:.40}"
         # a folder that was created again begins with the interval after the present one
         first_epoch = max(source.last[0], record.k + 1)
         if source.last[0] >= 0 and record.epoch > first_epoch + MAX_EPOCHS_AHEAD:
@@ -286,7 +325,7 @@ class Ingest:
 
     def _restored(self, name: str) -> _Source:
         """Return the state of a source from its journal here, as an earlier process left it."""
-        source = _Source()
+        source, known = _Source(), list[Columns]()
         journal = self._folder.journal
         if segments(journal / name):
             newest = last_record(journal, name)
@@ -295,9 +334,12 @@ class Ingest:
                 record, columns = newest
                 source.last = (record.epoch, record.k)
                 known.insert(0, Columns(record.columns_id, columns))
-            source.columns = {columns.id: columns for columns in known[-MAX_COLUMNS_LINES:]}
-            source.named = set(source.columns)
-        return self._sources.setdefault(name, source)
+            known = known[-MAX_COLUMNS_LINES:]
+            source.named = {one.id for one in known}
+        self._sources[name] = source
+        for one in known:
+            self._hold_columns(name, source, one)
+        return source
 
     def _writer(self, name: str, source: _Source) -> JournalWriter:
         """Return the writer of a source, which is opened, and takes the lock, with the first line."""
@@ -347,6 +389,15 @@ class Ingest:
         partition, offset = f"partition {line.place[0]}", line.place[1]
         place = f"{partition}, offset {offset}"
         self._refused.add(line.source, reason, place, line.raw, position=(partition, offset))
+
+
+def _memory_bytes(columns: Columns) -> int:
+    """Return about how much memory columns take: up to twenty times their text."""
+    labels = [label for column in columns.columns for label in column.labels]
+    texts = (text for column in columns.columns for text in (column.metric, column.unit))
+    return (
+        sum(map(getsizeof, chain(texts, *labels))) + 208 * len(columns.columns) + 88 * len(labels)
+    )
 
 
 def _has_room(source: _Source, size_bytes: int, k: int) -> bool:

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from soak.core import json_text
-from soak.core.journal_format import Columns, DamagedLineError, decode
+from soak.core.journal_format import MAX_LINE_BYTES, Columns, DamagedLineError, decode
 from soak.core.model import Column
 from soak.service.files import write_atomically
 from soak.store.journal.history import History
-from soak.store.journal.reader import lines, segment_name, segments, sources
+from soak.store.journal.reader import line_end, lines, segment_name, segments, sources
 
 Offset = dict[str, list[int]]
 """Source to [file number, bytes]; what Spark keeps in its checkpoint."""
@@ -113,7 +113,7 @@ def columns_at(path: Path, place: int) -> tuple[str, tuple[Column, ...]] | None:
     """Return id and columns of the columns line at `place`, or None when it is damaged."""
     with path.open("rb") as file:
         file.seek(place)
-        raw = file.readline()
+        raw = file.readline(MAX_LINE_BYTES + 1)
     try:
         line = decode(raw)
     except DamagedLineError:
@@ -132,7 +132,7 @@ def _advanced(folder: Path, start: list[int] | None, limit: int | None) -> list[
         end = _newline_before(path, offset, path.stat().st_size)
         if limit is not None and end - offset > limit:
             cut = _newline_before(path, offset, offset + limit)
-            return [number, cut if cut > offset else _newline_after(path, offset)]
+            return [number, cut if cut > offset else line_end(path, offset)]
         if limit is not None:
             limit -= max(0, end - offset)
         offset = max(offset, end)
@@ -154,12 +154,6 @@ def _newline_before(path: Path, begin: int, end: int) -> int:
                 return block + at + 1
             end = block
     return floor
-
-
-def _newline_after(path: Path, begin: int) -> int:
-    with path.open("rb") as file:
-        file.seek(begin)
-        return begin + len(file.readline())
 
 
 # --- A batch that killed its processes is read in small parts; a line that kills them alone is stepped over.

@@ -34,6 +34,9 @@ from soak.core.journal_format import (
     CHECKED_EVENTS,
     MAX_EPOCH,
     MAX_INTERVAL,
+    MAX_LINE_BYTES,
+    MAX_TEXT_CHARACTERS,
+    Columns,
     DamagedLineError,
     checked_places,
     columns_line,
@@ -42,17 +45,19 @@ from soak.core.journal_format import (
     wrong_count,
 )
 from soak.core.model import Event, Record
+from soak.core.series import parse_series
 from soak.shipping.ingest import MAX_AHEAD_SECONDS, Ingest
 from soak.store.admission import read_refused
 from soak.store.audit import audit_run, pack_part
+from soak.store.journal.history import position_of_interval
 from soak.store.journal.merged import SegmentRecord
-from soak.store.journal.reader import SourceReader, read_source
+from soak.store.journal.reader import Damage, SourceReader, read_source
 from soak.store.run_folder import RunFolder, read_plan, read_run
 from soak.store.samples_topic import ShippedLine
 from spark.batch.coverage import coverage
 from spark.batch.timeline import assemble, digest_rows
 from spark.sources.journals import batches, rows
-from spark.sources.offsets import ColumnsIndex, newest, spans
+from spark.sources.offsets import ColumnsIndex, columns_at, newest, spans
 from spark.sources.schema import record_row
 from spark.streaming.panel_state import PanelProcessor
 from tests.support.fakes import FakeClock
@@ -340,6 +345,71 @@ def test_a_line_that_is_nested_deeply_is_refused(depth: int, *, is_foreign: bool
     for place in places:
         with suppress(DamagedLineError, JournalError):
             decode(line_of(place.replace(b"@", nested)), is_foreign=is_foreign)
+
+
+LONG_BYTES = 6 * MAX_LINE_BYTES
+
+
+@pytest.fixture
+def long_line(tmp_path: Path) -> tuple[Path, int, int]:
+    """Return a segment with a line of 96 MiB between two records, and where that line begins and ends."""
+    path = tmp_path / "journal" / "probe@b" / "000000.jsonl"
+    path.parent.mkdir(parents=True)
+    plain = [line_of(record_body(k, 10**18, {})) + b"\n" for k in (1, 2)]
+    head = encode(columns_line(COLUMNS)) + plain[0]
+    with path.open("wb") as file:
+        file.write(head)
+        file.write(b'{"t":"c"')
+        file.truncate(len(head) + LONG_BYTES)
+        file.seek(0, 2)
+        file.write(b"\n" + plain[1])
+    return path, len(head), len(head) + LONG_BYTES + 1
+
+
+def test_a_huge_line_is_one_gap_with_its_place_and_takes_no_memory(
+    long_line: tuple[Path, int, int],
+) -> None:
+    """The records around it are read, from any place on."""
+    path, begin, end = long_line
+    reader = SourceReader(path.parent)
+    tracemalloc.start()
+    try:
+        found = [one.k for one, _ in read_source(path.parents[1], path.parent.name, reader)]
+        places = ColumnsIndex().before(path, end)
+        columns = [columns_at(path, place) for place in places]
+        following = newest(path.parents[1], {path.parent.name: [0, begin]}, 1)
+        position = position_of_interval(path.parent, 2)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert found == [1, 2]
+    assert reader.damage == [Damage(path, begin, f"a line of more than {MAX_LINE_BYTES:,} bytes")]
+    assert (places, columns) == ((0, begin), [(columns_line(COLUMNS).id, COLUMNS), None])
+    assert following == {path.parent.name: [0, end]}
+    assert position == (path, 0)
+    assert peak < 5 * MAX_LINE_BYTES
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("label", ["k", 'k"', " ", ""])
+@pytest.mark.parametrize("value", [" ", "\t, ", '="', "\\", '",', 'a="'])
+def test_a_column_that_passes_has_a_name_that_is_parsed_at_once(label: str, value: str) -> None:
+    """The longest label that the gate takes, with what a regular expression could try in many ways."""
+    labels = {label: (value * MAX_TEXT_CHARACTERS)[:MAX_TEXT_CHARACTERS]}
+    column = {"metric": "m", "labels": labels, "unit": "", "lag_seconds": 0}
+
+    found = decode(line_of({"t": "c", "version": 1, "id": "x", "columns": [column]}))
+
+    assert isinstance(found, Columns)
+    assert parse_series(f"probe@h|{found.columns[0].name}").labels == tuple(labels.items())
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", [" ", ", ", ',a="\\', 'a="', '"="', '"\\', "\t"])
+def test_a_series_that_somebody_wrote_into_findings_is_parsed_at_once(text: str) -> None:
+    """Whatever it holds: a million characters, of which few or none are labels."""
+    assert parse_series("probe@h|m{" + text * (10**6 // len(text))).metric == "m"
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from soak.core import json_text
+from soak.core.cluster.drives import Measured, to_json
 from soak.core.errors import SoakError
 from soak.store.findings.store import FindingsStore
-from soak.store.merge import merge_run_folder
+from soak.store.journal.reader import segment_name
+from soak.store.merge import MAX_SEGMENT_BYTES, merge_run_folder
 from soak.store.run_folder import (
     RunFolder,
+    append_drive_checks,
     read_any_plan,
     read_created_topics,
     read_drive_checks,
@@ -62,9 +68,9 @@ def zeros(target: Path, _: Path) -> None:
     target.symlink_to("/dev/zero")
 
 
-def huge(target: Path, _: Path) -> None:
+def huge(target: Path, _: Path, size_bytes: int = 2**40) -> None:
     with target.open("wb") as file:
-        file.truncate(2**40)
+        file.truncate(size_bytes)
 
 
 @pytest.mark.parametrize("made", [linked, piped, zeros, huge])
@@ -108,6 +114,56 @@ def test_files_of_other_names_stay_where_they_are(tmp_path: Path) -> None:
 
     assert merge_run_folder(into, part) == ["probe@b"]
     assert [path.name for path in (into.journal / "probe@b").iterdir()] == [SEGMENT]
+
+
+def test_sparse_segments_leave_the_floor_of_the_first_host_free(tmp_path: Path) -> None:
+    """Each of them fits, and all together do not: nothing is written."""
+    into, part = folder_of(tmp_path / "a", "a"), folder_of(tmp_path / "b", "b")
+    floor = shutil.disk_usage(into.path).free - 2 * MAX_SEGMENT_BYTES
+    into.plan.write_text(f"name: x\nprobes: {{pressure: {{}}}}\nfree_space_floor: {floor}B\n")
+    for number in range(1, 5):
+        huge(part.journal / "probe@b" / segment_name(number), tmp_path, MAX_SEGMENT_BYTES)
+
+    with pytest.raises(SoakError, match=r"probe@b has 1,073,741,829 bytes, .* free_space_floor of"):
+        merge_run_folder(into, part)
+
+    assert [path.name for path in into.journal.iterdir()] == ["probe@a"]
+    assert not list(into.path.glob(".*"))
+
+
+OWN, THEIRS = Measured("a", ("/data",), "before", 1), Measured("b", ("/data",), "before", 2)
+FORGED = replace(OWN, fsync_p99_seconds=9.0)
+
+
+def test_no_host_replaces_what_another_one_measured_of_its_drives(tmp_path: Path) -> None:
+    """Neither the checks of the first host nor those that were merged before: some are only added."""
+    into, part = folder_of(tmp_path / "a", "a"), folder_of(tmp_path / "b", "b")
+    append_drive_checks(into, [OWN, replace(OWN, host="c")])
+    append_drive_checks(part, [FORGED, THEIRS, replace(FORGED, host="c", at_wall_ns=3)])
+
+    assert merge_run_folder(into, part) == ["probe@b", "drives/b.json", "drives/c.json"]
+
+    assert read_drive_checks(into) == [
+        *(OWN, replace(OWN, host="c"), THEIRS, replace(FORGED, host="c", at_wall_ns=3))
+    ]
+    assert merge_run_folder(into, part) == []
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [FORGED, replace(THEIRS, host="../../x"), replace(THEIRS, fsync_p99_seconds=math.nan)],
+)
+def test_drive_checks_in_the_file_of_another_host_are_an_error(
+    tmp_path: Path, measured: Measured
+) -> None:
+    """A host cannot speak for the first one in a file of its own, nor name a file elsewhere."""
+    into, part = folder_of(tmp_path / "a", "a"), folder_of(tmp_path / "b", "b")
+    (part.drives / "b.json").write_text(json.dumps({"drives": [to_json(measured)]}))
+
+    with pytest.raises(SoakError, match=r"b\.json is damaged"):
+        merge_run_folder(into, part)
+
+    assert read_drive_checks(into) == []
 
 
 READERS: dict[str, Callable[[RunFolder], object]] = {

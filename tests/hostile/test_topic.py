@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from soak.store.admission import (
     read_refused,
     signer_of,
 )
+from soak.store.journal.reader import read_source
 from soak.store.run_announcements import (
     MAX_AGE_NS,
     Announcement,
@@ -316,6 +318,69 @@ def test_columns_that_come_again_are_written_once(tmp_path: Path) -> None:
     raw = b"".join(path.read_bytes() for path in sorted(folder.journal.rglob("*.jsonl")))
     assert raw.count(b'"t":"c"') <= 6
     assert (ingest.records, ingest.refused) == (1, 0)
+
+
+def columns_of(host: str, bytes_: int = 8000) -> tuple[Column, ...]:
+    """Return columns that take so many bytes of memory, and some."""
+    labels = tuple((f"{host}{at}", "x" * min(8000, bytes_)) for at in range(max(1, bytes_ // 8000)))
+    return (*COLUMNS, Column("a_seconds", labels, "seconds"))
+
+
+def columns_and_record(
+    host: str, k: int, columns: tuple[Column, ...]
+) -> tuple[ShippedLine, ShippedLine]:
+    raw = encode(columns_line(columns)).rstrip(), line_of(record_body(k, NOW_NS, {}, columns))
+    first, second = (ShippedLine(f"probe@{host}", one, is_signed=True) for one in raw)
+    return first, second
+
+
+def test_columns_that_were_used_longest_ago_are_forgotten_first(tmp_path: Path) -> None:
+    """The records that name them are refused until their sender repeats them, and those of others taken."""
+    folder = folder_of(tmp_path / "r")
+    ingest = Ingest(folder, FakeClock(wall_ns=NOW_NS), "host", max_columns_bytes=20_000)
+    lines = {
+        (host, k): columns_and_record(host, k, columns_of(host))
+        for host in "bcd"
+        for k in (1, 2, 3)
+    }
+    for host in "bc":
+        ingest.write(lines[host, 1])
+    ingest.write([lines["b", 2][1]])
+    ingest.write(lines["d", 1])  # c is the one that was used longest ago
+    ingest.write([lines["b", 3][1], lines["c", 2][1]])
+    ingest.write(lines["c", 3])
+    ingest.close()
+
+    (one,) = read_refused(folder.refused)
+    assert (one.source, one.count, one.reason[:26]) == ("probe@c", 1, "its columns were forgotten")
+    assert {
+        host: [
+            (found.k, columns) for found, columns in read_source(folder.journal, f"probe@{host}")
+        ]
+        for host in "bcd"
+    } == {
+        host: [(k, columns_of(host)) for k in taken]
+        for host, taken in (("b", (1, 2, 3)), ("c", (1, 3)), ("d", (1,)))
+    }
+
+
+def test_columns_of_any_number_of_sources_take_bounded_memory(tmp_path: Path) -> None:
+    """With records and without; those that an earlier process took too."""
+    folder = folder_of(tmp_path / "r")
+    lines = [columns_and_record(f"b{at}", 1, columns_of(f"{at}.", 400_000)) for at in range(16)]
+    for _ in range(2):
+        ingest = Ingest(folder, FakeClock(wall_ns=NOW_NS), "host", max_columns_bytes=2**20)
+        tracemalloc.start()
+        try:
+            for at, (columns, record) in enumerate(lines):
+                ingest.write([columns, record][: 1 + at % 2])
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        ingest.close()
+        assert held < 3 * 2**20
+
+    assert (ingest.refused, ingest.repeated) == (0, 8)
 
 
 def test_a_line_in_the_name_of_this_host_that_nobody_signed_is_counted(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from soak.core.model import Column, Record
 from soak.store.journal.history import position_of_interval
-from soak.store.journal.reader import SourceReader, complete_size, segments
+from soak.store.journal.reader import SourceReader, complete_size, line_end, segments
 
 HISTORY_SECONDS = 240
 """The newest part of a run, of which every second is kept."""
@@ -289,7 +289,7 @@ class Source:
         """Yield the next parts of what lies before, oldest first, of about so many bytes."""
         while self.older and most_bytes > 0:
             path, begin, end = self.older.popleft()
-            cut = _line_end(path, begin + most_bytes) if end - begin > most_bytes else end
+            cut = line_end(path, begin + most_bytes) if end - begin > most_bytes else end
             if cut < end:
                 self.older.appendleft((path, cut, end))
             most_bytes -= cut - begin
@@ -323,13 +323,6 @@ class Source:
                 places = self._places[record.columns_id] = _Places(columns)
             yield _second_of(record, places)
         self.reader.damage.clear()
-
-
-def _line_end(path: Path, offset: int) -> int:
-    """Return the offset behind the line that holds a byte."""
-    with path.open("rb") as file:
-        file.seek(offset)
-        return offset + len(file.readline())
 
 
 def is_followed(source: str) -> bool:

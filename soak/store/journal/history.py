@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.core.journal_format import DamagedLineError, decode
+from soak.core.journal_format import MAX_LINE_BYTES, DamagedLineError, decode
 from soak.core.model import Column, Event, Record, Series
 from soak.core.series import series_name
 from soak.store.journal.reader import (
@@ -263,9 +263,9 @@ def _interval_positions(
     with path.open("rb") as file:
         file.seek(begin)
         if not is_line_start:
-            begin += len(file.readline())
+            begin += len(file.readline(MAX_LINE_BYTES + 1))
         while begin < end:
-            raw = file.readline()
+            raw = file.readline(MAX_LINE_BYTES + 1)  # a longer line comes in pieces
             if not raw:  # truncated by a power loss
                 return
             k = _k_of(raw)

@@ -10,6 +10,7 @@ from pathlib import Path
 from soak.core.errors import JournalError
 from soak.core.journal_format import (
     MAX_INTERVAL,
+    MAX_LINE_BYTES,
     Columns,
     DamagedLineError,
     End,
@@ -54,10 +55,11 @@ class SourceReader:
 
         A file that ends before `end` is damage: it lost lines since, or this host does not see them yet.
         """
-        offset = begin
+        offset, is_line_start = begin, True
         for raw in lines(path, begin, end):
-            found = self._line(path, offset, raw)
+            found = self._line(path, offset, raw) if is_line_start else None
             offset += len(raw)
+            is_line_start = raw.endswith(b"\n")
             if found is not None:
                 yield found
         if offset < end:
@@ -147,8 +149,23 @@ def complete_size(path: Path) -> int:
     return 0
 
 
+def line_end(path: Path, offset: int) -> int:
+    """Return the offset behind the line that holds a byte, in bounded memory however long the line is."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        while raw := file.readline(CHUNK_BYTES):
+            offset += len(raw)
+            if raw.endswith(b"\n"):
+                break
+    return offset
+
+
 def lines(path: Path, begin: int, end: int) -> Iterator[bytes]:
-    """Yield the raw lines in [begin, end); reads in chunks of bounded size."""
+    """Yield the raw lines in [begin, end), in bounded memory.
+
+    A line longer than `MAX_LINE_BYTES` comes in pieces: all but its last end without a newline, and `decode`
+    refuses the first. So the lengths add up to the offsets in the file in any case.
+    """
     with path.open("rb") as file:
         file.seek(begin)
         rest = b""
@@ -159,6 +176,9 @@ def lines(path: Path, begin: int, end: int) -> Iterator[bytes]:
             begin += len(chunk)
             *whole, rest = (rest + chunk).split(b"\n")
             yield from (raw + b"\n" for raw in whole)
+            if len(rest) > MAX_LINE_BYTES:
+                yield rest
+                rest = b""
     if rest:
         yield rest
 

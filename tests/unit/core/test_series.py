@@ -10,7 +10,7 @@ from soak.core.model import Column
 from soak.core.series import SeriesId, parse_series, series_name
 
 VALUES = st.text(max_size=20) | st.text(alphabet='ab\\"\n,={}|', max_size=20)
-LABELS = st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), VALUES, max_size=3)
+LABELS = st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True) | VALUES, VALUES, max_size=3)
 
 
 @pytest.mark.long
@@ -28,6 +28,25 @@ def test_a_topic_may_have_any_name(topic: str) -> None:
     found = parse_series(series_name("probe@b1", column.name))
 
     assert found == SeriesId("probe@b1", column.metric, (("topic", topic),))
+
+
+@pytest.mark.parametrize(
+    ("label", "text"),
+    [
+        ("k8s.pod/name", "k8s.pod/name"),
+        ("a b", "a b"),
+        (" a", '" a"'),
+        ("", '""'),
+        ("a=b", '"a=b"'),
+        ('x="1",leader', '"x=\\"1\\",leader"'),
+    ],
+)
+def test_a_label_may_have_any_name(label: str, text: str) -> None:
+    """It is quoted only where it could be taken for another one."""
+    series = SeriesId("p@h", "up", ((label, "2"),))
+
+    assert str(series) == f'p@h|up{{{text}="2"}}'
+    assert parse_series(str(series)) == series
 
 
 def test_labels_are_escaped_as_prometheus_does() -> None:
