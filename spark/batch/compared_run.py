@@ -32,7 +32,7 @@ from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS
 from soak.omb.result import Result
 from soak.omb.result_file import parse_json, parse_result, read_text
-from soak.service.files import write_atomically
+from soak.service.files import read_small_text, write_atomically
 from soak.store.journal.merged import read_segment
 from soak.store.journal.reader import SourceReader, segments, sources
 from soak.store.run_folder import (
@@ -261,7 +261,7 @@ def read_summary(folder: RunFolder) -> Mapping[str, Any]:
     """
     advice = f"make it with `soak report {folder.path}`"
     try:
-        body = json_text.loads(folder.summary.read_text(encoding="utf-8"))
+        body = json_text.loads(read_small_text(folder.summary))
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder.path} has no report yet: {advice}") from error
     except OSError as error:

@@ -16,6 +16,7 @@ from soak.core.plan import text as plan_text
 from soak.core.plan.plan import Plan
 from soak.core.plan.rates import size_text
 from soak.core.series import host_of
+from soak.service.files import read_small_text
 from soak.store.run_folder import RunFolder, run_topic
 from spark.batch.timeline import Timeline
 from spark.report.page import Page, broker_names, joined, shown_name, source_text, table, tag
@@ -78,7 +79,7 @@ def _facts(page: Page) -> Iterator[tuple[str, str]]:
 
 def _topics(timeline: Timeline) -> list[str]:
     try:
-        body = json_text.loads(timeline.folder.topics.read_text(encoding="utf-8"))
+        body = json_text.loads(read_small_text(timeline.folder.topics))
         names = [str(one) for one in body["asked"]]
     except (OSError, ValueError, TypeError, KeyError):
         names = [timeline.plan.topic.name] if timeline.plan.topic.name else []
