@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from soak.app.analysis.fleet import overview
+from soak.app.live.folder import ServedFolder
 from soak.core import json_text
+from soak.core.clock import SystemClock
 from soak.core.errors import SoakError
 from soak.store.findings.store import FindingsStore
 from soak.store.merge import merge_run_folder
@@ -32,6 +34,7 @@ from spark.batch.outcomes import forecast_of
 from spark.report.job import drill_of, durability_of
 from tests.support.fakes import FakeClock
 from tests.support.hostile_servers import rounds
+from tests.support.live import written_run
 
 RUN = {
     "id": "r1",
@@ -210,6 +213,24 @@ def test_a_folder_in_place_of_a_file_is_an_error(tmp_path: Path, name: str) -> N
 
     with contextlib.suppress(SoakError):
         READERS[name](folder)
+
+
+@pytest.mark.parametrize(
+    "line", ['{"phase":"warmup","from_k":1}', "7", '{"phase":"soak","from_k":NaN}', "{}"]
+)
+def test_phases_that_are_damaged_take_no_other_run_from_the_list(tmp_path: Path, line: str) -> None:
+    """The list says which file is damaged; it was not shown at all."""
+    for name in ("bad", "good"):
+        written_run(tmp_path / name)
+    with (tmp_path / "bad" / "phases.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+
+    runs, _ = ServedFolder(tmp_path).runs(SystemClock().wall_ns())
+
+    assert {one.name: one.state for one in runs} == {
+        "bad": "phases.jsonl is damaged",
+        "good": "running",
+    }
 
 
 def test_any_value_in_run_json_is_a_run_or_an_error(tmp_path: Path) -> None:

@@ -105,13 +105,20 @@ class ServedFolder:
         self._listed[key] = kept
         if len(self._listed) > _MAX_KEPT:
             self._listed.popitem(last=False)
-        if kept[1].state == "running" and _is_silent(folder, now_ns):
-            return replace(kept[1], state="stopped")
+        try:
+            if kept[1].state == "running" and _is_silent(folder, now_ns):
+                return replace(kept[1], state="stopped")
+        except RunFolderError:  # the other runs are listed all the same
+            return replace(kept[1], state="phases.jsonl is damaged")
         return kept[1]
 
 
 def _is_silent(folder: RunFolder, now_ns: int) -> bool:
-    """True when nothing has been recorded for a while: a killed run calls itself running for ever."""
+    """True when nothing has been recorded for a while: a killed run calls itself running for ever.
+
+    Raises:
+        RunFolderError: the phases of the run are damaged.
+    """
     newest_ns = [0]
     with suppress(OSError):
         newest_ns.append(folder.run_json.stat().st_mtime_ns)
