@@ -6,6 +6,7 @@ A sample that is right is cut, doubled, and has odd values put in the places of 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import math
 import random
 import re
@@ -28,7 +29,7 @@ from soak.core.plan import text as plan_text
 from soak.omb import plan_import
 from soak.omb.load_faults import load_faults
 from soak.omb.result import latency_series, series_by_second
-from soak.omb.result_file import parse_json, parse_result, read_text
+from soak.omb.result_file import MAX_BYTES, parse_json, parse_result, read_text
 from tests.support.hostile_servers import rounds
 from tests.support.omb.plans import KAFKA, PULSAR, WORKLOAD
 from tests.support.paths import DATA, RECORDED, ROOT
@@ -191,6 +192,27 @@ def test_what_is_spoilt_is_read_or_refused(gate: str) -> None:
     for source in rounds(gate, 20):
         with contextlib.suppress(SoakError):
             read(spoilt(source, source.choice(found)))
+
+
+def packed(path: Path) -> None:
+    path.write_bytes(gzip.compress(b" " * 2**24) * (MAX_BYTES // 2**24 + 1))
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+@pytest.mark.parametrize("write", [packed, sparse])
+def test_a_file_of_gigabytes_is_refused_and_not_read_whole(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    """A packed one may have 300 KiB."""
+    path = tmp_path / "result.json.gz"
+    write(path)
+
+    with pytest.raises(SoakError, match=r"result\.json\.gz: more than 256 MiB"):
+        read_text(path)
 
 
 CSV = "seconds,p99_seconds,p50_seconds\n" + "".join(f"{k},0.0{k % 7},0.001\n" for k in range(200))
