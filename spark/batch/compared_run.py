@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from detectors import comparison
 from detectors.comparison import Distribution, Estimate
 from soak.core import json_text
-from soak.core.errors import RunFolderError
+from soak.core.errors import PlanError, RunFolderError
 from soak.core.histogram import counts_of
 from soak.core.model import Column, Record
 from soak.core.plan.phases import Phases
@@ -515,11 +515,17 @@ def _keep(path: Path, key: str, found: Recorded) -> None:
 # --- Results of the OpenMessaging Benchmark.
 
 
+_MAX_MILLIS = 4_102_444_800_000  # the year 2100
+
+
 def _of_result(path: Path) -> ComparedRun:
     result = parse_result(parse_json(read_text(path), str(path)), str(path))
     none = np.empty(0, np.int64)
     begin = result.facts.get("beginTime", 0)
-    start_ns = int(float(begin) * 1e6) if isinstance(begin, int | float) else 0
+    millis = begin if isinstance(begin, int | float) else 0  # some write a text without a time zone
+    if not 0 <= millis < _MAX_MILLIS:
+        raise PlanError(f"{path}: beginTime: {begin} are no milliseconds since 1970")
+    start_ns = int(float(millis) * 1e6)
     name = result.workload or path.stem
     return ComparedRun(
         path, str(path), name, start_ns, Recorded(none, {}, {}), {}, (), result=result

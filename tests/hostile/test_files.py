@@ -30,6 +30,7 @@ from soak.omb import plan_import
 from soak.omb.load_faults import load_faults
 from soak.omb.result import latency_series, series_by_second
 from soak.omb.result_file import MAX_BYTES, parse_json, parse_result, read_text
+from spark.batch.compared_run import read_compared, started
 from tests.support.hostile_servers import rounds
 from tests.support.omb.plans import KAFKA, PULSAR, WORKLOAD
 from tests.support.paths import DATA, RECORDED, ROOT
@@ -192,6 +193,34 @@ def test_what_is_spoilt_is_read_or_refused(gate: str) -> None:
     for source in rounds(gate, 20):
         with contextlib.suppress(SoakError):
             read(spoilt(source, source.choice(found)))
+
+
+def result_that_began(folder: Path, begin: str) -> Path:
+    path = folder / "result.json"
+    keys = ("publishRate", "consumeRate", "publishLatency99pct")
+    lists = ", ".join(f'"{key}": [1.0, 1.0]' for key in keys)
+    path.write_text(f'{{"beginTime": {begin}, {lists}}}')
+    return path
+
+
+@pytest.mark.parametrize("begin", ["NaN", "Infinity", "-1", "1e300", str(2**63)])
+def test_a_result_that_began_at_no_time_is_refused(tmp_path: Path, begin: str) -> None:
+    """Such a number ended `soak compare` with a traceback."""
+    path = result_that_began(tmp_path, begin)
+
+    with pytest.raises(SoakError, match=r"result\.json"):
+        read_compared(path)
+
+
+@pytest.mark.parametrize(
+    ("begin", "shown"),
+    [("0", "-"), ("1790000000000", "2026-09-21 14:13"), ('"2026-09-21T14:13:20"', "-")],
+)
+def test_a_result_has_the_start_that_it_says(tmp_path: Path, begin: str, shown: str) -> None:
+    """A text has no time zone, so it is no instant."""
+    path = result_that_began(tmp_path, begin)
+
+    assert started(read_compared(path)) == shown
 
 
 def packed(path: Path) -> None:
