@@ -27,8 +27,10 @@ TITLE = "What was run"
 
 _HARMLESS = r"""(?:(['"]?)\$\{(?:env|file|credential):[^}\s]+\}\2|''|""|null|\{\}|\[\])[ \t]*$"""
 """A value that only refers to a secret, or is none: the plan needs it, and it is safe to show."""
+# Possessive, and within a line: a plan of others may have lines of many blanks or key words.
+_KEY = r"[\w.\"'-]"
 _SECRET = re.compile(
-    r"(?im)^(\s*(?:- )?[\w.\"'-]*(?:password|secret|token|jaas|credential)[\w.\"'-]*\s*:)[ \t]*"
+    rf"(?im)^([^\S\n]*+(?:- )?(?={_KEY}*(?:password|secret|token|jaas|credential)){_KEY}*+[^\S\n]*+:)[ \t]*"
     rf"(?!{_HARMLESS})\S.*$"
 )
 _CLIENTS = ("produce.", "consume.")
