@@ -195,6 +195,19 @@ def test_what_is_spoilt_is_read_or_refused(gate: str) -> None:
             read(spoilt(source, source.choice(found)))
 
 
+@pytest.mark.timeout(5)
+def test_a_table_of_many_columns_is_read_at_once(tmp_path: Path) -> None:
+    """The time was that of their number squared: minutes for these."""
+    path = tmp_path / "series.csv"
+    names = [f"v{at}_ms" for at in range(50_000)]
+    path.write_text(f"t,{','.join(names)}\n1,{','.join('7' * len(names))}\n")
+
+    found = read_together(path, [])
+
+    assert [one.name for one in found] == names
+    assert {float(one.values[0]) for one in found} == {7.0}
+
+
 def result_that_began(folder: Path, begin: str) -> Path:
     path = folder / "result.json"
     keys = ("publishRate", "consumeRate", "publishLatency99pct")
