@@ -40,6 +40,7 @@ from soak.core.retry import Backoff
 from soak.core.series import parse_series
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize, incident_size
+from soak.service.files import read_small_text
 from soak.store.findings.port import FindingsPlace
 from soak.store.findings.rows import Notification, NotificationContent
 from soak.store.findings.store import MAX_RETRY_WAIT_NS
@@ -346,7 +347,7 @@ class Delivery:
             text = store.end_summary(self._run.id)
         try:
             # A program of before left it in the report alone.
-            text = text or self._folder.summary.read_text(encoding="utf-8")
+            text = text or read_small_text(self._folder.summary)
             summary = json_text.loads(text)
         except (OSError, ValueError) as error:
             LOG.warning("summary_unreadable file=%s error=%s", self._folder.summary, error)

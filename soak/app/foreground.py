@@ -38,7 +38,7 @@ from soak.lab.lab import Lab, fetch, start_lab
 from soak.lab.mailbox import render
 from soak.runtime.context import connect
 from soak.service import children
-from soak.service.files import file_lock
+from soak.service.files import file_lock, read_small_text
 from soak.service.metrics import remove_metrics_targets
 from soak.service.signals import stop_event
 from soak.service.systemd import START_LIMIT_NS, ChildWatchdog
@@ -49,6 +49,7 @@ from soak.store.run_folder import (
     read_plan,
     read_plan_file,
     read_run,
+    reporting_damage,
     write_plan,
     write_run,
 )
@@ -495,9 +496,9 @@ def make_report(run_dir: Path, make: Callable[[Path], int]) -> tuple[int, RunFol
 
 
 def read_summary(folder: RunFolder) -> dict[str, Any]:
-    """Return `summary.json`."""
-    body: dict[str, Any] = json_text.loads(folder.summary.read_text())
-    return body
+    """Return `summary.json`; raises `RunFolderError` where it is damaged or unreadable."""
+    with reporting_damage(folder.summary):
+        return dict(json_text.loads(read_small_text(folder.summary)))
 
 
 def show_outcome(console: Console, folder: RunFolder) -> None:

@@ -29,7 +29,7 @@ from soak.core.errors import NotAvailableError, PlanError, RunFolderError, SoakE
 from soak.core.journal_format import Columns, DamagedLineError, decode
 from soak.core.model import Record
 from soak.core.units import SECOND_NS
-from soak.service.files import user_cache
+from soak.service.files import read_small_text, user_cache
 from soak.service.java import spark_java_home, version_of
 from soak.store.journal.history import position_of_interval
 from soak.store.journal.reader import complete_size, last_record, lines, segments, sources
@@ -207,7 +207,7 @@ def _middle(folder: RunFolder, run: Run, incident: str, at: str) -> tuple[int, s
 
 def _findings(folder: RunFolder) -> list[dict[str, Any]]:
     try:
-        found = json_text.loads(folder.summary.read_text())["findings"]
+        found = json_text.loads(read_small_text(folder.summary))["findings"]
         return [one for one in found if one.get("key") and one.get("at")]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
@@ -228,7 +228,7 @@ def _plan(folder: RunFolder) -> tuple[str, Redaction]:
     from soak.app.check import SECRET_KEY, literal_secrets, masked_text  # versions need none of it
 
     try:
-        raw = folder.plan.read_text()
+        raw = read_small_text(folder.plan)
     except (OSError, UnicodeDecodeError):
         raw = ""
     secrets = secrets_named_in(raw, CREDENTIALS)

@@ -23,7 +23,7 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, format_size
 from soak.runtime.context import PhaseFile, open_page
 from soak.runtime.grid import grid_of
-from soak.service.files import file_lock, write_atomically
+from soak.service.files import file_lock, read_small_text, write_atomically
 from soak.service.systemd import notifier
 from soak.store.journal.reader import last_record, sources
 from soak.store.journal.tail import Tail, TailedRecord
@@ -108,7 +108,7 @@ def append_decisions(folder: RunFolder, *decisions: Decision) -> None:
     """Append decisions atomically: they are on disk before a daemon acts on them."""
     if not decisions:
         return
-    text = folder.phases.read_text() if folder.phases.exists() else ""
+    text = read_small_text(folder.phases) if folder.phases.exists() else ""
     whole = text[: text.rfind("\n") + 1]  # an incomplete last line is dropped
     write_atomically(folder.phases, whole + "".join(one.to_line() for one in decisions))
     first = decisions[0]

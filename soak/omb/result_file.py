@@ -8,6 +8,7 @@ values.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import re
@@ -50,6 +51,8 @@ _ALWAYS = (PUBLISH, END_TO_END)  # in every dialect, and never 0
 _END = re.compile(r"-(\d{4}(?:-\d\d){5})\.json(?:\.gz)?$")
 _SHORTEST_DRIFT = 1e-3  # of the nominal step: less is rounding
 
+MAX_BYTES = 2**28
+"""Of a file, also unpacked: a month of seconds with five columns has half of it."""
 _GZIP_MAGIC = b"\x1f\x8b"
 
 _REQUIRED = ("publishRate", "consumeRate", "publishLatency99pct")
@@ -63,20 +66,30 @@ def read_text(path: Path) -> str:
     """Return the text of a file, unpacked if it is gzip, whatever its name.
 
     Raises:
-        PlanError: it cannot be read, is cut off, damaged, or not text.
+        PlanError: it cannot be read, is cut off, damaged, not text, or has more than `MAX_BYTES`.
     """
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise PlanError(f"cannot read {path}: {error.strerror or error}") from error
     try:
-        return (gzip.decompress(raw) if raw.startswith(_GZIP_MAGIC) else raw).decode("utf-8-sig")
+        text = _unpacked(raw) if raw.startswith(_GZIP_MAGIC) else raw
+        if len(text) > MAX_BYTES:
+            raise PlanError(f"{path}: more than {MAX_BYTES >> 20} MiB; cut it into smaller files")
+        return text.decode("utf-8-sig")
     except EOFError as error:
         raise PlanError(f"{path}: cut off after {len(raw)} packed bytes") from error
     except (OSError, zlib.error) as error:
         raise PlanError(f"{path}: the packed file is damaged: {error}") from error
     except UnicodeDecodeError as error:
         raise PlanError(f"{path}: not text: byte {error.start} is not UTF-8") from error
+
+
+def _unpacked(raw: bytes) -> bytes:
+    """Return what a packed file holds, up to one byte more than `MAX_BYTES`: a few MiB may hold gigabytes."""
+    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def parse_json(text: str, name: str) -> object:

@@ -14,6 +14,7 @@ from soak.core.plan.plan import AnyPlan, Plan, ProbePlan
 from soak.core.ports import Broker, Clock, Topics
 from soak.runtime.grid import grid_of, host_name
 from soak.runtime.recorder import Journal, Recorder
+from soak.service.files import read_small_text
 from soak.service.metrics import MetricsPage, publish
 from soak.store.journal.writer import BackgroundJournalWriter, JournalWriter
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run, reporting_damage
@@ -62,7 +63,7 @@ class PhaseFile:
             return self.phases
         seen = (found.st_size, found.st_mtime_ns)
         if seen != self._seen:
-            text = self.path.read_text()
+            text = read_small_text(self.path)
             text = text[: text.rfind("\n") + 1]
             is_longer = text.startswith(self._text)
             self.phases = (

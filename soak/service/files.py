@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
 import resource
+import stat
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +16,8 @@ from pathlib import Path
 import soak
 from soak.core.errors import NotAvailableError, RunFolderError
 
+MAX_SMALL_BYTES = 2**26
+"""Far more than any small file of a run has, `summary.json` included."""
 _MANY_DESCRIPTORS = 2**20
 
 
@@ -43,6 +47,30 @@ def shipped_folder(name: str, holds: str) -> Path:
 def shipped_configs() -> Path:
     """Return the folder of the plans and drills that ship, as `shipped_folder`."""
     return shipped_folder("configs", "reference.yaml")
+
+
+def read_small(path: Path, max_bytes: int = MAX_SMALL_BYTES, flags: int = 0) -> bytes:
+    """Return what a regular file holds; others may have put a pipe, a device or a huge file in its place.
+
+    `flags` are further ones of open(2), such as `O_NOFOLLOW`.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or has more than `max_bytes`.
+    """
+    # Without O_NONBLOCK a pipe without a writer is waited for.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | flags)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if found.st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"more than {max_bytes} bytes", str(path))
+        return file.read(found.st_size)
+
+
+def read_small_text(path: Path) -> str:
+    """Return the text of a regular file; raises the errors of `read_small`, and `UnicodeDecodeError`."""
+    return read_small(path).decode()
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o640) -> None:
@@ -134,7 +162,7 @@ def file_lock(path: Path, what: str) -> Iterator[None]:
 def lock_holder(path: Path) -> int | None:
     """Return the process id in a lock file; None while its holder has not written it."""
     try:
-        text = path.read_text().strip()
+        text = read_small_text(path).strip()
     except FileNotFoundError:
         return None
     return int(text) if text.isdecimal() else None

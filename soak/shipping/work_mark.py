@@ -18,6 +18,7 @@ from pathlib import Path
 
 from soak.core import json_text
 from soak.core.retry import Once
+from soak.service.files import read_small
 
 LOG = logging.getLogger(__name__)
 DEATHS = 2
@@ -167,9 +168,8 @@ def _spans(places: Iterable[Place | None]) -> dict[int, Place]:
 def _read(path: Path) -> tuple[_Suspects, dict[Place, int]]:
     """Return what an earlier process noted, its death counted; nothing where the file is damaged."""
     try:
-        if path.is_symlink() or path.stat().st_size > MAX_FILE_BYTES:
-            return _Suspects(), {}
-        body = json_text.loads(path.read_bytes().partition(b"\n")[0])
+        raw = read_small(path, MAX_FILE_BYTES, os.O_NOFOLLOW)
+        body = json_text.loads(raw.partition(b"\n")[0])
         spans = {int(at): (int(first), int(end)) for at, (first, end) in body["spans"].items()}
         line = body["line"]
         if line is not None:

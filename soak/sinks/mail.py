@@ -461,7 +461,10 @@ def _log_in(server: smtplib.SMTP, config: Config) -> None:
     if not password.isascii():
         # the library takes no other, and its error would quote a part of the password
         raise BrokerError("password: only ASCII characters are supported")
-    server.login(config.username, password)
+    try:
+        server.login(config.username, password)
+    except ValueError as error:  # a challenge that is no base64, or a user name that is not ASCII
+        raise smtplib.SMTPException(f"the login failed: {error}") from error
 
 
 def _tls_context(config: Config) -> ssl.SSLContext:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -25,7 +26,7 @@ from soak.core.errors import BrokerError
 from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.service.files import write_atomically
+from soak.service.files import read_small, write_atomically
 
 LOG = logging.getLogger(__name__)
 MIN_SECRET_CHARACTERS = 16
@@ -177,9 +178,7 @@ def read_refused(folder: Path) -> list[Refused]:
 def _read(path: Path) -> tuple[list[Refused], dict[str, int]]:
     """Return what a file lists, and up to where it was counted; a file of before is the list alone."""
     try:
-        if path.is_symlink() or path.stat().st_size > MAX_FILE_BYTES:
-            return [], {}
-        found = json_text.loads(path.read_text(encoding="utf-8"))
+        found = json_text.loads(read_small(path, MAX_FILE_BYTES, os.O_NOFOLLOW).decode())
         listed = found["refused"] if isinstance(found, dict) else found
         counted = found["counted"] if isinstance(found, dict) else {}
         groups = list(_valid([Refused(**one) for one in listed]))

@@ -26,7 +26,12 @@ from soak.core.plan.phases import Phases, parse_phases
 from soak.core.plan.plan import AnyPlan, Plan
 from soak.core.plan.rates import Point, parse_rate_table
 from soak.core.plan.text import PlanFile
-from soak.service.files import reporting_permission_errors, write_atomically
+from soak.service.files import (
+    read_small,
+    read_small_text,
+    reporting_permission_errors,
+    write_atomically,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +189,7 @@ def read_run(folder: RunFolder) -> Run:
         RunFolderError: this is no run folder, a newer version wrote it, or the file is damaged or unreadable.
     """
     try:
-        body = json_text.loads(folder.run_json.read_text())
+        body = json_text.loads(read_small_text(folder.run_json))
         newer = sorted(set(body) - set(Run.__slots__))
         if newer:
             raise RunFolderError(
@@ -262,7 +267,7 @@ def _without_former_name_warnings() -> Iterator[None]:
 
 def _plan_text(folder: RunFolder) -> str:
     try:
-        return folder.plan.read_text()
+        return read_small_text(folder.plan)
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder.path} is not a run folder: it has no plan.yaml") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -281,7 +286,7 @@ def read_phases(path: Path) -> Phases:
         RunFolderError: the file is damaged or unreadable.
     """
     with reporting_damage(path):
-        return parse_phases(path.read_text()) if path.is_file() else Phases()
+        return parse_phases(read_small_text(path)) if path.exists() else Phases()
 
 
 @contextmanager
@@ -331,7 +336,7 @@ def profile_path(folder: RunFolder) -> Path:
 
 def _profile_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_small(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: cannot read the load profile: {error}") from error
 
@@ -351,8 +356,8 @@ def ensure_sender_id(folder: RunFolder) -> str:
 def read_sender_id(folder: RunFolder) -> str:
     """Return the random id of the run folder, or "" if nothing was shipped from it yet."""
     try:
-        return (folder.path / "sender").read_text().strip()
-    except OSError:
+        return read_small_text(folder.path / "sender").strip()
+    except (OSError, UnicodeDecodeError):
         return ""
 
 
@@ -390,7 +395,7 @@ def read_created_topics(folder: RunFolder) -> CreatedTopics:
         RunFolderError: the file is damaged or cannot be read.
     """
     try:
-        body = json_text.loads(folder.topics.read_text())
+        body = json_text.loads(read_small_text(folder.topics))
         found = CreatedTopics(**{**body, "asked": tuple(body["asked"]), "made": dict(body["made"])})
         "".join((found.mark, *found.asked, *found.made, *found.made.values()))  # all are texts
     except FileNotFoundError:
@@ -414,7 +419,7 @@ def read_acknowledged(folder: RunFolder) -> dict[str, str]:
     """
     path = folder.acknowledged
     try:
-        body = json_text.loads(path.read_text(encoding="utf-8"))
+        body = json_text.loads(read_small_text(path))
         return {str(one["incident"]): str(one["note"]) for one in body}
     except FileNotFoundError:
         return {}
@@ -472,6 +477,6 @@ def read_drive_checks(folder: RunFolder) -> list[Measured]:
 
 def _read_drive_file(path: Path) -> list[Measured]:
     try:
-        return [from_json(one) for one in json_text.loads(path.read_text())["drives"]]
+        return [from_json(one) for one in json_text.loads(read_small_text(path))["drives"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunFolderError(f"{path} is damaged: {error}") from error

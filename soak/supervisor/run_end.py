@@ -13,7 +13,7 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.runtime.grid import grid_of, host_name
-from soak.service.files import is_locked
+from soak.service.files import is_locked, read_small_text
 from soak.service.systemd import notifier
 from soak.store.journal.reader import has_ended
 from soak.store.run_folder import RunFolder, read_plan, read_run
@@ -92,7 +92,7 @@ class RunEnd:
         if is_locked(self.folder.spark / "lock"):
             return False
         try:
-            progress = json_text.loads((self.folder.spark / "progress.json").read_text())
+            progress = json_text.loads(read_small_text(self.folder.spark / "progress.json"))
         except (OSError, ValueError):
             return False
         return not progress.get("is_running", True)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from detectors import comparison
 from detectors.comparison import Distribution, Estimate
 from soak.core import json_text
-from soak.core.errors import RunFolderError
+from soak.core.errors import PlanError, RunFolderError
 from soak.core.histogram import counts_of
 from soak.core.model import Column, Record
 from soak.core.plan.phases import Phases
@@ -32,7 +32,7 @@ from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS
 from soak.omb.result import Result
 from soak.omb.result_file import parse_json, parse_result, read_text
-from soak.service.files import write_atomically
+from soak.service.files import read_small_text, write_atomically
 from soak.store.journal.merged import read_segment
 from soak.store.journal.reader import SourceReader, segments, sources
 from soak.store.run_folder import (
@@ -261,7 +261,7 @@ def read_summary(folder: RunFolder) -> Mapping[str, Any]:
     """
     advice = f"make it with `soak report {folder.path}`"
     try:
-        body = json_text.loads(folder.summary.read_text(encoding="utf-8"))
+        body = json_text.loads(read_small_text(folder.summary))
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder.path} has no report yet: {advice}") from error
     except OSError as error:
@@ -515,11 +515,17 @@ def _keep(path: Path, key: str, found: Recorded) -> None:
 # --- Results of the OpenMessaging Benchmark.
 
 
+_MAX_MILLIS = 4_102_444_800_000  # the year 2100
+
+
 def _of_result(path: Path) -> ComparedRun:
     result = parse_result(parse_json(read_text(path), str(path)), str(path))
     none = np.empty(0, np.int64)
     begin = result.facts.get("beginTime", 0)
-    start_ns = int(float(begin) * 1e6) if isinstance(begin, int | float) else 0
+    millis = begin if isinstance(begin, int | float) else 0  # some write a text without a time zone
+    if not 0 <= millis < _MAX_MILLIS:
+        raise PlanError(f"{path}: beginTime: {begin} are no milliseconds since 1970")
+    start_ns = int(float(millis) * 1e6)
     name = result.workload or path.stem
     return ComparedRun(
         path, str(path), name, start_ns, Recorded(none, {}, {}), {}, (), result=result

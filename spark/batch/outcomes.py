@@ -15,11 +15,11 @@ from detectors.objectives import Objectives, Standing, settings_of
 from soak.core import json_text, wording
 from soak.core.cluster.drives import Measured, to_json, warnings
 from soak.core.cluster.forecast import compare_with_event
-from soak.core.errors import RunFolderError
 from soak.core.model import Change
 from soak.core.series import SeriesId, host_of, source_of
+from soak.service.files import read_small_text
 from soak.store import run_folder
-from soak.store.run_folder import RunFolder
+from soak.store.run_folder import RunFolder, reporting_damage
 from spark.batch.timeline import Timeline
 
 Floats = NDArray[np.float64]
@@ -38,10 +38,8 @@ def forecast_of(folder: RunFolder) -> Mapping[str, Any]:
     """
     if not folder.forecast.exists():
         return {}
-    try:
-        return dict(json_text.loads(folder.forecast.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise RunFolderError(f"{folder.forecast} is damaged: {error}") from error
+    with reporting_damage(folder.forecast):
+        return dict(json_text.loads(read_small_text(folder.forecast)))
 
 
 def retention(timeline: Timeline, forecast: Mapping[str, Any]) -> dict[str, object]:

@@ -24,9 +24,10 @@ from soak.core.plan.plan import Plan
 from soak.core.ports import Each, Note, no_note
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
+from soak.service.files import read_small
 from soak.store.audit import audit_run, is_loss_known, part_reader
 from soak.store.journal.reader import segments, sources
-from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
+from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run, reporting_damage
 from spark.batch.digest import Extremes, RoughSeconds, Scope, distinct, reduction
 from spark.batch.digest_cache import Row, cached_row, digest_row, rows_of
 from spark.batch.soak_totals import SoakTotals, added_up
@@ -341,7 +342,9 @@ def _restarts(folder: RunFolder) -> Iterator[tuple[str, str, int]]:
     path = folder.path / "restarts.jsonl"
     if not path.exists():
         return
-    for line in path.read_text(errors="replace").splitlines():
+    with reporting_damage(path):
+        text = read_small(path).decode(errors="replace")
+    for line in text.splitlines():
         try:
             body = json_text.loads(line)
             yield str(body["daemon"]), str(body["how"]), int(body["at_ns"])

@@ -26,10 +26,17 @@ from soak.core.ports import Clock, Each, Note, each_here, no_note
 from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize, incident_size
-from soak.service.files import write_atomically
+from soak.service.files import read_small_text, write_atomically
 from soak.store.findings.topic import findings_place
 from soak.store.journal.history import History
-from soak.store.run_folder import Run, RunFolder, counting_incidents, read_acknowledged, read_plan
+from soak.store.run_folder import (
+    Run,
+    RunFolder,
+    counting_incidents,
+    read_acknowledged,
+    read_plan,
+    reporting_damage,
+)
 from spark.batch.coverage import Gap, coverage
 from spark.batch.offline_analysis import improvements_of, judge_incidents
 from spark.batch.outcomes import drives, forecast_of, judge, objective_json, retention
@@ -120,14 +127,14 @@ def queue_end(folder: RunFolder, run: Run, clock: Clock) -> None:
 
 def _end_summary(folder: RunFolder) -> str:
     """Return the part of `summary.json` that the message about the end needs."""
-    summary = json_text.loads(folder.summary.read_text(encoding="utf-8"))
+    summary = json_text.loads(read_small_text(folder.summary))
     kept = {name: summary[name] for name in _OF_END if name in summary}
     findings = counting_incidents(summary, read_acknowledged(folder))
     kept["findings"] = [{name: one.get(name) for name in _OF_FINDING} for one in findings]
     with contextlib.suppress(
         OSError, ValueError
     ):  # of a report by a program of before there is none
-        kept["overview"] = json_text.loads(folder.overview.read_text(encoding="utf-8"))
+        kept["overview"] = json_text.loads(read_small_text(folder.overview))
     return json.dumps(kept)
 
 
@@ -284,11 +291,8 @@ def drill_of(folder: RunFolder) -> Mapping[str, Any] | None:
     """Return what a drill declared to have injected: for the reader, never for detection."""
     if not folder.faults.exists():
         return None
-    with folder.faults.open() as file:
-        try:
-            return dict(json_text.loads(file.readline()))
-        except (ValueError, TypeError) as error:
-            raise RunFolderError(f"{folder.faults} is damaged: {error}") from error
+    with reporting_damage(folder.faults):
+        return dict(json_text.loads(read_small_text(folder.faults).partition("\n")[0]))
 
 
 def durability_of(folder: RunFolder) -> Mapping[str, Any]:
@@ -299,10 +303,8 @@ def durability_of(folder: RunFolder) -> Mapping[str, Any]:
     """
     if not folder.durability.exists():
         return {"level": None, "notes": ["not looked at"]}
-    try:
-        return dict(json_text.loads(folder.durability.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise RunFolderError(f"{folder.durability} is damaged: {error}") from error
+    with reporting_damage(folder.durability):
+        return dict(json_text.loads(read_small_text(folder.durability)))
 
 
 def seen_online(

@@ -6,6 +6,7 @@ A sample that is right is cut, doubled, and has odd values put in the places of 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import math
 import random
 import re
@@ -28,7 +29,8 @@ from soak.core.plan import text as plan_text
 from soak.omb import plan_import
 from soak.omb.load_faults import load_faults
 from soak.omb.result import latency_series, series_by_second
-from soak.omb.result_file import parse_json, parse_result, read_text
+from soak.omb.result_file import MAX_BYTES, parse_json, parse_result, read_text
+from spark.batch.compared_run import read_compared, started
 from tests.support.hostile_servers import rounds
 from tests.support.omb.plans import KAFKA, PULSAR, WORKLOAD
 from tests.support.paths import DATA, RECORDED, ROOT
@@ -191,6 +193,68 @@ def test_what_is_spoilt_is_read_or_refused(gate: str) -> None:
     for source in rounds(gate, 20):
         with contextlib.suppress(SoakError):
             read(spoilt(source, source.choice(found)))
+
+
+@pytest.mark.timeout(5)
+def test_a_table_of_many_columns_is_read_at_once(tmp_path: Path) -> None:
+    """The time was that of their number squared: minutes for these."""
+    path = tmp_path / "series.csv"
+    names = [f"v{at}_ms" for at in range(50_000)]
+    path.write_text(f"t,{','.join(names)}\n1,{','.join('7' * len(names))}\n")
+
+    found = read_together(path, [])
+
+    assert [one.name for one in found] == names
+    assert {float(one.values[0]) for one in found} == {7.0}
+
+
+def result_that_began(folder: Path, begin: str) -> Path:
+    path = folder / "result.json"
+    keys = ("publishRate", "consumeRate", "publishLatency99pct")
+    lists = ", ".join(f'"{key}": [1.0, 1.0]' for key in keys)
+    path.write_text(f'{{"beginTime": {begin}, {lists}}}')
+    return path
+
+
+@pytest.mark.parametrize("begin", ["NaN", "Infinity", "-1", "1e300", str(2**63)])
+def test_a_result_that_began_at_no_time_is_refused(tmp_path: Path, begin: str) -> None:
+    """Such a number ended `soak compare` with a traceback."""
+    path = result_that_began(tmp_path, begin)
+
+    with pytest.raises(SoakError, match=r"result\.json"):
+        read_compared(path)
+
+
+@pytest.mark.parametrize(
+    ("begin", "shown"),
+    [("0", "-"), ("1790000000000", "2026-09-21 14:13"), ('"2026-09-21T14:13:20"', "-")],
+)
+def test_a_result_has_the_start_that_it_says(tmp_path: Path, begin: str, shown: str) -> None:
+    """A text has no time zone, so it is no instant."""
+    path = result_that_began(tmp_path, begin)
+
+    assert started(read_compared(path)) == shown
+
+
+def packed(path: Path) -> None:
+    path.write_bytes(gzip.compress(b" " * 2**24) * (MAX_BYTES // 2**24 + 1))
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+@pytest.mark.parametrize("write", [packed, sparse])
+def test_a_file_of_gigabytes_is_refused_and_not_read_whole(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    """A packed one may have 300 KiB."""
+    path = tmp_path / "result.json.gz"
+    write(path)
+
+    with pytest.raises(SoakError, match=r"result\.json\.gz: more than 256 MiB"):
+        read_text(path)
 
 
 CSV = "seconds,p99_seconds,p50_seconds\n" + "".join(f"{k},0.0{k % 7},0.001\n" for k in range(200))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import socket
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from soak.core.ports import Message
 from soak.sinks import mail
+from tests.support.certificate import certificate
 from tests.support.hostile_servers import (
     Serve,
     drip,
@@ -113,6 +116,44 @@ def test_any_replies_settle_a_message_or_put_it_off() -> None:
             outcome = mail.MailSink(config, 0.1).send(MESSAGE)
             assert outcome.result in {"delivered", "retry", "never"}
             assert len(outcome.detail) < 2000
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "challenge"),
+    [(b"CRAM-MD5", b"A"), (b"LOGIN", b"AAAAA"), (b"PLAIN", b"AAAAA")],
+)
+def test_a_login_with_a_challenge_that_is_none_puts_a_message_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: bytes, challenge: bytes
+) -> None:
+    """A challenge that is no base64 was an error that no caller expects."""
+    monkeypatch.setenv("PASSWORD", "swordfish")
+    authority, key = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority, key)
+
+    def serve(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as secure:
+            secure.sendall(b"220 here\r\n")
+            for reply in (b"250-here\r\n250 AUTH " + mechanism, b"334 " + challenge):
+                secure.recv(65536)
+                secure.sendall(reply + b"\r\n")
+            secure.recv(65536)
+
+    with serving(serve) as (host, port):
+        config = mail.Config(
+            to=("a@example.org",),
+            host=host,
+            port=port,
+            security="tls",
+            ca_file=str(authority),
+            username="soak",
+            password="${env:PASSWORD}",
+        )
+        outcome = mail.MailSink(config, 5.0).send(MESSAGE)
+
+    assert outcome.result == "retry"
+    assert f"{host}:{port}: the login failed: " in outcome.detail
+    assert "swordfish" not in outcome.detail
 
 
 def _reply(source: random.Random, step: int) -> bytes:

@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 
+from soak.app.analysis.fleet import overview
+from soak.app.live.folder import ServedFolder
 from soak.core import json_text
+from soak.core.clock import SystemClock
 from soak.core.cluster.drives import Measured, to_json
 from soak.core.errors import SoakError
 from soak.store.findings.store import FindingsStore
@@ -24,13 +27,20 @@ from soak.store.merge import MAX_SEGMENT_BYTES, merge_run_folder
 from soak.store.run_folder import (
     RunFolder,
     append_drive_checks,
+    read_acknowledged,
     read_any_plan,
     read_created_topics,
     read_drive_checks,
     read_phases,
     read_run,
+    read_sender_id,
 )
+from spark.batch.compared_run import read_summary
+from spark.batch.outcomes import forecast_of
+from spark.report.job import drill_of, durability_of
+from tests.support.fakes import FakeClock
 from tests.support.hostile_servers import rounds
+from tests.support.live import written_run
 
 RUN = {
     "id": "r1",
@@ -169,9 +179,14 @@ def test_drive_checks_in_the_file_of_another_host_are_an_error(
 READERS: dict[str, Callable[[RunFolder], object]] = {
     "run.json": read_run,
     "topics.json": read_created_topics,
+    "acknowledged.json": read_acknowledged,
     "phases.jsonl": lambda folder: read_phases(folder.phases),
     "drives/b.json": read_drive_checks,
     "plan.yaml": read_any_plan,
+    "durability.json": durability_of,
+    "forecast.json": forecast_of,
+    "lab/faults.jsonl": drill_of,
+    "report/summary.json": read_summary,
 }
 DEEP = "[" * 100_000
 GARBAGE: list[Any] = [
@@ -197,20 +212,81 @@ def test_garbage_in_a_file_of_a_run_is_an_error_that_names_it(
     tmp_path: Path, name: str, garbage: bytes
 ) -> None:
     folder = folder_of(tmp_path / "b", "b")
+    (folder.path / name).parent.mkdir(exist_ok=True)
     (folder.path / name).write_bytes(garbage)
 
     with contextlib.suppress(SoakError):
         READERS[name](folder)
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("made", [piped, zeros, huge])
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_no_small_file_of_a_run_is_an_error_that_names_it_at_once(
+    tmp_path: Path, name: str, made: Callable[[Path, Path], None]
+) -> None:
+    """A pipe is not waited for, a device is not read for ever, and a huge file not into memory."""
+    folder = folder_of(tmp_path / "b", "b")
+    (folder.path / name).parent.mkdir(exist_ok=True)
+    made(folder.path / name, tmp_path)
+
+    with pytest.raises(SoakError, match=name):
+        READERS[name](folder)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("made", [piped, zeros, huge])
+def test_a_run_whose_sender_is_no_small_file_has_none(
+    tmp_path: Path, made: Callable[[Path, Path], None]
+) -> None:
+    folder = folder_of(tmp_path / "b", "b")
+    made(folder.path / "sender", tmp_path)
+
+    assert read_sender_id(folder) == ""
+
+
+@pytest.mark.timeout(20)
+def test_an_overview_of_runs_leaves_out_the_one_with_a_pipe(tmp_path: Path) -> None:
+    """The others are read, and it is named."""
+    for name in "ab":
+        folder = folder_of(tmp_path / name, name)
+        folder.summary.parent.mkdir()
+        summary = {"run": name, "name": "n", "start": "", "verdict": "clean", "findings": []}
+        folder.summary.write_text(json.dumps(summary))
+    piped(folder.summary, tmp_path)
+
+    found = overview([tmp_path], None, FakeClock())
+
+    assert [one.run for one in found.runs] == ["a"]
+    assert [str(folder.summary) in one for one in found.unread] == [True]
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_a_folder_in_place_of_a_file_is_an_error(tmp_path: Path, name: str) -> None:
     folder = folder_of(tmp_path / "b", "b")
     (folder.path / name).unlink(missing_ok=True)
-    (folder.path / name).mkdir()
+    (folder.path / name).mkdir(parents=True)
 
     with contextlib.suppress(SoakError):
         READERS[name](folder)
+
+
+@pytest.mark.parametrize(
+    "line", ['{"phase":"warmup","from_k":1}', "7", '{"phase":"soak","from_k":NaN}', "{}"]
+)
+def test_phases_that_are_damaged_take_no_other_run_from_the_list(tmp_path: Path, line: str) -> None:
+    """The list says which file is damaged; it was not shown at all."""
+    for name in ("bad", "good"):
+        written_run(tmp_path / name)
+    with (tmp_path / "bad" / "phases.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+
+    runs, _ = ServedFolder(tmp_path).runs(SystemClock().wall_ns())
+
+    assert {one.name: one.state for one in runs} == {
+        "bad": "phases.jsonl is damaged",
+        "good": "running",
+    }
 
 
 def test_any_value_in_run_json_is_a_run_or_an_error(tmp_path: Path) -> None:

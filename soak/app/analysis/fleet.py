@@ -24,6 +24,7 @@ from soak.core.errors import RunFolderError
 from soak.core.model import Finding
 from soak.core.plan.text import load_fleet
 from soak.core.ports import Clock
+from soak.service.files import read_small_text
 from soak.store.findings.topic import findings_by_run
 from soak.store.findings.topic_log import KafkaFindingsLog
 from soak.store.run_folder import (
@@ -133,7 +134,7 @@ def _in_folders(folders: Sequence[Path], unread: list[str]) -> Iterable[FleetRun
             folder = RunFolder(path)
             try:
                 notes = read_acknowledged(folder)
-                yield _of_summary(json_text.loads(folder.summary.read_text()), notes, path)
+                yield _of_summary(json_text.loads(read_small_text(folder.summary)), notes, path)
             except FileNotFoundError:
                 unread.append(
                     f"{path}: no report yet; make it with `soak report {shlex.quote(str(path))}`"

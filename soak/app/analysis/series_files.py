@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,16 +142,20 @@ def _read_columns(
 
 
 def _check_names(path: Path, header: list[str], places: Sequence[int]) -> None:
+    counts = Counter(header)
     for name in (header[at] for at in places):
-        if name and header.count(name) > 1:
-            raise PlanError(f"{path}:1: {header.count(name)} columns are named {name!r}")
+        if name and counts[name] > 1:
+            raise PlanError(f"{path}:1: {counts[name]} columns are named {name!r}")
 
 
 def _default_columns(header: Sequence[str]) -> list[int]:
     if not _is_latency(header[1]):
         return [1]
-    names = dict.fromkeys(name for name in header[1:] if _is_latency(name))
-    return [header.index(name, 1) for name in names]
+    places: dict[str, int] = {}
+    for at, name in enumerate(header[1:], 1):
+        if _is_latency(name):
+            places.setdefault(name, at)
+    return list(places.values())
 
 
 def _is_latency(name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from soak.core import json_text, wording
 from soak.core.errors import RunFolderError, SoakError
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
+from soak.service.files import read_small, read_small_text
 from soak.store.journal.reader import segments
 from soak.store.run_folder import (
     RunFolder,
@@ -40,7 +40,7 @@ def list_run(path: Path) -> ListedRun:
         return ListedRun(path.name, state="run.json is damaged")
     known = ListedRun(path.name, str(run.name), start, str(run.state), "no report")
     try:
-        body = json_text.loads(folder.summary.read_text(encoding="utf-8"))
+        body = json_text.loads(read_small_text(folder.summary))
         notes = read_acknowledged(folder)
         counting = counting_incidents(body, notes)
         p99 = body.get("soak", {}).get("latency_seconds", {}).get("publish", {}).get("p99")
@@ -105,13 +105,20 @@ class ServedFolder:
         self._listed[key] = kept
         if len(self._listed) > _MAX_KEPT:
             self._listed.popitem(last=False)
-        if kept[1].state == "running" and _is_silent(folder, now_ns):
-            return replace(kept[1], state="stopped")
+        try:
+            if kept[1].state == "running" and _is_silent(folder, now_ns):
+                return replace(kept[1], state="stopped")
+        except RunFolderError:  # the other runs are listed all the same
+            return replace(kept[1], state="phases.jsonl is damaged")
         return kept[1]
 
 
 def _is_silent(folder: RunFolder, now_ns: int) -> bool:
-    """True when nothing has been recorded for a while: a killed run calls itself running for ever."""
+    """True when nothing has been recorded for a while: a killed run calls itself running for ever.
+
+    Raises:
+        RunFolderError: the phases of the run are damaged.
+    """
     newest_ns = [0]
     with suppress(OSError):
         newest_ns.append(folder.run_json.stat().st_mtime_ns)
@@ -158,14 +165,9 @@ def read_served_file(path: Path) -> bytes:
         RunFolderError: it is missing, no plain file, or larger than a report can be.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_small(path, MAX_FILE_BYTES, os.O_NOFOLLOW)
     except OSError as error:
         raise RunFolderError(f"{path.name} cannot be read: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE_BYTES:
-            raise RunFolderError(f"{path.name} is no file that can be shown")
-        return file.read(MAX_FILE_BYTES)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -36,6 +36,7 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.runtime.grid import grid_of, has_grid
+from soak.service.files import read_small_text
 from soak.store.findings.store import FindingsStore
 from soak.store.journal.reader import (
     SourceReader,
@@ -535,7 +536,7 @@ def _length(seconds: int) -> str:
 def _forecast_window(path: Path) -> tuple[float, float] | None:
     """Return the forecast of the first deletion in seconds of the run; None where there is none."""
     with suppress(OSError, ValueError, TypeError, KeyError):
-        early, late = map(float, json_text.loads(path.read_bytes())["first_deletion_seconds"])
+        early, late = map(float, json_text.loads(read_small_text(path))["first_deletion_seconds"])
         if 0 <= early <= late < math.inf:
             return early, late
     return None
@@ -544,7 +545,7 @@ def _forecast_window(path: Path) -> tuple[float, float] | None:
 def _report_head(path: Path, made_wall_ns: int) -> ReportHead | None:
     """Return what `summary.json` says first; None where it is damaged."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        body = json_text.loads(path.read_bytes())
+        body = json_text.loads(read_small_text(path))
         found = body.get("soak", {}).get("latency_seconds", {})
 
         def latency(name: str) -> Latency:

@@ -2,7 +2,8 @@
 
 Python's own server with bounds: so many connections at once, so long and so much for a request, one request a
 connection. It answers GET and HEAD alone. Beyond loopback each request needs a token; on loopback the Host
-header must name this machine, or a page of another site could read the runs by a name that leads here.
+header must name this machine, or a page of another site could read the runs by a name that leads here. What a
+browser asks for such a page is refused: it could start comparisons and reports.
 """
 
 from __future__ import annotations
@@ -58,10 +59,7 @@ class Access:
     def refusal(self, path: str, query: str, headers: Any) -> Answer | None:  # noqa: ANN401  # a message of http
         """Return why a request is not answered, or how it gets its cookie; None: it is answered."""
         if not self.token:
-            if _host_name(headers.get("Host", "")) in {"localhost", self.address, *_LOOPBACK}:
-                return None
-            text = "This server is for this machine: ask for it as localhost."
-            return text_answer(HTTPStatus.MISDIRECTED_REQUEST, text)
+            return self._refusal_without_token(headers)
         try:
             given = parse_qs(query, max_num_fields=8).get("token", [""])[0] if query else ""
         except ValueError as error:
@@ -78,6 +76,16 @@ class Access:
         text = "This needs its token: open the address that `soak serve` printed."
         return text_answer(HTTPStatus.UNAUTHORIZED, text)
 
+    def _refusal_without_token(self, headers: Any) -> Answer | None:  # noqa: ANN401  # as above
+        if _host_name(headers.get("Host", "")) not in {"localhost", self.address, *_LOOPBACK}:
+            text = "This server is for this machine: ask for it as localhost."
+            return text_answer(HTTPStatus.MISDIRECTED_REQUEST, text)
+        # Only browsers send this header. With a token the cookie is not sent for a page of another site.
+        if headers.get("Sec-Fetch-Site") == "cross-site":
+            text = "A page of another site led here: enter this address yourself."
+            return text_answer(HTTPStatus.FORBIDDEN, text)
+        return None
+
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(errors="replace"), self.token.encode())
 
@@ -86,9 +94,10 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
 def _host_name(host: str) -> str:
-    """Return the name in a Host header without its port."""
+    """Return the name in a Host header without its port; "" if there is more in it than both."""
     with suppress(ValueError):
-        return urlsplit(f"//{host}").hostname or ""
+        found = urlsplit(f"//{host}")
+        return found.hostname or "" if found.netloc == host else ""
     return ""
 
 

@@ -14,7 +14,7 @@ from soak.core.errors import RunFolderError
 from soak.core.plan.plan import Plan
 from soak.core.ports import EARLIEST, LATEST, Broker
 from soak.runtime.context import topics_of
-from soak.service.files import write_atomically
+from soak.service.files import read_small_text, write_atomically
 from soak.store.run_folder import Run, RunFolder
 
 
@@ -44,7 +44,7 @@ def read_start_offsets(folder: RunFolder, plan: Plan, partitions: Iterable[int])
     if not plan.topic.use_existing:
         return dict.fromkeys(partitions, EARLIEST)
     try:
-        stored = json_text.loads(folder.begin.read_text())
+        stored = json_text.loads(read_small_text(folder.begin))
         return {at: int(stored[at]) for at in partitions}
     except FileNotFoundError as error:
         raise RunFolderError(

@@ -8,11 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from sqlite3 import Row
-from typing import Literal
+from sqlite3 import Cursor, Row
+from typing import Literal, get_args
 
 from soak.core import json_text
-from soak.core.model import Change, Evidence, Explanation, Finding
+from soak.core.model import Change, Evidence, Explanation, Finding, Kind
+from soak.store.findings.schema import cell_types
 
 NotificationKind = Literal[
     "opened", "corrected", "resolved", "missing", "returned", "aborted", "digest", "ended"
@@ -29,6 +30,7 @@ STEPS: dict[NotificationKind, int] = {
     "returned": 2,
 }
 """The order of the kinds within one occurrence of a subject."""
+_KINDS = frozenset(get_args(Kind))
 RANK = {"warning": 0, "confirmed": 1, "gone": 2}
 """The state of a change never goes back, so that a batch delivered twice changes nothing."""
 
@@ -64,6 +66,20 @@ class NotificationContent:
     progress: str
 
 
+def checked_row(cursor: Cursor, values: tuple[object, ...]) -> Row:
+    """Return a row of SQLite; a file or topic of others may hold cells of other types than the columns.
+
+    Raises:
+        ValueError: a cell does.
+    """
+    known = cell_types()
+    for column, value in zip(cursor.description, values, strict=True):
+        types = known.get(column[0])
+        if types is not None and type(value) not in types:
+            raise ValueError(f"{column[0]} is of type {type(value).__name__}")
+    return Row(cursor, values)
+
+
 def finding_row(finding: Finding, now_wall_ns: int) -> tuple[object, ...]:
     return (
         finding.key,
@@ -89,6 +105,7 @@ def finding_row(finding: Finding, now_wall_ns: int) -> tuple[object, ...]:
 
 
 def finding_of(row: Row, causes: tuple[Explanation, ...], changes: tuple[str, ...]) -> Finding:
+    _check_words(row["kind"], row["state"])
     return Finding(
         key=row["key"],
         run=row["run"],
@@ -139,6 +156,10 @@ def _explanations(
     sides: dict[tuple[str, bool], tuple[Evidence, ...]] = defaultdict(tuple)
     for cause, is_against, text, written in evidence:
         numbers = {} if written == "{}" else json_text.loads(written)
+        if not isinstance(numbers, dict) or not all(
+            isinstance(one, float | int | str) for one in numbers.values()
+        ):
+            raise ValueError("numbers of evidence are no numbers")
         sides[cause, bool(is_against)] += (Evidence(text, numbers),)
     return tuple(
         Explanation(cause, score, sides[cause, False], sides[cause, True], suspect)
@@ -149,7 +170,14 @@ def _explanations(
 @lru_cache(maxsize=10_000)  # as above
 def change_of(names: tuple[str, ...], values: tuple[object, ...]) -> Change:
     """Return a change from the names and values of the columns of its row."""
-    return Change.from_row(dict(zip(names, values, strict=True)))
+    change = Change.from_row(dict(zip(names, values, strict=True)))
+    _check_words(change.kind, change.state)
+    return change
+
+
+def _check_words(kind: str, state: str) -> None:
+    if kind not in _KINDS or state not in RANK:
+        raise ValueError(f"{kind!r:.40} and {state!r:.40} are no kind and state of a change")
 
 
 def notification_of(row: Row) -> Notification:

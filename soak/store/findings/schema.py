@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from sqlite3 import Connection
+from collections.abc import Mapping
+from contextlib import closing
+from functools import cache
+from sqlite3 import Connection, connect
+from types import NoneType
 
 VERSION = 9  # kept in SQLite's own `user_version`
 
@@ -214,6 +218,29 @@ def bring_up_to_date(connection: Connection) -> None:
         _run(connection, _MIGRATIONS[version])
     if found < VERSION:
         connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+_TYPES = {"TEXT": str, "INTEGER": int, "REAL": float}
+
+
+@cache
+def cell_types() -> Mapping[str, frozenset[type]]:
+    """Return the types of a column's cells by its name: SQLite itself keeps a text in a column of numbers."""
+    found: dict[str, frozenset[type]] = {}
+    with closing(connect(":memory:")) as connection:
+        _run(connection, _TABLES)
+        tables = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table'"
+        ).fetchall()
+        for (table,) in tables:
+            for _, name, declared, is_required, _, is_key in connection.execute(
+                f"PRAGMA table_info({table})"
+            ):
+                types = (
+                    {_TYPES[declared]} if is_required or is_key else {_TYPES[declared], NoneType}
+                )
+                found[name] = found.get(name, frozenset()) | types
+    return found
 
 
 def _run(connection: Connection, statements: tuple[str, ...]) -> None:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
+from soak.core import wording
 from soak.core.errors import FindingsBusyError, FindingsError
 from soak.core.model import Change, Finding
 from soak.core.units import SECOND_NS
@@ -25,6 +26,7 @@ from soak.store.findings.rows import (
     NotificationContent,
     NotificationKind,
     change_of,
+    checked_row,
     evidence_rows,
     explanations_of,
     finding_of,
@@ -34,6 +36,10 @@ from soak.store.findings.rows import (
 from soak.store.findings.schema import VERSION, bring_up_to_date
 
 BUSY_SECONDS = 5.0
+MAX_COPY_BYTES = 2**29
+"""Of a file that is read in memory; thousands of findings take some MB."""
+_STEPS_AT_ONCE, _MAX_STEPS = 10**6, 1000
+"""A thousand million instructions on a copy: some ten seconds, which no file of ours comes near."""
 MAX_RETRY_WAIT_NS = 900 * SECOND_NS
 """No retry lies further ahead; one that does was scheduled before the clock stepped back."""
 
@@ -41,6 +47,9 @@ _CHANGE = (
     "INSERT OR REPLACE INTO changes VALUES (:run, :series, :raised_k, :onset_k, :first_k, :last_k,"
     " :before, :after, :state, :confidence, :kind, :gone_k, :period_seconds, :burst_seconds,"
     " :failed_messages, :late_messages, :due_messages)"
+)
+_COMPUTED = (
+    "SELECT 1 FROM sqlite_master AS m JOIN pragma_table_xinfo(m.name) AS c WHERE c.hidden LIMIT 1"
 )
 _NOTICE = "INSERT OR REPLACE INTO notices VALUES (?, ?)"
 _NOTICES = "SELECT body FROM notices WHERE key NOT GLOB '*.end' ORDER BY key"
@@ -76,6 +85,8 @@ class FindingsStore:
                     check_same_thread=self.publish is None,
                 )
             try:
+                if self.publish is None:  # else the tables and triggers are ours, in memory
+                    _refuse_programs(connection, self.path)
                 _prepare(connection, self.path)
             except BaseException:
                 connection.close()
@@ -394,18 +405,51 @@ def _copied(path: Path, busy_seconds: float) -> sqlite3.Connection:
     mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
     uri = f"file:{quote(str(path.absolute()))}?{mode}"
     copy = sqlite3.connect(":memory:", isolation_level=None)
+    steps = iter(range(_MAX_STEPS))
+    copy.set_progress_handler(lambda: next(steps, None) is None, _STEPS_AT_ONCE)
     try:
         with closing(sqlite3.connect(uri, uri=True, timeout=busy_seconds)) as source:
+            _check_size(source, path)
             source.backup(copy)
+        _check_pages(copy, path)
     except BaseException:
         copy.close()
         raise
     return copy
 
 
+def _check_size(source: sqlite3.Connection, path: Path) -> None:
+    pages, page_bytes = (
+        int(source.execute(f"PRAGMA {one}").fetchone()[0]) for one in ("page_count", "page_size")
+    )
+    if pages * page_bytes > MAX_COPY_BYTES:
+        raise FindingsError(f"{path} has {pages * page_bytes} bytes, more than any of ours")
+
+
+def _check_pages(copy: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file with a page in two places, or in itself: it could have rows without end."""
+    copy.execute("PRAGMA ignore_check_constraints = ON")  # they would run
+    found = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise FindingsError(f"{path} is damaged: {wording.shortened(found, 200)}")
+
+
+def _refuse_programs(connection: sqlite3.Connection, path: Path) -> None:
+    """Let no view, trigger or computed column of a file run: none of ours has one, and it may never end.
+
+    Raises:
+        FindingsError: a column is computed. A statement that needs a view or trigger raises it later.
+    """
+    connection.set_authorizer(
+        lambda *about: sqlite3.SQLITE_OK if about[-1] is None else sqlite3.SQLITE_DENY
+    )
+    if connection.execute(_COMPUTED).fetchone() is not None:
+        raise FindingsError(f"{path} has a computed column, as no file of ours")
+
+
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Create or migrate the tables and refuse a newer layout; several processes may do so at once."""
-    connection.row_factory = sqlite3.Row
+    connection.row_factory = checked_row
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > VERSION:
         raise FindingsError(

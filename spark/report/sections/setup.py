@@ -16,6 +16,7 @@ from soak.core.plan import text as plan_text
 from soak.core.plan.plan import Plan
 from soak.core.plan.rates import size_text
 from soak.core.series import host_of
+from soak.service.files import read_small_text
 from soak.store.run_folder import RunFolder, run_topic
 from spark.batch.timeline import Timeline
 from spark.report.page import Page, broker_names, joined, shown_name, source_text, table, tag
@@ -26,8 +27,10 @@ TITLE = "What was run"
 
 _HARMLESS = r"""(?:(['"]?)\$\{(?:env|file|credential):[^}\s]+\}\2|''|""|null|\{\}|\[\])[ \t]*$"""
 """A value that only refers to a secret, or is none: the plan needs it, and it is safe to show."""
+# Possessive, and within a line: a plan of others may have lines of many blanks or key words.
+_KEY = r"[\w.\"'-]"
 _SECRET = re.compile(
-    r"(?im)^(\s*(?:- )?[\w.\"'-]*(?:password|secret|token|jaas|credential)[\w.\"'-]*\s*:)[ \t]*"
+    rf"(?im)^([^\S\n]*+(?:- )?(?={_KEY}*(?:password|secret|token|jaas|credential)){_KEY}*+[^\S\n]*+:)[ \t]*"
     rf"(?!{_HARMLESS})\S.*$"
 )
 _CLIENTS = ("produce.", "consume.")
@@ -78,7 +81,7 @@ def _facts(page: Page) -> Iterator[tuple[str, str]]:
 
 def _topics(timeline: Timeline) -> list[str]:
     try:
-        body = json_text.loads(timeline.folder.topics.read_text(encoding="utf-8"))
+        body = json_text.loads(read_small_text(timeline.folder.topics))
         names = [str(one) for one in body["asked"]]
     except (OSError, ValueError, TypeError, KeyError):
         names = [timeline.plan.topic.name] if timeline.plan.topic.name else []

@@ -569,7 +569,11 @@ def test_every_answer_has_the_headers_of_a_careful_server(site: Served, path: st
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[", "localhost@evil"]
+    "host",
+    [
+        *("evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[", "localhost@evil"),
+        *("localhost#evil", "localhost/evil", "localhost?evil", "local\thost", "localhost\\evil"),
+    ],
 )
 def test_a_name_of_another_site_that_leads_here_is_refused(site: Served, host: str) -> None:
     assert site.get("/", Host=host).status == 421
@@ -578,6 +582,32 @@ def test_a_name_of_another_site_that_leads_here_is_refused(site: Served, host: s
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8042", "127.0.0.1:1", "[::1]:8042"])
 def test_this_machine_is_answered_by_any_of_its_names(site: Served, host: str) -> None:
     assert site.get("/", Host=host).status == 200
+
+
+def test_a_page_of_another_site_starts_no_comparison(runs: Path) -> None:
+    """It cannot read the answer, but the process that a request starts would run."""
+    with served(runs) as found:
+        paths = ("/compare?a=before&b=after", "/run/going%20on/", "/", "/soak.js")
+        answers = [found.get(path, **{"Sec-Fetch-Site": "cross-site"}) for path in paths]
+        found.jobs.step()  # would start it
+
+    assert [one.status for one in answers] == [403] * 4
+    assert answers[0].text == "A page of another site led here: enter this address yourself.\n"
+
+
+@pytest.mark.parametrize("site_of_it", ["same-origin", "same-site", "none"])
+def test_a_request_that_a_reader_makes_is_answered(site: Served, site_of_it: str) -> None:
+    """Such as a click on our own page or an address that was entered; programs send no such header."""
+    assert site.get("/", **{"Sec-Fetch-Site": site_of_it}).status == 200
+
+
+def test_a_link_of_another_site_with_the_token_is_answered(runs: Path) -> None:
+    """It may stand in a mail or a chat."""
+    with served(runs, token=TOKEN) as found:
+        headers = {"Sec-Fetch-Site": "cross-site"}
+
+        assert found.get(f"/?token={TOKEN}", **headers).status == 303
+        assert found.get("/", **headers).status == 401
 
 
 TOKEN = "abcdefghijklmnop0123"
