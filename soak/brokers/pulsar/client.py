@@ -216,7 +216,7 @@ def close_client(client: pulsar.Client) -> None:
         client.shutdown()
 
 
-_PLACE = re.compile(r"\[[^\]]*\] |\(refCnt: \d+\)")
+_PLACE = re.compile(r"\[[^\[\]]*+\] |\(refCnt: \d+\)")
 _BROKER = re.compile(r"-> (?:pulsar(?:\+ssl)?://)?(?P<broker>[^\s\]]+:\d+)\]")
 _PARTITION = re.compile(
     r"persistent://[^/\s]+/[^/\s]+/(?P<topic>[^/\s,\]]+)-partition-(?P<number>\d+)"
