@@ -22,8 +22,8 @@ from soak.core.series import Labels
 
 MAX_SERIES = 50_000  # the default limit of a page: 100 MB, and 0.5 s of CPU a reading
 
+MAX_LABEL_BYTES = 2048  # of the labels of a series; Kubernetes' longest are some 700
 _MAX_LINE_BYTES = 2**16
-_MAX_LABEL_BYTES = 2048  # of the labels of a series; Kubernetes' longest are some 700
 _MAX_KNOWN_BYTES = 2**24  # of the lines whose labels are kept from reading to reading
 
 # Possessive quantifiers: no line can make them backtrack.
@@ -133,7 +133,7 @@ class ExpositionParser:
             return key, float(text)
         match = _HEAD.match(line, 1)
         value = _VALUE.fullmatch(line, match.end()) if match else None
-        if match is None or value is None or len(match[2] or b"") > _MAX_LABEL_BYTES:
+        if match is None or value is None or len(match[2] or b"") > MAX_LABEL_BYTES:
             return None, None
         head = b"\n" + match[0].removesuffix(b" ")
         if head not in self._heads:
