@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 
 from probes.broker_log import json_lines
+from soak.core.journal_format import MAX_TIME_NS
 from soak.core.units import SECOND_NS
 
 _QUARTER_NS = 900 * SECOND_NS
@@ -79,7 +80,7 @@ _CONTINUED = re.compile(
     re.ASCII,
 )
 _CENTURY = 100
-_FIRST_YEAR, _LAST_YEAR = 1678, 2261  # 64 bits hold the nanoseconds of these years
+_FIRST_YEAR, _LAST_YEAR = 1824, 2115  # a journal holds times of these years
 
 
 def continues_previous(line: str) -> bool:
@@ -96,10 +97,14 @@ class TimestampReader:
         self._uptime_ns = 0
 
     def wall_ns(self, line: str, now_ns: int, *, is_fresh: bool) -> int | None:
-        """Return when a line was written; None if it has no timestamp that can be read.
+        """Return when a line was written; None without a timestamp that can be read and that a journal holds.
 
         `is_fresh`: it was written a moment ago, since the last read, so it shows the time zone of the log.
         """
+        at_ns = self._wall_ns(line, now_ns, is_fresh=is_fresh)
+        return at_ns if at_ns is not None and abs(at_ns) <= MAX_TIME_NS else None
+
+    def _wall_ns(self, line: str, now_ns: int, *, is_fresh: bool) -> int | None:
         if line.startswith("{"):
             text = json_lines.timestamp(line)
             if text:

@@ -22,8 +22,8 @@ from soak.core.series import Labels
 
 MAX_SERIES = 50_000  # the default limit of a page: 100 MB, and 0.5 s of CPU a reading
 
+MAX_LABEL_BYTES = 2048  # of the labels of a series; Kubernetes' longest are some 700
 _MAX_LINE_BYTES = 2**16
-_MAX_LABEL_BYTES = 2048  # of the labels of a series; Kubernetes' longest are some 700
 _MAX_KNOWN_BYTES = 2**24  # of the lines whose labels are kept from reading to reading
 
 # Possessive quantifiers: no line can make them backtrack.
@@ -35,10 +35,11 @@ _TERMS = re.compile(_TERM)
 
 _LABELS = rb"\{((?:%s(?:,|(?=\})))*+[ \t]*+)\}" % re.sub(rb"\((?!\?)", b"(?:", _TERM)
 _HEAD = re.compile(rb"([a-zA-Z_:][a-zA-Z0-9_:]*+)?+[ \t]*+(?:%s)?+[ \t]*+" % _LABELS)
-_NUMBER_TEXT = rb"[+-]?(?i:\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|inf(?:inity)?|nan)"
+_EXPONENT = rb"(?:e[+-]?\d++)?+"
+_NUMBER_TEXT = rb"[+-]?(?i:\d++\.?+\d*+%s|\.\d++%s|inf(?:inity)?+|nan)" % (_EXPONENT, _EXPONENT)
 _NUMBER = re.compile(_NUMBER_TEXT)
 # Milliseconds, or seconds; a shorter number may be the end of one that was cut in two.
-_TIME = rb"(?:\d{13}|\d{10}(?:\.\d*)?|\d\.\d*[eE]\+?0?9)"
+_TIME = rb"(?:\d{13}|\d{10}(?:\.\d*+)?+|\d\.\d*+[eE]\+?0?9)"
 _BLANK = rb"[ \t]++"
 _EXEMPLAR = rb"#[ \t]*+%s%s%s(?:%s%s)?" % (
     re.sub(rb"\((?!\?)", b"(?:", _LABELS),
@@ -48,7 +49,7 @@ _EXEMPLAR = rb"#[ \t]*+%s%s%s(?:%s%s)?" % (
     _TIME,
 )
 _VALUE = re.compile(
-    rb"(%s)(?:%s%s)?(?:%sst@%s)?(?:%s%s)?[ \t\r]*"
+    rb"(%s)(?:%s%s)?(?:%sst@%s)?(?:%s%s)?[ \t\r]*+"
     % (_NUMBER_TEXT, _BLANK, _TIME, _BLANK, _TIME, _BLANK, _EXEMPLAR)
 )
 _QUOTED_START = rb'\{[ \t]*+"(?:[^"\\\n]|\\.)*+"[ \t]*+[,}]'
@@ -132,7 +133,7 @@ class ExpositionParser:
             return key, float(text)
         match = _HEAD.match(line, 1)
         value = _VALUE.fullmatch(line, match.end()) if match else None
-        if match is None or value is None or len(match[2] or b"") > _MAX_LABEL_BYTES:
+        if match is None or value is None or len(match[2] or b"") > MAX_LABEL_BYTES:
             return None, None
         head = b"\n" + match[0].removesuffix(b" ")
         if head not in self._heads:
@@ -196,6 +197,6 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def _name_of(line: bytes) -> str:
-    match = re.match(rb'\n(?:([a-zA-Z0-9_:]+)|\{[ \t]*+"((?:[^"\\]|\\.)*)")', line)
+    match = re.match(rb'\n(?:([a-zA-Z0-9_:]++)|\{[ \t]*+"((?:[^"\\]|\\.)*+)")', line)
     name = b"" if match is None else match[1] or match[2]
     return _ESCAPED.sub(_unescaped, name.decode("utf-8", errors="replace"))

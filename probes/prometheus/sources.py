@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from probes.common.counters import Point, Points
-from probes.common.exposition import MAX_SERIES, ExpositionParser
+from probes.common.exposition import MAX_LABEL_BYTES, MAX_SERIES, ExpositionParser
 from soak.clients.http import OK, HttpClient, HttpError
 from soak.core import json_text
 from soak.core.errors import ProbeError
@@ -157,6 +157,7 @@ class MetricsServer:
 
         self._http = http
         self._clock = clock
+        self._names = names
         self._scrapers = ScraperChoice()
         self._pages: set[str] = set()  # that have given anything
         self._newest_ns = 0
@@ -183,10 +184,11 @@ class MetricsServer:
             raise ProbeError(str(error)) from error
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise ProbeError(f"not an answer of a Prometheus server: {str(error)[:300]}") from error
-        points = _points(found)
+        points, damaged = _points(found)
         ends = (seen[-1].at_ns for series in points.values() for seen in series.values() if seen)
         self._newest_ns = max(self._newest_ns, *ends, 0)
-        return Fetched(self._of_our_pages(self._scrapers.one_each(points)))
+        ours = self._of_our_pages(self._scrapers.one_each(points))
+        return Fetched(ours, self._names & damaged)
 
     def _of_our_pages(self, points: Points) -> Points:
         """Return the points, without whether pages could be scraped that never had a wanted metric."""
@@ -280,17 +282,25 @@ class _Session:
         return _Response(self._http.get(f"{url}?{urlencode(params)}"))
 
 
-def _points(found: Any) -> dict[str, dict[Labels, list[Point]]]:  # noqa: ANN401  # whatever the server sends
-    """Return the points of a matrix, those of each series in order of time.
+def _points(
+    found: Any,  # noqa: ANN401  # whatever the server sends
+) -> tuple[dict[str, dict[Labels, list[Point]]], set[str]]:
+    """Return the points of a matrix, those of each series in order of time, and the names of damaged metrics.
+
+    As on a page, one with too wide labels is damaged: the rest of it would be taken for the whole.
 
     Raises:
         ProbeError: it is not a matrix.
     """
     points: dict[str, dict[Labels, list[Point]]] = {}
+    damaged: set[str] = set()
     try:
         for series in found:
             labels = {str(key): str(value) for key, value in series["metric"].items()}
             name = labels.pop("__name__")
+            if sum(map(len, (*labels, *labels.values()))) > MAX_LABEL_BYTES:
+                damaged.add(name)
+                continue
             seen = [
                 Point(float(text), round(float(at) * SECOND_NS)) for at, text in series["values"]
             ]
@@ -298,7 +308,7 @@ def _points(found: Any) -> dict[str, dict[Labels, list[Point]]]:  # noqa: ANN401
             points.setdefault(name, {})[tuple(sorted(labels.items()))] = seen
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ProbeError("the answer of the Prometheus server holds no points") from error
-    return points
+    return points, damaged
 
 
 def _instance(labels: Labels) -> str:

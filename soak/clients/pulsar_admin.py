@@ -26,6 +26,7 @@ CONFLICT = 409
 ADMIN_HOSTS = "admin_hosts"
 """The setting with the hosts to which the admin interface may redirect, in addition to its own."""
 _JSON = "application/json"
+_MAX_REASON = 400  # characters
 _MAX_BYTES = 2**28  # the statistics of a topic with a thousand partitions take some megabytes
 
 
@@ -177,4 +178,4 @@ def _reason(text: str, answer: Answer) -> str:
     except (ValueError, KeyError, TypeError):
         reason = text.strip()
     lines = str(reason or answer.reason).strip().splitlines()
-    return f"{lines[0] if lines else 'refused'} (HTTP {answer.status})"
+    return f"{lines[0][:_MAX_REASON] if lines else 'refused'} (HTTP {answer.status})"

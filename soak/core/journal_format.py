@@ -14,11 +14,11 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -41,6 +41,7 @@ MAX_NAME_CHARACTERS = 300  # of metrics, units, kinds and keys
 MAX_TEXT_CHARACTERS = 8192  # of labels and fields
 MAX_PARTITION = 2**20 - 1
 MAX_COUNT = 10**10  # of messages of a client in an interval
+MAX_LISTED_BYTES = MAX_LINE_BYTES // 2  # of all columns of a line, or all events of a record
 
 RENAMED_EVENTS = {
     "unexplained_hole": "offset_gap",
@@ -107,6 +108,59 @@ def decode(raw: bytes, *, is_foreign: bool = False) -> Line:
         raise DamagedLineError(f"{error!s:.300}") from error
 
 
+def readable_columns(columns: Sequence[Column]) -> tuple[tuple[Column, ...], str]:
+    """Return the columns that a line may have, and why the first of the others may not, or nothing.
+
+    What a source names may be out of the bounds of `decode`, which would refuse all of the line.
+    """
+    return _readable(columns, map(_checked_column, columns), MAX_COLUMNS)
+
+
+def readable_events(events: Sequence[Event]) -> tuple[tuple[Event, ...], str]:
+    """Return the events that a record may have, and why the first of the others may not, or nothing."""
+    return _readable(events, map(_checked_event, events), MAX_EVENTS - 1)  # one counts the others
+
+
+_Listed = TypeVar("_Listed", Column, Event)
+
+
+def _readable(
+    listed: Sequence[_Listed], checked: Iterable[tuple[int, str]], limit: int
+) -> tuple[tuple[_Listed, ...], str]:
+    kept: list[_Listed] = []
+    first, room = "", MAX_LISTED_BYTES
+    for one, (size, why) in zip(listed, checked, strict=True):
+        if not why and (size > room or len(kept) == limit):
+            why = "more than a line has room for"  # noqa: PLW2901  # the reason of this one
+        if why:
+            first = first or why
+        else:
+            kept.append(one)
+            room -= size
+    return tuple(kept), first
+
+
+@lru_cache(maxsize=8192)
+def _checked_column(column: Column) -> tuple[int, str]:
+    """Return the size of a column in a line, and why `decode` refuses it, or nothing."""
+    return _checked(column.to_json, _parse_column)
+
+
+def _checked_event(event: Event) -> tuple[int, str]:
+    return _checked(partial(_event_json, event), _parse_event)
+
+
+def _checked(
+    to_json: Callable[[], dict[str, object]], parse: Callable[[dict[str, object]], object]
+) -> tuple[int, str]:
+    try:
+        text = json.dumps(to_json(), allow_nan=False)
+        parse(orjson.loads(text))
+    except _NOT_A_LINE as error:
+        return 0, f"{error!s:.300}"
+    return len(text), ""
+
+
 _LARGEST = 2**63 - 1
 _NOT_A_LINE = (
     ValueError,
@@ -133,7 +187,7 @@ def _line_json(line: Line) -> dict[str, object]:
 
 
 def _record_json(record: Record) -> dict[str, object]:
-    values = [None if math.isnan(value) else value for value in record.values]
+    values = [value if math.isfinite(value) else None for value in record.values]
     body: dict[str, object] = {
         "t": "r",
         "c": record.columns_id,

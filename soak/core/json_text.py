@@ -1,12 +1,15 @@
 """JSON from files, brokers and servers: any text that is no JSON raises `ValueError`, however it is made.
 
-Numbers are those that a program of ours or of a cluster writes: whole ones of 64 bits and finite ones.
+Numbers are those that a program of ours or of a cluster writes: whole ones of 64 bits and finite ones. Texts
+can be encoded: none holds half a surrogate pair.
 """
 
 from __future__ import annotations
 
 import json
 from typing import Any
+
+import orjson
 
 _MAX_DIGITS = 20  # of 2**64, with a sign
 _MARGIN = 50
@@ -18,8 +21,8 @@ def loads(text: str | bytes) -> Any:  # noqa: ANN401  # whatever the text holds
     """Return what a JSON text holds.
 
     Raises:
-        ValueError: it is no JSON, nested so deeply that the parser gives up, or has a whole number that is
-            larger than any count or time.
+        ValueError: it is no JSON in UTF-8, nested so deeply that the parser gives up, or holds a whole number
+            that is larger than any count or time, a number that is not finite, or half a surrogate pair.
     """
     try:
         return _read(text, _MARGIN if len(text) > _FLAT_CHARACTERS else 0)
@@ -28,7 +31,13 @@ def loads(text: str | bytes) -> Any:  # noqa: ANN401  # whatever the text holds
 
 
 def _read(text: str | bytes, margin: int) -> Any:  # noqa: ANN401  # as above
-    return _read(text, margin - 1) if margin else json.loads(text, parse_int=_whole)
+    if margin:
+        return _read(text, margin - 1)
+    found = _DECODER.decode(text if isinstance(text, str) else text.decode())
+    # Refuses what is not finite and halves of texts, sooner than a look at each value would. It alone would
+    # round whole numbers of more than 64 bits.
+    orjson.loads(text)
+    return found
 
 
 def _whole(digits: str) -> int:
@@ -38,3 +47,6 @@ def _whole(digits: str) -> int:
     if not -(2**64) < number < 2**64:  # also the unsigned ones of clusters
         raise ValueError(f"{number} is larger than any count or time")
     return number
+
+
+_DECODER = json.JSONDecoder(parse_int=_whole)

@@ -179,15 +179,20 @@ class Change:
         return "up" if is_worse else "down"
 
     def to_row(self) -> dict[str, Any]:
-        """Return the change as every table, state and message holds it, by the names of the columns."""
+        """Return the change as every table, state and message holds it, by the names of the columns.
+
+        A level that is NaN is missing: JSON has none.
+        """
         row = {name: getattr(self, name) for name in self.__slots__ if name != "interval"}
+        for level in ("before", "after"):
+            row[level] = None if math.isnan(row[level]) else row[level]
         row["gone_k"] = row.pop("resolved_k")
         row["first_k"], row["last_k"] = self.interval
         return row
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Change:
-        """Return the change that `to_row` described; a level that is missing (SQLite's NULL) is NaN."""
+        """Return the change that `to_row` described; a level that is missing is NaN."""
         others = {"interval", "resolved_k", "discovered_k"}
         fields = {name: row[name] for name in cls.__slots__ if name not in others}
         for level in ("before", "after"):

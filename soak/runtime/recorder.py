@@ -1,4 +1,8 @@
-"""Turn the measurements of one second into a journal record, and detect clock steps and suspends."""
+"""Turn the measurements of one second into a journal record, and detect clock steps and suspends.
+
+Names, labels and fields may come from a cluster. A column or an event that the reader of the journal would
+refuse is left out and counted here, for all daemons, so that none costs its whole second.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from soak.core.clock import Grid
-from soak.core.journal_format import columns_line
+from soak.core.journal_format import columns_line, readable_columns, readable_events
 from soak.core.model import Column, Event, Record, Span
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -15,8 +19,12 @@ from soak.service.metrics import Distributions, Samples
 
 LOG = logging.getLogger("soak.runtime.recorder")
 
+LEFT_OUT_EVENT = "left_out_of_journal"
+"""Columns and events that no reader of the journal would take, as of a label beyond its bounds."""
+
 CLOCK_STEP_NS = SECOND_NS // 2  # NTP slews below 500 ppm stay far under this in a second
 SUSPEND_NS = SECOND_NS
+REPEAT_EVENT_NS = 60 * SECOND_NS  # between two reports of what was left out
 
 
 class Journal(Protocol):
@@ -47,8 +55,13 @@ class Recorder:
         self._show = show
         self._grid = grid
         self._clock = clock
-        self._columns: tuple[Column, ...] | None = None
+        self._given: tuple[Column, ...] | None = None
+        self._columns: tuple[Column, ...] = ()  # without those that no journal holds
         self._columns_id = ""
+        self._refused = ""  # why the first of the others was left out
+        self._events_out = 0  # left out since the last report
+        self._reason = ""  # to be reported
+        self._reported_ns: int | None = None
         self._last_ns = clock.mono_ns()
         self._wall_ahead_ns = clock.wall_ns() - self._last_ns
         self._boot_ahead_ns = clock.boot_ns() - self._last_ns
@@ -79,9 +92,7 @@ class Recorder:
         `distributions` are those of the `histograms`, for the metrics page.
         """
         now_ns = self._clock.mono_ns()
-        columns = tuple(column for column, _ in samples)
-        if columns != self._columns:
-            self._columns, self._columns_id = columns, columns_line(columns).id
+        samples = self._readable(samples)
         clock_events = self._clock_events(now_ns)
         reasons = {"reason": clock_events[0].kind} if clock_events else {}
         record = Record(
@@ -95,16 +106,65 @@ class Recorder:
             acknowledged=acknowledged or {},
             received=received or {},
             sent_next=sent_next or {},
-            events=(*self._noted, *events, *clock_events),
+            events=self._readable_events((*self._noted, *events, *clock_events), now_ns),
             validity={**(validity or {}), **reasons},
         )
         self._noted.clear()
         self._last_ns = now_ns
         self._show(samples, distributions or {})
-        self._writer.append(record, columns)
+        self._writer.append(record, self._columns)
         if self._writer.is_behind != self._is_behind:
             self._is_behind = self._writer.is_behind
             LOG.warning("journal_behind is_behind=%s k=%d", self._is_behind, k)
+
+    def append_earlier(self, k: int, samples: Samples) -> None:
+        """Write what a source still knows of an interval before this daemon started."""
+        samples = self._readable(samples)
+        record = Record(
+            k=k,
+            epoch=self._writer.epoch,
+            at_ns=self._grid.wall_of(k + 1),
+            length_ns=SECOND_NS,
+            columns_id=self._columns_id,
+            values=tuple(value for _, value in samples),
+        )
+        self._writer.append(record, self._columns)
+
+    def _readable(self, samples: Samples) -> Samples:
+        """Return the samples whose columns a journal can hold; note the columns."""
+        given = tuple(column for column, _ in samples)
+        if given != self._given:
+            self._given = given
+            self._columns, self._refused = readable_columns(given)
+            self._columns_id = columns_line(self._columns).id
+        if len(self._columns) == len(given):
+            return samples
+        kept = frozenset(self._columns)
+        return [(column, value) for column, value in samples if column in kept]
+
+    def _readable_events(self, events: Sequence[Event], now_ns: int) -> tuple[Event, ...]:
+        """Return the events that a journal can hold, and once a minute one that counts what was left out."""
+        kept, refused = readable_events(events)
+        columns_out = len(self._given or ()) - len(self._columns)
+        self._events_out += len(events) - len(kept)
+        self._reason = self._refused or refused or self._reason
+        is_due = self._reported_ns is None or now_ns - self._reported_ns >= REPEAT_EVENT_NS
+        if not (self._reason and is_due):
+            return kept
+        LOG.warning(
+            "left_out_of_journal columns=%d events=%d reason=%r",
+            columns_out,
+            self._events_out,
+            self._reason,
+        )
+        fields: dict[str, str | int | float] = {
+            "columns": columns_out,
+            "events": self._events_out,
+            "reason": self._reason,
+        }
+        self._events_out, self._reason, self._reported_ns = 0, "", now_ns
+        at_ns = self._clock.wall_ns()
+        return (*kept, Event(LEFT_OUT_EVENT, at_ns, at_ns - SECOND_NS, fields))
 
     def _clock_events(self, now_ns: int) -> list[Event]:
         wall_ns = self._clock.wall_ns()

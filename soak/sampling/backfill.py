@@ -15,8 +15,7 @@ from itertools import groupby
 from queue import Empty, Full, Queue
 
 from soak.core.errors import ProbeError
-from soak.core.journal_format import columns_line
-from soak.core.model import Column, Reading, Record
+from soak.core.model import Column, Reading
 from soak.core.ports import Clock, Probe
 from soak.core.units import SECOND_NS
 from soak.runtime.context import OpenJournal
@@ -138,20 +137,7 @@ def record_backfill(
             break
         if begin_k <= k < now_k:
             values = {column: value for _, samples in group for column, value in samples}
-            _append(to, k, values)
+            to.recorder.append_earlier(k, list(values.items()))
             recorded += 1
     LOG.info("backfill_recorded count=%d from_k=%d to_k=%d", recorded, begin_k, now_k)
     return {**probes, **{name: one.finish() for name, one in queries.items()}}
-
-
-def _append(to: OpenJournal, k: int, values: Mapping[Column, float]) -> None:
-    columns = tuple(values)
-    record = Record(
-        k=k,
-        epoch=to.writer.epoch,
-        at_ns=to.grid.wall_of(k + 1),
-        length_ns=SECOND_NS,
-        columns_id=columns_line(columns).id,
-        values=tuple(values.values()),
-    )
-    to.writer.append(record, columns)

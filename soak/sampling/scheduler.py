@@ -28,6 +28,7 @@ RETRY_ABSENT_SECONDS = 60  # until an unavailable probe is tried again
 MAX_COLUMNS = 5000  # bounds the memory if a probe has ever new labels
 ROW_TIMEOUT_SECONDS = 0.25  # how long a row waits for the readings of its second
 CLOSE_SECONDS = 2.0
+MAX_REASON_CHARACTERS = 500  # of an answer that a cluster made
 
 Samples = list[tuple[Column, float]]
 
@@ -222,7 +223,7 @@ class Scheduler:
         state.is_pending = False
         if isinstance(result, NotAvailableError):
             state.next_k = max(state.next_k, state.asked_k + RETRY_ABSENT_SECONDS)
-            self._report_absent(name, str(result), row)
+            self._report_absent(name, _reason_of(result), row)
             return
         row.note_lag(lag, answer.end_ns - state.due_ns)
         if isinstance(result, ProbeError):
@@ -230,7 +231,7 @@ class Scheduler:
                 self._add_reading(result.reading, state, row)
             row.values[success] = 0.0
             row.values[duration] = (answer.end_ns - answer.begin_ns) / SECOND_NS
-            self._report_failed(name, str(result), row)
+            self._report_failed(name, _reason_of(result), row)
         elif isinstance(result, Reading):
             self._add_reading(result, state, row)
             if (
@@ -239,7 +240,7 @@ class Scheduler:
                 row.values[success] = 1.0
                 row.values[duration] = result.cost_seconds
         else:  # a bug: it must not affect the other probes
-            reason = f"{type(result).__name__}: {result}"
+            reason = f"{type(result).__name__}: {_reason_of(result)}"
             if reason != state.reason:
                 LOG.error("probe_broken probe=%s", name, exc_info=result)
             row.values[success] = 0.0
@@ -304,6 +305,10 @@ class Scheduler:
                 )
                 fields: dict[str, str | int] = {"limit": self._max_columns, "column": column.name}
                 row.events.append(self._event("probe_columns_full", fields))
+
+
+def _reason_of(error: Exception) -> str:
+    return str(error)[:MAX_REASON_CHARACTERS]
 
 
 def own_columns(name: str) -> tuple[Column, Column, Column]:

@@ -8,11 +8,12 @@ besides, and a resolver that is down would delay the start of a daemon for a nam
 from __future__ import annotations
 
 import contextlib
+import io
 import socket
 import socketserver
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
@@ -82,11 +83,14 @@ class _Server6(_Server):
 
 
 class _SilentHandler(WSGIRequestHandler):
-    """Logs no requests."""
+    """Logs no requests, and no errors that they raise in the library: anybody may send them, at any rate."""
 
     def handle(self) -> None:
         with contextlib.suppress(OSError):  # it went away, or its time is over
             super().handle()
+
+    def get_stderr(self) -> TextIO:
+        return io.StringIO()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # name of the base class
         """Log nothing."""

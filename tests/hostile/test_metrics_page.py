@@ -86,6 +86,20 @@ def test_a_request_without_an_end_is_closed(port: int, data: bytes) -> None:
     assert "soak_sent_messages_total 23.0" in scraped(port)
 
 
+@pytest.mark.parametrize("version", ["x", "", "1.0.0.x", "\u0661", "9" * 5000])
+def test_an_error_that_a_request_raises_is_not_logged(
+    port: int, capfd: pytest.CaptureFixture[str], version: str
+) -> None:
+    """Anybody may send it, thousands of times a second: the log is for what the daemon has to say."""
+    accept = f"application/openmetrics-text;version={version}".encode()
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(b"GET / HTTP/1.0\r\nAccept: " + accept + b"\r\n\r\n")
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+
+    assert answer.startswith((b"HTTP/1.0 200 ", b"HTTP/1.0 500 "))
+    assert capfd.readouterr().err == ""
+
+
 def test_any_request_leaves_the_page_as_it_is(port: int, capfd: pytest.CaptureFixture[str]) -> None:
     """Parts of requests in any order: nothing is printed, and the next scrape is served."""
     parts = (
@@ -99,6 +113,7 @@ def test_any_request_leaves_the_page_as_it_is(port: int, capfd: pytest.CaptureFi
         ),
         *(
             b"Accept-Encoding: gzip\r\n",
+            b"Accept: application/openmetrics-text;version=x\r\n",
             b": \r\n",
             b"OPTIONS * HTTP/1.1\r\n",
             b"Host: \xe2\x80\xae\r\n",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tracemalloc
 
 import pytest
 
 from probes.common.exposition import ExpositionParser
+from probes.prometheus.sources import MetricsServer
 from soak.core.errors import ProbeError
+from tests.support.fakes import FakeClock
 from tests.support.hostile_servers import rounds
 
 SERIES = 60
@@ -38,6 +41,40 @@ def test_labels_that_are_too_wide_damage_their_metric() -> None:
 
     assert page.damaged == {"a"}
     assert list(page.series["b"].values()) == [3.0]
+
+
+class Answering:
+    """A Prometheus server whose series have these values of the label `instance`."""
+
+    def __init__(self, *instances: str) -> None:
+        self._instances = instances
+
+    def get(self, _url: str) -> bytes:
+        result = [
+            {"metric": {"__name__": name, "instance": one}, "values": [[1.0, "23"]]}
+            for name in ("a", "unasked")
+            for one in self._instances
+        ]
+        data = {"resultType": "matrix", "result": result}
+        return json.dumps({"status": "success", "data": data}).encode()
+
+
+def test_labels_of_a_server_have_the_same_bound() -> None:
+    """A probe daemon keeps them for the rest of the run."""
+    answer = Answering("h:1", "y" * 3000)
+    server = MetricsServer("http://h", answer, {"a"}, FakeClock(), selector="")  # type: ignore[arg-type]  # it gets
+
+    found = server.fetch()
+
+    assert found.damaged == {"a"}
+    assert list(found.points["a"]) == [(("instance", "h:1"),)]
+
+
+def test_half_a_pair_in_a_label_of_a_server_fails_the_fetch() -> None:
+    server = MetricsServer("http://h", Answering("\ud800"), {"a"}, FakeClock(), selector="")  # type: ignore[arg-type]  # it gets
+
+    with pytest.raises(ProbeError, match="not an answer of a Prometheus server"):
+        server.fetch()
 
 
 @pytest.mark.long

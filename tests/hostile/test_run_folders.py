@@ -324,13 +324,27 @@ def test_garbage_in_findings_is_an_error_or_a_new_store(tmp_path: Path, garbage:
         assert store.findings("r1") == []
 
 
-@pytest.mark.parametrize(
-    "text", [DEEP, '{"a":' * 50_000, "1" * 5000, "-" + "9" * 400, b"\xff\xfe[", "{"]
-)
+HALVES = ('"\\ud800"', '{"\\udfff": 1}', '"\\ud800\\ud800"', '"\ud800"', b'"\xed\xa0\x80"')
+NOT_FINITE = ("NaN", "[Infinity]", "-Infinity", "1e999", '{"a": -1E400}', "9" * 400 + ".5")
+LARGE = (DEEP, '{"a":' * 50_000, "1" * 5000, "-" + "9" * 400, b"\xff\xfe[", "{")
+
+
+@pytest.mark.parametrize("text", [*LARGE, *HALVES, *NOT_FINITE], ids=lambda text: ascii(text)[:40])
 def test_json_of_others_is_a_value_or_a_value_error(text: str | bytes) -> None:
-    """Depth and size of numbers included: `RecursionError` and `OverflowError` end a daemon."""
+    """Depth and size of numbers included: `RecursionError` and `OverflowError` end a daemon.
+
+    Half a surrogate pair cannot be written again, and what is not finite spoils each sum.
+    """
     with pytest.raises(ValueError, match=r"."):
         json_text.loads(text)
+
+
+def test_both_halves_of_a_character_and_an_escaped_backslash_are_read() -> None:
+    text = r'["\ud83d\ude00", "\\ud800", "\u0000"]'
+
+    assert (
+        json_text.loads(text) == json_text.loads(text.encode()) == ["\U0001f600", r"\ud800", "\0"]
+    )
 
 
 def test_numbers_of_clusters_are_read() -> None:

@@ -216,19 +216,20 @@ def close_client(client: pulsar.Client) -> None:
         client.shutdown()
 
 
-_PLACE = re.compile(r"\[[^\]]*\] |\(refCnt: \d+\)")
+_PLACE = re.compile(r"\[[^\[\]]*+\] |\(refCnt: \d+\)")
 _BROKER = re.compile(r"-> (?:pulsar(?:\+ssl)?://)?(?P<broker>[^\s\]]+:\d+)\]")
 _PARTITION = re.compile(
     r"persistent://[^/\s]+/[^/\s]+/(?P<topic>[^/\s,\]]+)-partition-(?P<number>\d+)"
 )
 _RESULTS = {name.lower(): name for name in _pulsar.Result.__members__}
 _WORD = re.compile(r"[A-Za-z]+")
+_MAX_REASON = 500  # characters: the broker may say anything
 
 
 def parse_error(text: str) -> ReceiveError:
     """Return what a line of the client at level ERROR, without its prefix, says and names."""
     broker, partition = _BROKER.search(text), _PARTITION.search(text)
-    reason = _PLACE.sub("", text).strip()
+    reason = _PLACE.sub("", text).strip()[:_MAX_REASON]
     codes = [_RESULTS[word] for word in map(str.lower, _WORD.findall(reason)) if word in _RESULTS]
     return ReceiveError(
         reason=reason,

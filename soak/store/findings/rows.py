@@ -134,7 +134,13 @@ def evidence_rows(key: str, causes: Sequence[Explanation]) -> Iterable[tuple[obj
     for explanation in causes:
         speaks_for = len(explanation.evidence)
         for position, evidence in enumerate((*explanation.evidence, *explanation.against)):
-            numbers = json.dumps(dict(evidence.numbers), sort_keys=True)
+            # one that is infinite could not be read again, and is in the text
+            known = {
+                name: one
+                for name, one in evidence.numbers.items()
+                if not isinstance(one, float) or math.isfinite(one)
+            }
+            numbers = json.dumps(known, sort_keys=True)
             is_against = int(position >= speaks_for)
             yield key, explanation.cause, position, evidence.text, numbers, is_against
 

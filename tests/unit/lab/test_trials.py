@@ -236,6 +236,17 @@ def outcome(**other: object) -> Outcome:
     return Outcome(**{**known, **other})  # type: ignore[arg-type]  # the fields of an outcome
 
 
+def test_a_trial_in_which_nothing_came_through_is_read_again(tmp_path: Path) -> None:
+    """Its ratio is infinite."""
+    trial = Trial(
+        run="r", outcomes=(outcome(ratio=math.inf),), quiet_stretches=1, false_incidents=0
+    )
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / RESULT).write_text(json.dumps(trial.to_json()))
+
+    assert trial_of(tmp_path) == trial
+
+
 OUTCOMES = (
     outcome(cause="foreign_load", incidents=1, onset_seconds=2.0, notified_seconds=20.0),
     outcome(cause="broker_cpu", incidents=2, onset_seconds=12.0, notified_seconds=40.0),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 from soak.core.errors import FindingsBusyError, FindingsError
-from soak.core.model import Finding
+from soak.core.model import Evidence, Explanation, Finding
 from soak.core.units import SECOND_NS
 from soak.store.findings.rows import NotificationContent
 from soak.store.findings.store import MAX_RETRY_WAIT_NS, FindingsStore
@@ -308,6 +309,17 @@ def test_damaged_numbers_of_evidence_are_a_typed_error(tmp_path: Path) -> None:
 
         with pytest.raises(FindingsError, match=r"f\.db is damaged"):
             store.findings("run1")
+
+
+def test_an_infinite_number_of_evidence_is_left_out(tmp_path: Path) -> None:
+    """JSON has none: the finding could not be read again."""
+    evidence = Evidence("All of it is new.", {"ratio": math.inf, "rise": math.nan, "seconds": 23})
+    found = dataclasses.replace(finding(), causes=(Explanation("load", 0.8, (evidence,)),))
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(found, ["mail"], NOW)
+        (stored,) = store.findings("run1")
+
+    assert stored.causes[0].evidence[0].numbers == {"seconds": 23}
 
 
 def test_a_locked_file_is_busy_not_damaged(tmp_path: Path) -> None:
