@@ -89,7 +89,7 @@ def test_a_file_that_ends_before_what_is_read_of_it_is_a_gap(tmp_path: Path) -> 
     """What it still has is read; whoever read its size saw more of it."""
     path = tmp_path / "s" / segment_name(0)
     path.parent.mkdir()
-    lines = [encode(line) for line in (columns_line(COLUMNS), *map(record, range(10)))]
+    lines = [encode(columns_line(COLUMNS)), *(encode(record(k)) for k in range(10))]
     path.write_bytes(b"".join(lines[:6]))
     size, end = sum(map(len, lines[:6])), sum(map(len, lines))
 
