@@ -202,6 +202,23 @@ def test_a_query_that_begins_again_loses_and_doubles_nothing(
     assert gaps(query.rows) == []
 
 
+def test_a_first_batch_that_is_read_again_begins_where_it_did(
+    spark_session: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    """Killed in it; `since` is a time of each start, by then a later one."""
+    topic.write([columns_text_line(), *(record_line(k) for k in range(40))])
+    checkpoint = tmp_path / "checkpoint"
+    first = {"first_offset": checkpoint / "first.json", "batch_records": 17}
+    with pytest.raises(Exception, match="killed"):
+        Query(spark_session, topic, checkpoint, since_ms=0, **first).once(lambda _: True)
+    now_ms = SystemClock().wall_ns() // 10**6
+
+    rows = Query(spark_session, topic, checkpoint, since_ms=now_ms + 60_000, **first).once()
+
+    assert seen(rows) == list(range(40))
+    assert gaps(rows) == []
+
+
 def test_poisoned_records_are_gaps_and_dead_letters(
     spark_session: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:
