@@ -1,15 +1,16 @@
-"""Latency over the run: p50, p99 and p99.9 of publish and end to end, with steps and deletions marked."""
+"""The whole run: p50, p99 and p99.9 of both latencies, and rates, with steps and deletions marked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 from markupsafe import Markup
 
 from detectors.client_seconds import is_headline
 from soak.core import wording
-from soak.core.series import SeriesId, host_of, parse_series
-from spark.batch.timeline import Timeline
+from soak.core.series import SeriesId, host_of, parse_series, series_name
+from spark.batch.timeline import Floats, Ints, Timeline
 from spark.report.charts import Plot, log_range, shade
 from spark.report.page import Page, clients_text, joined, tag, titled
 
@@ -21,6 +22,12 @@ _CLIENTS = ("produce.", "consume.")
 _LINES = 4
 _BEFORE_SECONDS = 120  # the level before was measured in about these
 _CLASS = {"0.5": "p50", "0.99": "p99", "0.999": "p999"}
+_RATES_HEIGHT = 150
+_RATES = (
+    ("p50", "sent", "sent_messages"),
+    ("p99", "acknowledged", "acked_messages"),
+    ("p999", "received, of all subscriptions", "received_messages"),
+)
 _METRICS = (
     ("end_to_end_latency_seconds", "End-to-end"),
     ("publish_latency_seconds", "Publish"),
@@ -42,7 +49,7 @@ def render(page: Page) -> Markup:
     ]
     legend = [tag("span", joined([tag("i", class_=key), text])) for key, text in keys]
     note = "From the intended send time, so that a stall counts for every message that it delayed."
-    plots = [_plot(page, metric, title) for metric, title in _METRICS]
+    plots = [*(_plot(page, metric, title) for metric, title in _METRICS), _rates(page)]
     notes = [tag("p", text, class_="soft") for text in (note, *_clocks(page.timeline))]
     still = tag("div", joined([tag("p", joined(legend), class_="legend"), *plots]), class_="still")
     key = tag("p", joined([*_KEY, tag("span", _HINT, class_="hint")]), class_="key js-only")
@@ -113,6 +120,41 @@ def _plot(page: Page, metric: str, title: str) -> Markup:
     plot.ticks(found, "deletion", f"{len(found)} seconds with deletions by retention")
     heading = titled(page, f"{title} latency", clients_text(page, names))
     return heading + plot.svg(f"{title}: p50, p99 and p99.9 over time, {page.times}")
+
+
+def _rates(page: Page) -> Markup:
+    """Draw what all producers sent and all consumers received, in messages a second."""
+    found = [(class_, word, _total(page.timeline, metric)) for class_, word, metric in _RATES]
+    found = [(class_, word, total) for class_, word, total in found if total[0].size]
+    if not found:
+        return Markup()
+    highest = max(float(values.max()) for _, _, (_, values) in found)
+    plot = Plot(
+        page, _RATES_HEIGHT, 0.0, max(highest, 1.0), "messages/s", is_log=False, quantity="Rate"
+    )
+    shade(plot)
+    for class_, word, (k, values) in found:
+        plot.line(k, values, class_, word)
+    keys = [tag("span", joined([tag("i", class_=class_), word])) for class_, word, _ in found]
+    legend = tag("p", joined(keys), class_="legend")
+    return (
+        titled(page, "Messages a second", "all clients together")
+        + legend
+        + plot.svg(f"Messages a second over time, {page.times}")
+    )
+
+
+def _total(timeline: Timeline, metric: str) -> tuple[Ints, Floats]:
+    """Return seconds, and a metric of all clients in them added up, a second."""
+    parts = [
+        timeline.series[name]
+        for name in (series_name(source, metric) for source in timeline.seconds)
+        if name in timeline.series
+    ]
+    if not parts:
+        return np.zeros(0, np.int64), np.zeros(0)
+    k, places = np.unique(np.concatenate([part[0] for part in parts]), return_inverse=True)
+    return k, np.bincount(places, np.concatenate([part[1] for part in parts])) / timeline.step
 
 
 def _steps(plot: Plot, metric: str) -> None:

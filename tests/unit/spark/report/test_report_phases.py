@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -70,3 +71,21 @@ def test_a_phase_has_its_latencies(tmp_path: Path) -> None:
     assert soak == body["soak"]["latency_seconds"]
     cells = "".join(f'<td class="number">{one}</td>' for one in ("50 ms", "50 ms", "-", "-"))
     assert f"{cells}</tr>" in page
+
+
+def test_the_page_shows_rates_without_its_program_too(tmp_path: Path) -> None:
+    """Of all clients together: the cluster takes 300 of 400 messages a second."""
+    found = timeline(tmp_path, replace(QUIET, missed=100))
+    report.write(found, [], None)
+
+    page = found.folder.report.read_text()
+    _, _, rates = page.partition("Messages a second ")
+    plot = rates[: rates.index("</svg>")]
+    lines = re.findall(r"<path d=\"([^\"]+)\" class=\"line (\w+)\"><title>([^<]+)</title>", plot)
+    assert [(class_, title) for _, class_, title in lines] == [
+        ("p50", "sent"),
+        ("p99", "acknowledged"),
+        ("p999", "received, of all subscriptions"),
+    ]
+    assert ">300</text>" in plot, "the highest of the scale"
+    assert "Rate (messages/s)" in plot
