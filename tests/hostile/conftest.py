@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.hostile import INPUTS
+from tests.support.hostile import INPUTS, SEED
 
 _KEY = "hostile_inputs"
 _CASES = Counter[str]()
@@ -23,6 +24,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     INPUTS.update(getattr(node, "workeroutput", {}).get(_KEY, {}))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call" and report.failed and SEED:
+        report.sections.append(("Seed", f"HOSTILE_SEED={SEED[0]}"))
+    SEED.clear()
+    return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -15,6 +15,8 @@ from tests.support.paths import ROOT
 
 INPUTS = Counter[str]()
 """How many inputs each gate has had in this process; shown at the end of the tests."""
+SEED: list[int] = []
+"""That of the newest input that was made at random."""
 CORPUS = ROOT / "tests/data/hostile"
 COLUMNS = (Column("sent_messages", (), "messages"), Column("acked_messages", (), "messages"))
 

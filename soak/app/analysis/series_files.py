@@ -146,6 +146,9 @@ def _check_names(path: Path, header: list[str], places: Sequence[int]) -> None:
     for name in (header[at] for at in places):
         if name and counts[name] > 1:
             raise PlanError(f"{path}:1: {counts[name]} columns are named {name!r}")
+    for at in places[1:]:  # the time may have none, as an index that pandas wrote
+        if not header[at]:
+            raise PlanError(f"{path}:1: column {at + 1} has no name")
 
 
 def _default_columns(header: Sequence[str]) -> list[int]:

@@ -67,6 +67,7 @@ def test_an_unreadable_file_is_reported_with_its_place(
         (text("t,a_ms,a_ms", "0,1,2\n"), "a.csv:1: 2 columns are named 'a_ms'"),
         (text("t,a_ms,b_s, b_s", "0,1,2,3\n"), "a.csv:1: 2 columns are named 'b_s'"),
         (text("t,a,t", "0,1,2\n"), "a.csv:1: 2 columns are named 't'"),
+        (text("t,", "0,1\n"), "a.csv:1: column 2 has no name"),
     ],
 )
 def test_a_header_that_is_none_is_refused(tmp_path: Path, content: str, message: str) -> None:
