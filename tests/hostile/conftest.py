@@ -27,9 +27,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.when == "call" and report.failed and SEED:
         report.sections.append(("Seed", f"HOSTILE_SEED={SEED[0]}"))
