@@ -187,6 +187,7 @@ GATES: dict[str, tuple[Callable[[str], None], list[str]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gate", GATES)
 def test_what_is_spoilt_is_read_or_refused(gate: str) -> None:
     read, found = GATES[gate]
@@ -245,6 +246,7 @@ def sparse(path: Path) -> None:
         file.truncate(2**40)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("write", [packed, sparse])
 def test_a_file_of_gigabytes_is_refused_and_not_read_whole(
     tmp_path: Path, write: Callable[[Path], None]

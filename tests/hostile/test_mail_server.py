@@ -98,6 +98,7 @@ def test_a_server_that_should_encrypt_is_given_up(security: str, attack: Attack)
     assert peak_bytes < MAX_PEAK_BYTES
 
 
+@pytest.mark.long
 def test_any_replies_settle_a_message_or_put_it_off() -> None:
     """Replies of any code and form, many lines, cut anywhere: an outcome, and a short reason."""
     replies: list[list[bytes]] = []
@@ -118,6 +119,7 @@ def test_any_replies_settle_a_message_or_put_it_off() -> None:
             assert len(outcome.detail) < 2000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mechanism", "challenge"),
     [(b"CRAM-MD5", b"A"), (b"LOGIN", b"AAAAA"), (b"PLAIN", b"AAAAA")],

@@ -47,6 +47,7 @@ def read(reader: SamplesReader, count: int) -> list[ShippedLine]:
     return found
 
 
+@pytest.mark.long
 def test_the_name_of_a_header_that_is_no_text_ends_no_receiver() -> None:
     """The client's binding takes the process down where it is asked for such headers plainly."""
     with in_process() as (servers, stranger):
@@ -109,6 +110,7 @@ def test_announcements_are_heard_behind_a_flood() -> None:
     assert heard >= 0
 
 
+@pytest.mark.long
 def test_a_receiver_counts_announcements_of_its_plan_that_nobody_may_believe() -> None:
     """Brackets here; of other plans none, for these may have another key."""
     with in_process() as (servers, stranger):

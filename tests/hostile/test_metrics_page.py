@@ -40,6 +40,7 @@ def scraped(port: int) -> str:
     return text
 
 
+@pytest.mark.long
 def test_idle_connections_cost_few_descriptors_and_no_scrape(port: int) -> None:
     """A connection that asks for nothing makes room for one that does."""
     before = descriptors_open()

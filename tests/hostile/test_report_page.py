@@ -15,6 +15,7 @@ from spark.report.sections import setup
 from tests.support.spark.report_run import timeline
 
 
+@pytest.mark.long
 @pytest.mark.timeout(30)
 def test_a_plan_of_many_key_words_and_empty_lines_is_shown_at_once(tmp_path: Path) -> None:
     """The search for secrets tried each pair of places: minutes for a plan of 150 kB."""

@@ -206,6 +206,7 @@ GARBAGE: list[Any] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
 def test_garbage_in_a_file_of_a_run_is_an_error_that_names_it(

@@ -364,6 +364,7 @@ def test_columns_that_were_used_longest_ago_are_forgotten_first(tmp_path: Path) 
     }
 
 
+@pytest.mark.long
 def test_columns_of_any_number_of_sources_take_bounded_memory(tmp_path: Path) -> None:
     """With records and without; those that an earlier process took too."""
     folder = folder_of(tmp_path / "r")

@@ -120,6 +120,7 @@ def test_a_pause_keeps_to_the_hourly_limit(tmp_path: Path) -> None:
     assert (paused, len(world.sink.messages)) == (2, 13)
 
 
+@pytest.mark.long
 def test_a_clock_that_ran_ahead_does_not_use_up_the_hourly_limit(tmp_path: Path) -> None:
     """Two messages were sent in an hour that is yet to come."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
@@ -194,6 +195,7 @@ def test_open_findings_are_sent_again_to_a_repeating_sink(tmp_path: Path) -> Non
     assert len(sink.messages) == 3
 
 
+@pytest.mark.long
 def test_the_findings_are_read_once_for_all_messages_that_are_sent_again(tmp_path: Path) -> None:
     """Each message names the others, so that reading them for each would be quadratic."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()

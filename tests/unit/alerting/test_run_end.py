@@ -149,6 +149,7 @@ def test_it_is_sent_although_openings_have_reached_the_hourly_limit(tmp_path: Pa
     assert end.subject.startswith("[soakd] run ended: ")
 
 
+@pytest.mark.long
 def test_it_is_queued_again_while_another_process_has_the_findings(tmp_path: Path) -> None:
     world = ended_world(tmp_path)
     other = sqlite3.connect(world.folder.findings)

@@ -107,6 +107,7 @@ def test_no_plan_is_written_where_something_else_answers(tmp_path: Path) -> None
     assert not path.exists()
 
 
+@pytest.mark.long
 def test_a_hint_before_there_is_a_plan_names_the_option(tmp_path: Path) -> None:
     """A listener that wants a login: the user has typed options, and no key of a plan."""
     names = b"\0\0\0\1\0\5PLAIN"
@@ -118,6 +119,7 @@ def test_a_hint_before_there_is_a_plan_names_the_option(tmp_path: Path) -> None:
         init(tmp_path / "p.yaml", replace(KAFKA, servers=address))
 
 
+@pytest.mark.long
 def test_no_plan_is_written_for_a_login_that_the_client_cannot_do(tmp_path: Path) -> None:
     """The Kafka client of Python is built without Kerberos."""
     answer = b"\0\0\0\1" + (33).to_bytes(2, "big") + b"\0\0\0\1\0\6GSSAPI"

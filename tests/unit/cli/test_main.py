@@ -128,6 +128,7 @@ def test_a_command_has_an_example_that_it_takes(words: str) -> None:
     assert EVERY[words].make_context(words, given).params
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", EVERY)
 def test_the_help_has_capitals_for_arguments_and_plain_words_for_types(words: str) -> None:
     """And names no folder of the machine that it was printed on as a default."""

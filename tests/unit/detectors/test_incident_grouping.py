@@ -188,6 +188,7 @@ CHANGES = st.lists(
 )
 
 
+@pytest.mark.long
 @given(CHANGES, st.randoms())
 def test_the_order_in_which_changes_are_given_does_not_matter(
     changes: list[Change], random: object

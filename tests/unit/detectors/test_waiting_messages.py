@@ -146,6 +146,7 @@ def test_seconds_that_are_known_ahead_change_nothing() -> None:
     assert alone.to_bytes() == together.to_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("waiting", "onsets"), [(4.0, [120, 138]), (0.0, [])])
 def test_in_the_offline_analysis_it_is_a_step_too(
     tmp_path: Path, *, waiting: float, onsets: list[int]

@@ -151,6 +151,7 @@ def test_the_server_ends_with_its_input_and_clients_do_without(
     assert not shown(folder)[1]["has_pandas"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_fork_ends_with_its_client(
     folder: Path,

@@ -22,6 +22,7 @@ print(len(os.listdir("/proc/self/task")), *sys.modules)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "modules",
     [DETECTOR_MODULES, fleet.MODULES, report.MODULES, export.MODULES],

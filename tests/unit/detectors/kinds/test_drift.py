@@ -61,6 +61,7 @@ def test_two_hundred_quiet_series_hold_no_drift() -> None:
     assert not any(found)
 
 
+@pytest.mark.long
 @settings(max_examples=10)
 @given(seed=st.integers(0, 1000), unit=st.sampled_from([1e-3, 1.0, 1e3]))
 def test_the_unit_changes_nothing(seed: int, unit: float) -> None:

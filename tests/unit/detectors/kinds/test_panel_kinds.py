@@ -174,6 +174,7 @@ def test_a_pulse_train_ends_after_its_onset_though_the_clock_was_set_back() -> N
     assert resolved.resolved_k == resolved.onset_k + 1
 
 
+@pytest.mark.long
 def test_the_state_of_the_kinds_is_small() -> None:
     """At most 2 kB a watched series, of which a run has six."""
     panel, steps = Panel(CONFIG), online_panel.Panel(CONFIG)

@@ -126,6 +126,7 @@ def test_a_row_of_true_steps_is_no_drift() -> None:
     assert [change.kind for change in found] == ["step"] * 5
 
 
+@pytest.mark.long
 def test_a_pulse_train_neither_makes_steps_nor_hides_one() -> None:
     y = noise(3600)
     for tick in range(300, 3590, 52):

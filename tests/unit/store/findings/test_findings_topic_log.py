@@ -55,6 +55,7 @@ def test_an_address_that_is_none_is_refused(servers: str) -> None:
         Store(url=f"kafka://{servers}")
 
 
+@pytest.mark.long
 def test_a_transaction_is_read_once_and_from_the_beginning_after_a_rewind(
     log: KafkaFindingsLog,
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_write_needs_a_turn(log: KafkaFindingsLog) -> None:
         log.write([(FINDINGS_TOPIC, b"a", b"1")])
 
 
+@pytest.mark.long
 def test_the_owner_of_the_outbox_writes(log: KafkaFindingsLog) -> None:
     """Its transactions carry its place in the group."""
     assert log.claim()
@@ -85,6 +87,7 @@ def test_the_owner_of_the_outbox_writes(log: KafkaFindingsLog) -> None:
     assert log.claim()
 
 
+@pytest.mark.long
 def test_a_claim_leaves_all_records_to_be_read(servers: str, log: KafkaFindingsLog) -> None:
     """A daemon that starts late has the findings of the time before."""
     log.take_turn()
