@@ -533,7 +533,7 @@ def test_the_page_is_self_contained_and_escapes_what_it_shows(before: Path, tmp_
     assert text.count("<svg") == 7
 
 
-HOSTILE = "<script>\u202e\u200f\udcff" + "n" * 10_000
+HOSTILE = "<script>\u202e\u200f" + "n" * 10_000
 
 
 @pytest.mark.long
@@ -543,7 +543,7 @@ def test_names_of_any_text_and_length_are_cut_and_spelled_out(before: Path, tmp_
     write_summary(RunFolder(before), replace(SHAPE, objectives=[objective]))
     shape = replace(SHAPE, seed=2, incidents=[HOSTILE, "known"], objectives=[objective])
     after = write_compared_run(tmp_path / "<b>\u202e", shape)
-    acknowledge(after, "known", HOSTILE.replace("\udcff", ""))
+    acknowledge(after, "known", HOSTILE)
     page, junit = tmp_path / "page.html", tmp_path / "junit.xml"
 
     done = soak("compare", before, after, "--page", page, "--junit", junit)
