@@ -521,8 +521,12 @@ def show_outcome(console: Console, folder: RunFolder) -> None:
         _print_line(console, f"objective: {one['objective']}: {one['state']}, budget {left}")
     for found in summary["findings"]:
         _print_finding(console, found)
-    audit = ", ".join(f"{key} {wording.known(value)}" for key, value in summary["audit"].items())
+    counts = dict(summary["audit"])
+    why = counts.pop("not_audited", "")
+    audit = ", ".join(f"{key} {wording.known(value)}" for key, value in counts.items())
     _print_line(console, f"audit: {audit}")
+    if why:
+        _print_line(console, f"not audited: {why}")
     coverage = summary["coverage"]
     _print_line(
         console,

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from detectors.objectives import Minute, Minutes
-from soak.core import json_text
+from soak.core import json_text, wording
 from soak.core.errors import JournalError
 from soak.core.model import Column
 from soak.core.plan.load import is_named_well
@@ -68,9 +68,18 @@ class Timeline:
     event_seconds: Mapping[str, Ints]  # by kind, of all sources
     damage: tuple[tuple[str, int, str, str], ...]  # source, nearest k, place, reason
     restarts: tuple[tuple[str, str, int], ...]  # daemon, how it died, on the wall clock
-    audit: Mapping[str, int | None]
+    audit: Mapping[str, int | None]  # None: not known
     audit_by_subscription: Sequence[Mapping[str, int | None]]
     is_running: bool
+
+    @property
+    def not_audited(self) -> str:
+        """Return why nobody can say whether messages were lost; "" where the audit was made."""
+        acked = self.totals.messages.get("acked_messages", 0)
+        if not acked or self.audit.get("acked") is not None:
+            return ""
+        counted = wording.counted(acked, "acknowledged message")
+        return f"the journals count {counted} of the soak, but do not say which they are"
 
     @property
     def recorded_k(self) -> int:
@@ -211,7 +220,13 @@ def _timeline(
         folder.journal / row["source"] / row["file"]: row["audit"] for row in rows if row["audit"]
     }
     audit = audit_run(folder, run, plan, part_reader(of_audit))
+    totals = added_up(row["totals"] for row in rows)
     is_known = is_loss_known(plan)
+    whole = audit.verdict(is_loss_known=is_known)
+    by_subscription = audit.by_subscription(is_loss_known=is_known)
+    if totals.messages.get("acked_messages") and not whole["acked"]:
+        whole = _without_numbers(whole)
+        by_subscription = tuple(map(_without_numbers, by_subscription))
     for row in rows:
         source = row["source"]
         seconds[source].append(np.array(row["seconds"], dtype=np.int64))
@@ -251,14 +266,23 @@ def _timeline(
         },
         rough=rough,
         minutes=[_minutes(row) for row in rows],
-        totals=added_up(row["totals"] for row in rows),
+        totals=totals,
         event_seconds=_distinct(events),
         damage=(*damage, *_strangers(folder)),
         restarts=tuple(_restarts(folder)),
-        audit=audit.verdict(is_loss_known=is_known),
-        audit_by_subscription=audit.by_subscription(is_loss_known=is_known),
+        audit=whole,
+        audit_by_subscription=by_subscription,
         is_running=is_running,
     )
+
+
+_OF_NUMBERS = ("acked", "received", "lost", "expired", "unknown", "received_unacked")
+"""The counts of an audit that come from sequence numbers; records have the others."""
+
+
+def _without_numbers(audit: Mapping[str, int | None]) -> dict[str, int | None]:
+    """Return the counts of an audit that had no sequence numbers of what was acknowledged."""
+    return {key: None if key in _OF_NUMBERS else count for key, count in audit.items()}
 
 
 def _strangers(folder: RunFolder) -> Iterator[tuple[str, int, str, str]]:

@@ -83,7 +83,7 @@ def summary(
         ],
         "soak": {**soak_json(timeline), "outages": outages(reported)},
         "phases": _phases(timeline),
-        "audit": dict(timeline.audit),
+        "audit": audit_json(timeline),
         "coverage": {
             "seconds": covered.seconds,
             "ratio": math.floor(Decimal(repr(float(covered.ratio))) * 10_000)
@@ -94,6 +94,12 @@ def summary(
         "refused": [asdict(one) for one in read_refused(timeline.folder.refused)],
         "durability": durability,
     }
+
+
+def audit_json(timeline: Timeline) -> dict[str, int | str | None]:
+    """Return the counts of the audit; `not_audited` says why there is none, where that is so."""
+    why = timeline.not_audited
+    return {**timeline.audit, **({"not_audited": why} if why else {})}
 
 
 def soak_json(timeline: Timeline) -> dict[str, object]:

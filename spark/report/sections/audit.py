@@ -39,7 +39,15 @@ READING = ("received", "lost", "duplicated", "reordered", "reread", "expired", "
 
 
 def render(page: Page) -> Markup:
-    return joined([_audit(page), tag("h3", "Durability"), _durability(page)])
+    return joined([not_audited(page), _audit(page), tag("h3", "Durability"), _durability(page)])
+
+
+def not_audited(page: Page) -> Markup:
+    """Return why the page says nothing of losses; empty where the audit was made."""
+    why = page.timeline.not_audited
+    if not why:
+        return Markup()
+    return tag("p", joined([tag("b", "Not audited"), f": {why}. Nothing is known of losses."]))
 
 
 def _audit(page: Page) -> Markup:

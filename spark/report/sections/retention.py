@@ -114,7 +114,7 @@ def _drives(page: Page) -> Markup:
     ]
     if rows:
         parts.append(table(("drive", "written in this run, of its capacity", "in bytes"), rows))
-        parts.append(tag("p", _amplification(found)))
+        parts.append(tag("p", _amplification(page, found)))
     return joined(parts)
 
 
@@ -141,8 +141,10 @@ def _drive_state(one: Measured) -> str:
     return f"{state.words}; {one.trouble}" if one.trouble else state.words
 
 
-def _amplification(found: Mapping[str, Any]) -> str:
+def _amplification(page: Page, found: Mapping[str, Any]) -> str:
     ratio = found["write_amplification"]
+    if ratio is None and page.timeline.not_audited:
+        return "Write amplification is unknown: the messages were not audited."
     if ratio is None:
         return "Write amplification is unknown: nothing was acknowledged, or nothing written."
     client = wording.amount(found["client_bytes"], "bytes")

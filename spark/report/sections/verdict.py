@@ -15,6 +15,7 @@ from spark.batch.soak_totals import QUANTILES
 from spark.batch.timeline import Timeline
 from spark.report.busy_hosts import busy_hosts
 from spark.report.page import Page, covered_text, headline, joined, rate_with_bytes, table, tag
+from spark.report.sections.audit import not_audited
 from spark.report.summary import outages, planned_rate, soak_json, soak_seconds
 
 ORDER = 10
@@ -35,7 +36,13 @@ def render(page: Page) -> Markup:
     if page.shown:
         more = joined([" ", tag("a", "See the evidence", href="#incident-1", data_pick=1)])
     sentence = tag("p", joined([headline(page), more]), class_=f"verdict {page.verdict}")
-    parts = [sentence, _figures(page), tag("p", facts, class_="soft"), _objectives(page)]
+    parts = [
+        sentence,
+        not_audited(page),
+        _figures(page),
+        tag("p", facts, class_="soft"),
+        _objectives(page),
+    ]
     for host, used in busy_hosts(timeline).items():
         parts.insert(1, tag("p", wording.busy_host_text(host, used)))
     if page.drill is not None:
@@ -64,6 +71,9 @@ def _figures(page: Page) -> Markup:
     parts = []
     if rows:
         parts.append(table(("Latency of the whole soak", *QUANTILES, "max"), rows, numeric=1))
+    elif totals.messages.get("acked_messages"):
+        text = "Latency of the whole soak is not known: the journals have no histograms."
+        parts.append(tag("p", text, class_="soft"))
     if totals.messages:
         cells = [_cell(*one) for one in _numbers(page)]
         parts.append(tag("dl", joined(cells)))
@@ -92,7 +102,8 @@ def _numbers(page: Page) -> list[tuple[str, str, str]]:
         found.append(("Sent", rate, f"{size}, of {_rate(timeline)} planned{more}"))
     lost, acked = audit.get("lost"), audit.get("acked")
     note = "" if acked is None else f"of {wording.amount(float(acked), '')} acknowledged"
-    found.append(("Lost", "not known" if lost is None else f"{lost:,}", note))
+    shown = "not audited" if timeline.not_audited else wording.known(lost)
+    found.append(("Lost", shown, note))
     doubled, reordered = audit.get("duplicated"), audit.get("reordered")
     found.append(("Duplicated", wording.known(doubled), f"reordered {wording.known(reordered)}"))
     share = timeline.totals.availability
