@@ -118,7 +118,11 @@ def _numbers(page: Page) -> list[tuple[str, str, str]]:
         stopped = outages(page.judged)
         if stopped["count"]:
             times = wording.counted(int(stopped["count"]), "outage")
-            note += f"; in {times} nothing was for {stopped['seconds']:.0f} s"
+            came = (
+                f"nothing was acknowledged then; {shown} of the messages that were due came through"
+            )
+            note = ", ".join([came, *parts])
+            shown = f"{times}, {stopped['seconds']:.0f} s"
         found.append(("Availability", shown, note))
     return found
 

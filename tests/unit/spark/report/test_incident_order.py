@@ -91,7 +91,7 @@ def test_the_first_sentence_says_how_long_the_worst_incident_lasted_and_what_it_
 def test_the_report_says_how_long_nothing_was_acknowledged_and_shows_what_waited(
     tmp_path: Path,
 ) -> None:
-    """Availability alone is 100 %."""
+    """Availability alone is 100 %, which would read as if nothing had happened."""
     found = timeline(tmp_path)
     judged = [sized(outage(), 1000, 9.2), sized(outage(key="c", is_about_cluster=False), 9, 1.0)]
     page = Page(found, judged, coverage(found), "regressed", None)
@@ -99,7 +99,11 @@ def test_the_report_says_how_long_nothing_was_acknowledged_and_shows_what_waited
     first_screen, incidents = str(verdict.render(page)), str(findings.render(page))
     body, _ = page_data(page)
 
-    assert "; in 1 outage nothing was for 10 s" in first_screen
+    assert (
+        "<dt>Availability</dt><dd>1 outage, 10 s</dd>"
+        '<dd class="soft">nothing was acknowledged then; '
+        "100% of the messages that were due came through</dd>"
+    ) in first_screen
     assert "50 ms \u2192 9.2 s \u2192 50 ms" in incidents
     assert incidents.count("p99: median before, worst second, median after") == 3
     line = "p99 50 ms before (median), 9.2 s in the worst second, 50 ms afterwards (median)"
