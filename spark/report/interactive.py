@@ -37,6 +37,7 @@ from spark.report.page import (
     ranked,
     shown_name,
     source_text,
+    what_text,
     where,
 )
 from spark.report.summary import span_of
@@ -203,7 +204,7 @@ class _Making:
             "curve": [round(float(x), 4) for x in CURVE],
             "incidents": [
                 {
-                    "title": in_microseconds(shown_name(wording.what_text(one.finding), 120)),
+                    "title": in_microseconds(shown_name(what_text(one.finding), 120)),
                     "span": list(span),
                     "curves": self._curves(one.finding, span),
                     "charts": charts(several),

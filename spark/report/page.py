@@ -13,10 +13,12 @@ from markupsafe import Markup
 
 from detectors.objectives import Standing
 from soak.core import wording
-from soak.core.model import Change
+from soak.core.model import Change, Finding
 from soak.core.plan.load import process_index
+from soak.core.plan.plan import OUTAGE_DETECTOR
 from soak.core.ports import Each, each_here
 from soak.core.series import parse_series, source_of
+from soak.core.units import SECOND_NS
 from spark.batch.coverage import LEAST_COVERAGE, MOST_UNTRUSTED, Coverage
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import Timeline, leader_addresses
@@ -188,6 +190,27 @@ def merged_spans(spans: Sequence[tuple[int, int]], least: float) -> list[tuple[i
     return list(zip(begins.tolist(), ends.tolist(), strict=True))
 
 
+def what_text(found: Finding) -> str:
+    """Return what changed; of an outage how long it was, as `waited_text` says what it did to messages."""
+    if found.kind == "outage":
+        return wording.level_text(found.series, found.kind, found.before, found.after)
+    return wording.what_text(found)
+
+
+def waited_text(page: Page, found: Finding) -> str:
+    """Return how many messages failed in an outage or waited too long; "" where none, or not known."""
+    outages = page.timeline.plan.detection.detectors[OUTAGE_DETECTOR]
+    limit = wording.amount(outages.limit / SECOND_NS, "seconds")
+    waited = f"waited longer than {limit}, the limit of the outage detector"
+    counts = [(found.failed_messages, "failed"), (found.late_messages, waited)]
+    parts = [f"{count:,} {did}" for count, did in counts if count]
+    if not parts or found.due_messages is None:
+        return ""
+    end = "now" if found.resolved_k is None else "the end of the outage"
+    due = wording.counted(found.due_messages, "message")
+    return f"Of the {due} due from the start of the run to {end}, {' and '.join(parts)}"
+
+
 # --- Markup that sections share.
 
 
@@ -271,7 +294,7 @@ def _blockers(page: Page) -> Iterator[str]:
         share = wording.share_up(covered.invalid_ratio, 1)
         yield f"the load generator was the bottleneck in {share} of the soak's seconds, 10 % are allowed"
     for one in missed(page.judged):
-        what, cause = wording.what_text(one.finding), wording.cause_text(one.finding.cause)
+        what, cause = what_text(one.finding), wording.cause_text(one.finding.cause)
         busy = busy_hosts_of(page.timeline, one.finding)
         if busy:
             hosts = shown_name(", ".join(busy), 160)
@@ -298,18 +321,19 @@ def _regression(page: Page) -> Iterator[str]:
 def _sentence(page: Page, one: Judged) -> str:
     """Return what changed, when, for how long, and how many messages it hit.
 
-    An outage says its length and messages itself; a missed objective is judged over the whole run.
+    An outage has a length of its own, and latency is back to normal later; a missed objective is judged over
+    the whole run.
     """
     found, (begin_k, end_k) = one.finding, span_of(page.timeline, one)
     at, is_over = page.moment(begin_k), found.resolved_k is not None
     if found.kind == "objective":
-        return f"{wording.what_text(found)} at {at}"
+        return f"{what_text(found)} at {at}"
+    what = what_text(found)
+    hit = f", {wording.counted(affected(one), 'message')} hit" if affected(one) else ""
     if found.kind == "outage":
-        until = f"to {page.moment(end_k)}" if is_over else "on"
-        return f"{wording.what_text(found)}, from {at} {until}"
-    what = wording.what_text(found)
+        back = f"back to normal at {page.moment(end_k)}" if is_over else "not over"
+        return f"{what} from {at} on, {back}{hit}"
     if found.kind == "step":
         what = f"{wording.title(found.series)} stepped {wording.change_text(found)}"
     length = f"for {wording.span(end_k - begin_k)}" + ("" if is_over else ", not over")
-    hit = f", {wording.counted(affected(one), 'message')} hit" if affected(one) else ""
     return f"{what} at {at} {length}{hit}"

@@ -24,6 +24,8 @@ from spark.report.page import (
     source_text,
     table,
     tag,
+    waited_text,
+    what_text,
     where,
 )
 from spark.report.summary import affected, span_of
@@ -99,7 +101,7 @@ def _list(page: Page, found: Sequence[Judged]) -> Markup:
 def _row(page: Page, one: Judged, rank: int) -> Markup:
     found, (begin, end) = one.finding, span_of(page.timeline, one)
     mark = tag("b", rank, class_="mark" if one.is_against_cluster else "mark other")
-    what = tag("bdi", shown_name(wording.what_text(found), 160))
+    what = tag("bdi", shown_name(what_text(found), 160))
     link = tag("a", joined([mark, " ", what]), href=f"#incident-{rank}", data_pick=rank)
     place = where(page, found.series, leader_addresses(page.timeline))
     if not found.is_about_cluster:
@@ -152,7 +154,7 @@ def _levels_line(line: str) -> str:
 
 def _finding(page: Page, one: Judged, rank: int) -> Markup:
     found = one.finding
-    title = f"{wording.what_text(found)}, cause {wording.cause_text(found.cause)}"
+    title = f"{what_text(found)}, cause {wording.cause_text(found.cause)}"
     resolved = "" if found.resolved_k is None else f" Resolved at {page.moment(found.resolved_k)}."
     state = wording.state_word(found.state).capitalize()
     text = (
@@ -161,6 +163,11 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
     )
     mark = tag("b", rank, class_="mark" if one.is_against_cluster else "mark other")
     name = f"title-{rank}"
+    waited = waited_text(page, found)
+    sizes = [
+        *([waited] if waited else []),
+        *map(_levels_line, one.size.lines() if one.size else ()),
+    ]
     parts = [
         tag("h3", joined([mark, " ", tag("bdi", title)]), id=name),
         _not_counted(page, one),
@@ -170,12 +177,7 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
                 [tag("bdi", where(page, found.series, leader_addresses(page.timeline))), ". ", text]
             ),
         ),
-        tag(
-            "ul",
-            joined([tag("li", _levels_line(line)) for line in one.size.lines()]),
-        )
-        if one.size
-        else "",
+        tag("ul", joined([tag("li", line) for line in sizes])) if sizes else "",
         tag("div", joined(_evidence(page, one)), class_="evidence"),
         tag("div", "", class_="cells js-only"),
         _also(page, one),

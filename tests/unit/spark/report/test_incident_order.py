@@ -111,3 +111,21 @@ def test_the_report_says_how_long_nothing_was_acknowledged_and_shows_what_waited
     assert incidents.count("; not counted against the cluster") == 1
     chart = body["incidents"][0]["charts"][0]
     assert chart["title"] == "p99 publish latency"
+
+
+def test_an_outage_has_one_length_and_an_end_in_the_first_sentence(tmp_path: Path) -> None:
+    """What counts as late is said where messages that came late are counted."""
+    found = timeline(tmp_path)
+    judged = [sized(outage(resolved_k=160), 1000, 9.2)]
+    page = Page(found, judged, coverage(found), "regressed", None)
+
+    assert headline(page) == (
+        "Regressed: nothing was acknowledged for 10 s from 14:15:20Z on, back to normal at "
+        "14:16:00Z, 1,000 messages hit, cause retention cliff."
+    )
+    incidents = str(findings.render(page))
+    assert "<bdi>nothing was acknowledged for 10 s, cause retention cliff</bdi>" in incidents
+    assert (
+        "<li>Of the 40,000 messages due from the start of the run to the end of the outage, "
+        "154 waited longer than 10 s, the limit of the outage detector</li>"
+    ) in incidents
