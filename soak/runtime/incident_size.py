@@ -79,8 +79,8 @@ class IncidentSize:
         lasted = wording.span(self.seconds + self.later_seconds)
         later = f", {self.later_seconds} s of them after its end," if self.later_seconds else ""
         return (
-            f"{slow} in the {lasted} from the onset on{later} took longer than {limit}, above which the plan "
-            "counts them as slow"
+            f"{slow} in the {lasted} from the onset on{later} took longer than {limit}, the level before "
+            "plus the smallest step"
         )
 
     def to_json(self) -> dict[str, object]:

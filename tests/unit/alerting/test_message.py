@@ -1069,8 +1069,7 @@ def test_the_table_leaves_out_a_quantile_that_equals_the_one_before() -> None:
         "             minute before   worst second\n"
         "publish p99           4 ms          60 ms\n"
         "12 of 13 messages in the 1 min 8 s from the onset on took longer than 7.5 ms,\n"
-        "above which the plan counts them as slow; those that still wait are not\n"
-        "counted\n"
+        "the level before plus the smallest step; those that still wait are not counted\n"
     ) in text
 
 
