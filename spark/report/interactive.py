@@ -34,6 +34,8 @@ from spark.report.page import (
     Page,
     in_microseconds,
     merged_spans,
+    number_of_worst,
+    numbered,
     ranked,
     shown_name,
     source_text,
@@ -146,9 +148,10 @@ class _Making:
         page, timeline = self.page, self.page.timeline
         main = {FAMILIES[family]: lines for family in FAMILIES if (lines := self._latency(family))}
         load = self._load()
-        cells, near = [], list(self.drawn)
-        for rank, one in enumerate(ranked(page)[:MOST_DETAILED], 1):
-            cells.append(self._cells(one.finding))
+        detailed, near = ranked(page)[:MOST_DETAILED], list(self.drawn)
+        cells = {}
+        for rank, one in enumerate(detailed, 1):
+            cells[one.finding.key] = self._cells(one.finding)
             if rank <= MOST_NEAR:
                 near = list(self.drawn)
         hosts = [self._of_metric(metric) for metric in FIRST_METRICS]
@@ -156,7 +159,7 @@ class _Making:
         for name in sorted(timeline.series):
             if not name.partition("|")[2].partition("{")[0].endswith(_LEFT_OUT):
                 self._add(name)
-        spans = self._spans()
+        spans = [span_of(timeline, one) for one in detailed]
         stretches = self._stretches(spans, near)
         packed, blocks, seconds_known = self._packed(near, stretches)
         place = {name: at for at, name in enumerate(packed)}
@@ -202,16 +205,16 @@ class _Making:
             "heat": heat,
             "written": self._written(),
             "curve": [round(float(x), 4) for x in CURVE],
+            "worst": number_of_worst(page),
             "incidents": [
                 {
                     "title": in_microseconds(shown_name(what_text(one.finding), 120)),
-                    "span": list(span),
-                    "curves": self._curves(one.finding, span),
-                    "charts": charts(several),
+                    "span": list(span_of(timeline, one)),
+                    "isAgainstCluster": one.is_against_cluster,
+                    "curves": self._curves(one.finding, span_of(timeline, one)),
+                    "charts": charts(cells[one.finding.key]),
                 }
-                for one, span, several in zip(
-                    ranked(page)[:MOST_DETAILED], spans, cells, strict=False
-                )
+                for one in numbered(page)[:MOST_DETAILED]
             ],
         }
         return body, {**blocks, "events": block_of_events, "heat": block_of_heat}
@@ -457,9 +460,6 @@ class _Making:
         return {name: one for name, one in curves.items() if one}
 
     # --- Packing.
-
-    def _spans(self) -> list[tuple[int, int]]:
-        return [span_of(self.page.timeline, one) for one in ranked(self.page)[:MOST_DETAILED]]
 
     def _stretches(
         self, spans: Sequence[tuple[int, int]], near: Sequence[str]

@@ -85,6 +85,19 @@ def ranked(page: Page) -> list[Judged]:
     return worst_first(page.shown)
 
 
+def numbered(page: Page) -> list[Judged]:
+    """Return the incidents in the order of their numbers: that of time; those without charts come last."""
+    worst = ranked(page)
+    parts = worst[:MOST_DETAILED], worst[MOST_DETAILED:]
+    return [one for part in parts for one in sorted(part, key=lambda one: one.finding.onset_k)]
+
+
+def number_of_worst(page: Page) -> int:
+    """Return the number of the worst incident; 0: there is none."""
+    worst = ranked(page)[:1]
+    return numbered(page).index(worst[0]) + 1 if worst else 0
+
+
 def broker_names(timeline: Timeline) -> str:
     """Return the addresses of the cluster: those that clients saw, else those that the plan names."""
     found = sorted({one for one in leader_addresses(timeline).values() if one})
@@ -309,13 +322,16 @@ def _regression(page: Page) -> Iterator[str]:
     lost = page.timeline.audit["lost"]
     if lost:
         yield f"{wording.counted(lost, 'acknowledged message')} {'was' if lost == 1 else 'were'} lost"
-    counting = [one for one in ranked(page) if is_counted(page.timeline, one)]
+    every = ranked(page)
+    counting = [one for one in every if is_counted(page.timeline, one)]
     if not counting:
         return
-    worst, more = counting[0], len(counting) - 1
+    worst, more, others = counting[0], len(every) - 1, len(every) - len(counting)
     yield f"{_sentence(page, worst)}, cause {wording.cause_text(worst.finding.cause)}"
     if more:
-        yield f"{wording.counted(more, 'more incident')} below"
+        which = "" if others == more else f"{others:,} of them "
+        left_out = f", {which}not counted" if others else ""
+        yield f"{wording.counted(more, 'more incident')} below{left_out}"
 
 
 def _sentence(page: Page, one: Judged) -> str:

@@ -269,13 +269,19 @@ def affected(one: Judged) -> int:
 def worst_first(found: Sequence[Judged]) -> list[Judged]:
     """Return incidents worst first, those that are held against the cluster before others.
 
-    By messages that failed, then by the time that all slow messages together waited, then by messages; equal
-    ones keep their order.
+    Outages come first, then by messages that failed, then by the time that all slow messages together waited,
+    then by messages; equal ones keep their order.
     """
 
-    def key(one: Judged) -> tuple[bool, int, float, int]:
-        failed = one.finding.failed_messages or 0
-        return not one.is_against_cluster, -failed, -_waited_seconds(one), -affected(one)
+    def key(one: Judged) -> tuple[bool, bool, int, float, int]:
+        failed, is_outage = one.finding.failed_messages or 0, one.finding.kind == "outage"
+        return (
+            not one.is_against_cluster,
+            not is_outage,
+            -failed,
+            -_waited_seconds(one),
+            -affected(one),
+        )
 
     return sorted(found, key=key)
 

@@ -1,4 +1,4 @@
-"""The incidents, worst first: what changed, how bad, since when, why, what speaks against it, what to do."""
+"""The incidents in order of time: what changed, how bad, why, what speaks against it, what to do next."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spark.report.busy_hosts import busy_hosts_of
 from spark.report.page import (
     Page,
     joined,
+    numbered,
     plain,
-    ranked,
     shown_name,
     source_text,
     table,
@@ -48,11 +48,11 @@ _NOT_COUNTED_BUSY = (
 
 
 def render(page: Page) -> Markup:
-    found = ranked(page)
+    found = numbered(page)
     if found:
         parts = [
             _list(page, found),
-            *(_finding(page, one, rank) for rank, one in enumerate(found, 1)),
+            *(_finding(page, one, number) for number, one in enumerate(found, 1)),
         ]
     else:
         parts = [tag("p", "No outage and no rise in latency was found.")]
@@ -84,7 +84,7 @@ def moment(page: Page, k: int) -> Markup:
 
 def _list(page: Page, found: Sequence[Judged]) -> Markup:
     """Return the table of incidents."""
-    rows = [_row(page, one, rank) for rank, one in enumerate(found, 1)]
+    rows = [_row(page, one, number) for number, one in enumerate(found, 1)]
     names = (
         "What and where",
         "Since",
@@ -98,11 +98,11 @@ def _list(page: Page, found: Sequence[Judged]) -> Markup:
     return tag("table", tag("thead", tag("tr", head)) + tag("tbody", joined(rows)), class_="list")
 
 
-def _row(page: Page, one: Judged, rank: int) -> Markup:
+def _row(page: Page, one: Judged, number: int) -> Markup:
     found, (begin, end) = one.finding, span_of(page.timeline, one)
-    mark = tag("b", rank, class_="mark" if one.is_against_cluster else "mark other")
+    mark = tag("b", number, class_="mark" if one.is_against_cluster else "mark other")
     what = tag("bdi", shown_name(what_text(found), 160))
-    link = tag("a", joined([mark, " ", what]), href=f"#incident-{rank}", data_pick=rank)
+    link = tag("a", joined([mark, " ", what]), href=f"#incident-{number}", data_pick=number)
     place = where(page, found.series, leader_addresses(page.timeline))
     if not found.is_about_cluster:
         place += "; not counted against the cluster"
@@ -123,7 +123,7 @@ def _row(page: Page, one: Judged, rank: int) -> Markup:
         tag("th", link + note, scope="row"),
         *(tag("td", cell, data_label=name) for name, cell in cells),
     ]
-    return tag("tr", joined(row), data_rank=rank)
+    return tag("tr", joined(row), data_rank=number)
 
 
 def _cause_short(causes: Sequence[Explanation]) -> Markup:
@@ -152,7 +152,7 @@ def _levels_line(line: str) -> str:
     return f"{shown}, {after} afterwards (median)" if now else shown
 
 
-def _finding(page: Page, one: Judged, rank: int) -> Markup:
+def _finding(page: Page, one: Judged, number: int) -> Markup:
     found = one.finding
     title = f"{what_text(found)}, cause {wording.cause_text(found.cause)}"
     resolved = "" if found.resolved_k is None else f" Resolved at {page.moment(found.resolved_k)}."
@@ -161,8 +161,8 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
         f"Since {page.moment(found.onset_k)}{_within(page, found.interval)}. {state}. "
         f"Seen {_SEEN[one.found]}.{resolved}"
     )
-    mark = tag("b", rank, class_="mark" if one.is_against_cluster else "mark other")
-    name = f"title-{rank}"
+    mark = tag("b", number, class_="mark" if one.is_against_cluster else "mark other")
+    name = f"title-{number}"
     waited = waited_text(page, found)
     sizes = [
         *([waited] if waited else []),
@@ -184,7 +184,7 @@ def _finding(page: Page, one: Judged, rank: int) -> Markup:
         _key(page, one),
     ]
     return tag(
-        "article", joined(parts), id=f"incident-{rank}", class_="finding", aria_labelledby=name
+        "article", joined(parts), id=f"incident-{number}", class_="finding", aria_labelledby=name
     )
 
 

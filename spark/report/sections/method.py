@@ -30,7 +30,8 @@ def render(page: Page) -> Markup:
         are messages acknowledged times their mean size.""",
         """The heat map and the distributions before, during and after an incident are counts of all messages,
         by fixed thresholds, eight a decade; before and after are up to 15 min of the soak.""",
-        """The worst incident is that with most messages that failed, came late, or were slower than its
+        """Incidents are numbered in order of time. The worst is an outage before any other, then that with
+        most messages that failed, then that whose slow messages together waited longest. Slow is above the
         limit: the level before it and the smallest step of the plan.""",
         f"""A step is judged on logarithms of the valid seconds of the soak, corrected for their own
         correlation, at a set rate of false alarms: {alarms} over the panel. It is confirmed when it

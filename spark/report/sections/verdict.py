@@ -14,7 +14,16 @@ from spark.batch.outcomes import state_of
 from spark.batch.soak_totals import QUANTILES
 from spark.batch.timeline import Timeline
 from spark.report.busy_hosts import busy_hosts
-from spark.report.page import Page, covered_text, headline, joined, rate_with_bytes, table, tag
+from spark.report.page import (
+    Page,
+    covered_text,
+    headline,
+    joined,
+    number_of_worst,
+    rate_with_bytes,
+    table,
+    tag,
+)
 from spark.report.sections.audit import not_audited
 from spark.report.summary import outages, planned_rate, soak_json, soak_seconds
 
@@ -34,7 +43,9 @@ def render(page: Page) -> Markup:
     )
     more = Markup()
     if page.shown:
-        more = joined([" ", tag("a", "See the evidence", href="#incident-1", data_pick=1)])
+        worst = number_of_worst(page)
+        link = tag("a", "See the evidence", href=f"#incident-{worst}", data_pick=worst)
+        more = joined([" ", link])
     sentence = tag("p", joined([headline(page), more]), class_=f"verdict {page.verdict}")
     parts = [
         sentence,

@@ -49,6 +49,34 @@ def test_an_outage_of_ten_seconds_comes_before_more_messages_that_waited_less() 
     assert [one.finding.key for one in found] == ["outage", "step", "client"]
 
 
+def test_an_outage_comes_before_a_rise_that_hit_more_messages() -> None:
+    step = sized(finding_of(key="step"), 6308, 0.879)
+    stopped = sized(outage(), 19, 0.2)
+
+    assert [one.finding.key for one in worst_first([step, stopped])] == ["outage", "step"]
+
+
+def test_incidents_are_numbered_in_order_of_time(tmp_path: Path) -> None:
+    """The first sentence leads to the worst, and those that do not count are marked for the chart."""
+    found = timeline(tmp_path)
+    step = sized(finding_of(onset_k=112, resolved_k=115), 3453, 0.361)
+    of_client = sized(outage(key="c", onset_k=117, is_about_cluster=False), 9, 1.0)
+    stopped = sized(outage(), 1000, 9.2)
+    judged = [stopped, of_client, step]
+    page = Page(found, judged, coverage(found), "regressed", None)
+
+    body, _ = page_data(page)
+
+    assert [one["span"][0] for one in body["incidents"]] == [112, 117, 120]
+    assert [one["isAgainstCluster"] for one in body["incidents"]] == [True, False, True]
+    assert body["worst"] == 3
+    assert 'href="#incident-3" data-pick="3">See the evidence' in str(verdict.render(page))
+    assert headline(page).endswith("; 2 more incidents below, 1 of them not counted.")
+    incidents = str(findings.render(page))
+    assert incidents.count('<b class="mark other">2</b>') == 2
+    assert incidents.index('id="incident-1"') < incidents.index('id="incident-2"')
+
+
 def test_messages_that_failed_come_first() -> None:
     failed = Judged(outage(key="failed", failed_messages=7, late_messages=0), "both")
     slow = sized(finding_of(key="slow"), 100_000, 4.0)
@@ -81,7 +109,10 @@ def test_the_first_sentence_says_how_long_the_worst_incident_lasted_and_what_it_
     clean = headline(Page(found, [of_client], coverage(found), "clean", None))
 
     what = "p99 end-to-end latency stepped 4 ms -> 60 ms (x15) at 14:15:12Z for 1 min 3 s"
-    assert regressed == f"Regressed: {what}, 3,453 messages hit, cause retention cliff."
+    assert regressed == (
+        f"Regressed: {what}, 3,453 messages hit, cause retention cliff; "
+        "1 more incident below, not counted."
+    )
     assert clean == (
         "Clean: no incident counts against the cluster; "
         f"not counted: {what}, 9 messages hit, cause retention cliff."
