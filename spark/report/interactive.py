@@ -92,6 +92,12 @@ BROKER_PREFIXES = (
     *("jvm_memory", "jvm_gc_collection", "process_cpu_seconds"),
 )
 """Metrics that the probe `prometheus` takes from pages of brokers and bookies."""
+_CAUSES_OF_HOSTS = frozenset({"client", "clock", "noisy_neighbour"})
+_OWN = (
+    *("process_", "host_daemon_", "probe_"),
+    *("schedule_lag", "callback_delay", "consumer_pause"),
+)
+"""Metrics of soakd's own processes: elsewhere they are effects."""
 _LEFT_OUT = ("_above_messages", "leader_info", "mount_info")  # a heat map, or only names
 _UNITS = {"seconds": "s", "bytes": "B", "ratio": "%"}
 
@@ -396,32 +402,68 @@ class _Making:
         return charts
 
     def _cited(self, found: Finding) -> list[tuple[str, bool]]:
-        """Return the series that the evidence names, True; then, up to three, others that changed, False."""
+        """Return the series that the evidence names, True; then, up to three, others that changed, False.
+
+        Of others those of a suspect come first, and soakd's own processes only where they may be the cause.
+        """
         series = self.page.timeline.series
         items = [item for cause in found.causes for item in (*cause.evidence, *cause.against)]
         cited = [str(item.numbers["series"]) for item in items if "series" in item.numbers]
         names = [name for name in dict.fromkeys(cited) if name in series]
         by_evidence = set(names)
+        suspects = [cause.suspect.split() for cause in found.causes]
+
+        def is_shown(metric: str) -> bool:
+            return found.cause in _CAUSES_OF_HOSTS or not _is_own(metric)
+
         changed = [
             name
             for name in found.changes
-            if name in series and not parse_series(name).metric.endswith("_latency_seconds")
+            if name in series
+            and not parse_series(name).metric.endswith("_latency_seconds")
+            and is_shown(parse_series(name).metric)
         ]
-        changed.sort(key=lambda name: -_shift(*series[name], found.onset_k))
-        names += [name for name in changed if name not in names][: max(0, 3 - len(names))]
+        names += self._clearest(found, suspects, [one for one in changed if one not in names])[
+            : max(0, 3 - len(names))
+        ]
         if len(names) < 3:  # noqa: PLR2004  # a row of charts
             near = [
                 name
                 for name, column in self.page.timeline.columns.items()
-                if column.metric in FIRST_METRICS
-                and dict(column.labels).get("quantile", "0.99") == "0.99"
+                if dict(column.labels).get("quantile", "0.99") == "0.99"
+                and (
+                    column.metric in FIRST_METRICS
+                    or (
+                        column.metric.startswith(BROKER_PREFIXES)
+                        and self._suspicion(name, suspects) < len(suspects)
+                    )
+                )
+                and is_shown(column.metric)
                 and name not in names
+                and _shift(*series[name], found.onset_k) > 0
             ]
-            shifts = {name: _shift(*series[name], found.onset_k) for name in near}
-            names += sorted((one for one in near if shifts[one] > 0), key=lambda one: -shifts[one])[
-                : 3 - len(names)
-            ]
+            names += self._clearest(found, suspects, near)[: 3 - len(names)]
         return [(name, name in by_evidence) for name in names[:MOST_CITED]]
+
+    def _clearest(
+        self, found: Finding, suspects: Sequence[Sequence[str]], names: Sequence[str]
+    ) -> list[str]:
+        """Return series, those of the suspects first, then those whose level changed most."""
+        series = self.page.timeline.series
+
+        def key(name: str) -> tuple[int, float]:
+            return self._suspicion(name, suspects), -_shift(*series[name], found.onset_k)
+
+        return sorted(names, key=key)
+
+    def _suspicion(self, name: str, suspects: Sequence[Sequence[str]]) -> int:
+        """Return the place of the first cause whose suspect a series is about; their number: of none."""
+        labels = parse_series(name).labels
+        values = {
+            self.addresses.get(value, "") if key == "leader" else value for key, value in labels
+        }
+        found = (at for at, words in enumerate(suspects) if not values.isdisjoint(words))
+        return next(found, len(suspects))
 
     def _peers(self, name: str) -> list[str]:
         """Return series of the same metric and quantile of other hosts, drives, brokers or topics."""
@@ -685,6 +727,11 @@ def _read_seconds(wanted: tuple[Path, int, int, tuple[str, ...]]) -> NDArray[np.
         series = window.series(name)
         row[series.k - a] = series.values
     return found
+
+
+def _is_own(metric: str) -> bool:
+    """True for how soakd's own processes did, and for how old their last look is."""
+    return metric.startswith(_OWN) or metric.endswith("_poll_age_seconds")
 
 
 def _joined(parts: Sequence[Floats], joined: Joined) -> Floats:

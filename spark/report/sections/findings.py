@@ -213,7 +213,7 @@ def _not_counted(page: Page, one: Judged) -> Markup:
 
 
 def _evidence(page: Page, one: Judged) -> list[Markup]:
-    """Return evidence for the first cause, against it and for others, and what to do next."""
+    """Return evidence for the first cause and against it, what to do next, and the rival causes."""
     causes = one.finding.causes
     if not causes:
         return [tag("div", tag("h4", "Evidence") + tag("p", "No cause was judged."))]
@@ -234,19 +234,7 @@ def _evidence(page: Page, one: Judged) -> list[Markup]:
         )
     )
     title = "Evidence against" if first.score > 0 else "Ruled out"
-    rest = [
-        joined(
-            [
-                tag(
-                    "h4",
-                    f"Also possible: {wording.cause_text(other.cause)}, score {other.score:.2f}",
-                ),
-                _items(page, (*other.evidence, *other.against)),
-            ]
-        )
-        for other in others
-    ]
-    columns.append(tag("div", joined([tag("h4", title), against, *rest])))
+    columns.append(tag("div", joined([tag("h4", title), against])))
     advice = attribution.next_step(one.finding)
     busy = busy_hosts_of(page.timeline, one.finding)
     if busy:
@@ -261,7 +249,26 @@ def _evidence(page: Page, one: Judged) -> list[Markup]:
                 "div", tag("h4", "What to do next") + tag("p", f"{advice[:1].upper()}{advice[1:]}.")
             )
         )
+    columns += [
+        tag(
+            "div",
+            joined([tag("h4", _rival(other)), _items(page, other.evidence), *_but(page, other)]),
+        )
+        for other in others
+    ]
     return columns
+
+
+def _rival(other: Explanation) -> str:
+    about = f" ({shown_name(other.suspect, 80)})" if other.suspect else ""
+    return f"Rival cause: {wording.cause_text(other.cause)}{about}, score {other.score:.2f}"
+
+
+def _but(page: Page, other: Explanation) -> list[Markup]:
+    """Return what speaks against a rival cause, if anything does."""
+    if not other.against:
+        return []
+    return [tag("p", "Against it:"), _items(page, other.against)]
 
 
 def _items(page: Page, items: Sequence[Evidence]) -> Markup:

@@ -40,8 +40,9 @@ def render(page: Page) -> Markup:
         onset with 95 % confidence.""",
         """In the offline analysis, changes of several latencies at one time are one step, with the onset
         of the latency that dates it best.""",
-        """A cause is named when its evidence passes a bar, else it is unknown. Causes are judged from
-        samples and events alone.""",
+        """A cause is named when its evidence passes a bar, else it is unknown. Its score, from 0 to 1, says
+        how well the evidence fits that cause alone: scores of rivals do not add up to 1. Causes are judged
+        from samples and events alone.""",
         "The audit is computed from the journals: acknowledged sequence intervals against received ones.",
         """A run that lost messages is regressed. One in which more than 1 % of what was due in the soak
         was skipped or failed, or a subscription received nothing for ten seconds, is not clean,

@@ -174,3 +174,35 @@ def test_of_a_run_in_which_nothing_was_received_the_heat_map_is_of_publish_laten
     assert body["heat"]["kind"] == "Publish"
     assert '<div class="wide js-only"' in section
     assert f"Heat map of publish latency, {page.times}" in section
+
+
+@pytest.mark.parametrize(
+    ("cause", "titles"),
+    [
+        ("broker_down", ["broker round trip (b2)", "disk write await (vda)"]),
+        ("client", ["broker round trip (b2)", "host daemon CPU (alert)", "disk write await (vda)"]),
+    ],
+)
+def test_the_suspect_comes_first_and_soakd_itself_only_where_it_may_be_the_cause(
+    cause: str, titles: list[str], tmp_path: Path
+) -> None:
+    found = timeline(tmp_path, QUIET)
+    columns, series = dict(found.columns), dict(found.series)
+    names = []
+    for metric, label, factor in (
+        ("host_daemon_cpu_cores", ("daemon", "alert"), 5.0),
+        ("disk_write_await_seconds", ("device", "vda"), 3.0),
+        ("broker_round_trip_seconds", ("broker", "b2"), 2.0),
+    ):
+        column = Column(metric, (label,), "seconds")
+        names.append(series_name("probe@host", column.name))
+        columns[names[-1]] = column
+        series[names[-1]] = (np.arange(60), np.repeat([0.001, 0.001 * factor], 30))
+    causes = (Explanation(cause, 0.9, (Evidence("it did not answer"),), suspect="b2"),)
+    incident = finding_of(onset_k=30, causes=causes, changes=tuple(names))
+    body, _ = data_of(replace(found, columns=columns, series=series), Judged(incident, "both"))
+
+    charts = body["incidents"][0]["charts"]
+    shown = [body["series"][one["lines"][0][1]][1] for one in charts if "changed" in one["note"]]
+    assert shown[: len(titles)] == titles
+    assert ("host daemon CPU (alert)" in shown) == (cause == "client")

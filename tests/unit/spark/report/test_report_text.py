@@ -11,9 +11,12 @@ from soak.app.lifecycle import resolve_plan
 from soak.core.model import Evidence, Explanation
 from soak.core.plan import text as plan_text
 from soak.store.run_folder import Run, read_run
+from spark.batch.coverage import coverage
+from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import assemble
 from spark.report import job as report
-from spark.report.page import in_microseconds
+from spark.report.page import Page, in_microseconds
+from spark.report.sections import findings
 from tests.support.spark.report_run import finding_of, read, timeline
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
@@ -64,3 +67,19 @@ def test_the_plan_on_the_page_can_be_run_again(tmp_path: Path) -> None:
     assert again.broker_config.common["sasl.password"] == "${env:PASSWORD}"
     assert again.topic == written.topic
     assert resolve_plan(again, None, Run("r2", 0, "h", {}, "running", "p")).topic.name == "soak-r2"
+
+
+def test_a_rival_cause_is_no_evidence_against_the_first(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(fault_k=None, seconds=60, warm_up=10))
+    first = Explanation("metadata_storm", 0.88, (Evidence("a topic was created."),))
+    pauses = (Evidence("the JVM stood still."),)
+    rival = Explanation("gc_pause", 0.73, pauses, (Evidence("it was brief."),), suspect="JVM of b1")
+    judged = [Judged(finding_of(onset_k=30, causes=(first, rival)), "both")]
+
+    shown = str(findings.render(Page(found, judged, coverage(found), "regressed", None)))
+
+    assert "<h4>Evidence against</h4><p>Nothing speaks against it.</p></div><div>" in shown
+    assert (
+        "<div><h4>Rival cause: GC pause (JVM of b1), score 0.73</h4>"
+        "<ul><li>the JVM stood still.</li></ul><p>Against it:</p><ul><li>it was brief.</li></ul></div>"
+    ) in shown
