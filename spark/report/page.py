@@ -304,7 +304,7 @@ def _blockers(page: Page) -> Iterator[str]:
     if covered.ratio < LEAST_COVERAGE:
         yield f"{covered_text(page)}, 97 % are needed"
     if covered.invalid_ratio > MOST_UNTRUSTED:
-        share = wording.share_up(covered.invalid_ratio, 1)
+        share = wording.share_up(covered.invalid_ratio, 2)
         yield f"the load generator was the bottleneck in {share} of the soak's seconds, 10 % are allowed"
     for one in missed(page.judged):
         what, cause = what_text(one.finding), wording.cause_text(one.finding.cause)

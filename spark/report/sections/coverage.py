@@ -28,6 +28,18 @@ _SHARE = 18  # latencies whose steps one task puts in
 WITHIN_SECONDS = (60, 600, 3600)
 
 
+_REASONS = {
+    "schedule_lag": "the producer sent late",
+    "queue_full": "the producer's queue was full while its processor was busy",
+    "callback_delay": "the producer took acknowledgements late",
+    "consumer_pause": "the consumer paused",
+    "catching_up": "the consumer caught up",
+    "clock_step": "the wall clock was set",
+    "suspend": "the host slept",
+}
+"""Why a second is invalid, by the code in the journals."""
+
+
 def _missing(gap: Gap) -> str:
     """Return how long there is no record; "-" for what happened in a moment."""
     seconds = gap.to_k - gap.from_k
@@ -65,7 +77,7 @@ def _coverage(page: Page) -> Markup:
     covered = page.covered
     text = (
         f"{covered_text(page)} (97 % are needed), "
-        f"{wording.share_up(covered.invalid_ratio, 1)} of the soak's seconds are invalid "
+        f"{covered.invalid_seconds} s, {wording.share_up(covered.invalid_ratio, 2)} of the soak, are invalid "
         "(10 % are allowed)."
     )
     rows = [
@@ -81,7 +93,11 @@ def _coverage(page: Page) -> Markup:
         (source, why) for source, found in page.timeline.invalid.items() for why in found.values()
     )
     invalid = [
-        (source_text(page, source), why, f"{count} s")
+        (
+            source_text(page, source),
+            f"{_REASONS[why]} ({why})" if why in _REASONS else why,
+            f"{count} s",
+        )
         for (source, why), count in reasons.most_common()
     ]
     parts = [tag("p", text)]

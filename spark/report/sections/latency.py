@@ -68,7 +68,7 @@ _KEY = [
         ("span", "incident"),
         ("unjudged", "not judged"),
         ("hatched", "no data"),
-        ("untrusted", "invalid: the client was at its limit"),
+        ("untrusted", "invalid: the client, its host or its clock was at fault"),
     )
 ] + [tag("span", "band: lowest to highest second")]
 _HINT = "Drag to zoom. Double-click or Esc: the whole run. Arrow keys pan."

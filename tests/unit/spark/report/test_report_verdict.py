@@ -97,7 +97,9 @@ def test_a_share_of_almost_all_is_not_all(tmp_path: Path) -> None:
     assert summary(found.folder)["coverage"]["ratio"] == 0.9986
     assert page.count("99.86% of the expected records are there") == 2
     assert "99.8%" not in page
-    assert "10.3% of the soak" in page
+    assert "22 s, 10.24% of the soak, are invalid (10 % are allowed)." in page
+    assert "was the bottleneck in 10.24% of the soak's seconds" in page.replace("&#39;", "'")
+    assert '<td class="text">the producer sent late (schedule_lag)</td>' in page
 
 
 def test_gaps_beyond_the_table_are_counted(tmp_path: Path) -> None:
