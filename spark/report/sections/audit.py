@@ -7,6 +7,7 @@ from markupsafe import Markup
 from soak.core import wording
 from soak.core.cluster.durability import value_text
 from spark.report.page import Page, joined, table, tag
+from spark.report.sections import setup
 
 ORDER = 60
 TITLE = "Audit and durability"
@@ -33,6 +34,12 @@ WORDS = {
     "missed_sends": ("skipped", "due, but later than the backlog allows"),
 }
 """Name and meaning of each count of the audit, by its key in `summary.json`."""
+
+_DECIDING = {
+    "kafka": "the topic's replication, min.insync.replicas and flush settings, and the producer's acks",
+    "pulsar": "the namespace's quorums, and whether bookies sync their journals",
+}
+"""What decides the durability level, by the kind of broker."""
 
 READING = ("received", "lost", "duplicated", "reordered", "reread", "expired", "unknown")
 """The counts that are shown for each subscription, where there are several."""
@@ -69,7 +76,12 @@ def _audit(page: Page) -> Markup:
 def _durability(page: Page) -> Markup:
     found = page.durability
     if "settings" not in found:
-        return tag("p", "The durability level of this target was not read.")
+        wanted = _DECIDING.get(page.timeline.plan.broker_kind, "settings of topic and cluster")
+        text = (
+            "The durability level of this target was not read when the load began: it follows from "
+            f'{wanted}. What the plan sets of them is under "{setup.TITLE}".'
+        )
+        return tag("p", text)
     level = found["level"] or f"between {found['lowest']} and {found['highest']}"
     text = (
         f"Level {level} of 4 when the load began: replication {found['replication']['state']} "

@@ -11,6 +11,7 @@ from soak.core import wording
 from soak.core.cluster.drives import Measured
 from spark.batch.outcomes import checks_of, drives, retention
 from spark.report.page import Page, joined, table, tag
+from spark.report.sections import setup
 
 ORDER = 62
 TITLE = "Retention and drives"
@@ -24,7 +25,11 @@ def _retention(page: Page) -> Markup:
     found: Mapping[str, Any] = retention(page.timeline, page.forecast)
     forecast, came = found["forecast"], found["happened"]
     if not forecast:
-        return tag("p", "The retention settings of this target were not read.")
+        text = (
+            "The retention settings of this target were not read when the load began: sizes and times of "
+            f'retention and segments. What the plan sets of them is under "{setup.TITLE}".'
+        )
+        return tag("p", text)
     unseen = _unseen(page)
     rows = [
         (
@@ -44,8 +49,8 @@ def _retention(page: Page) -> Markup:
         ),
         (
             "most held",
-            _bytes(forecast.get("most_held_bytes")),
-            unseen or _bytes(came["most_held_bytes"]),
+            _held(forecast),
+            unseen or _seen(came["most_held_bytes"]),
         ),
     ]
     notes = [*forecast.get("warnings", ()), *forecast.get("notes", ())]
@@ -85,8 +90,22 @@ def _at(came: Mapping[str, Any], what: str) -> str:
     return "-" if seconds is None else wording.span(seconds)
 
 
-def _bytes(value: float | None) -> str:
-    return "-" if value is None else wording.amount(value, "bytes")
+def _held(forecast: Mapping[str, Any]) -> str:
+    """Return the forecast of the most that is held, of all copies and, if their number is known, of each."""
+    most, copies = forecast.get("most_held_bytes"), (forecast.get("limits") or {}).get("copies")
+    if most is None:
+        return "-"
+    each = f": {_bytes(most / copies)} in each of {copies}" if copies else ""
+    return f"{_bytes(most)} in all copies{each}"
+
+
+def _seen(most: float | None) -> str:
+    """Return the most that was held; a probe sees the brokers of its own host."""
+    return "-" if most is None else f"{_bytes(most)} where probes looked"
+
+
+def _bytes(value: float) -> str:
+    return wording.amount(value, "bytes")
 
 
 # --- What the drives could do before and after the load, and how often the load wrote them over.

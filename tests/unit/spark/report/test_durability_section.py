@@ -56,7 +56,11 @@ def test_a_run_that_nobody_looked_at_says_so(tmp_path: Path) -> None:
     report.write(found, [], None)
 
     assert summary(found.folder)["durability"] == {"level": None, "notes": ["not looked at"]}
-    assert "durability level of this target was not read" in found.folder.report.read_text()
+    assert (
+        "The durability level of this target was not read when the load began: it follows from the "
+        "topic&#39;s replication, min.insync.replicas and flush settings, and the producer&#39;s acks. "
+        "What the plan sets of them is under &#34;What was run&#34;."
+    ) in found.folder.report.read_text()
 
 
 @pytest.mark.long

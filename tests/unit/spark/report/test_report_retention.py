@@ -123,7 +123,14 @@ def test_a_deletion_that_was_foreseen_and_never_came_is_reported_as_such(
             unknown_forecast_json("nobody answered"),
             "Old data was deleted; the forecast has no deletion.",
         ),
-        ([110], {}, "The retention settings of this target were not read."),
+        (
+            [110],
+            {},
+            (
+                "The retention settings of this target were not read when the load began: sizes and times of "
+                "retention and segments. What the plan sets of them is under &#34;What was run&#34;."
+            ),
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_not(
@@ -157,3 +164,24 @@ def test_the_most_that_was_held_is_that_of_all_topics_at_one_time(deleting: Time
     body: Any = retention(dataclasses.replace(deleting, columns=columns, series=series), {})
 
     assert body["happened"]["most_held_bytes"] == 35.0
+
+
+@pytest.mark.parametrize(
+    ("copies", "forecast"),
+    [(3, "23 MiB in all copies: 7.67 MiB in each of 3"), (None, "23 MiB in all copies")],
+)
+def test_bytes_of_all_copies_are_told_from_those_that_a_probe_saw(
+    copies: int | None, forecast: str, deleting: Timeline
+) -> None:
+    """A probe sees the files of its own host."""
+    columns, series = dict(deleting.columns), dict(deleting.series)
+    column = Column("retention_held_bytes", (("topic", "a"),), "bytes")
+    name = series_name("probe@host", column.name)
+    columns[name], series[name] = column, (np.arange(2), np.array([1.0, 7.0]) * 2**20)
+    found = dataclasses.replace(deleting, columns=columns, series=series)
+
+    _, page = seen(found, {**FORECAST, "limits": {"copies": copies}}, [110])
+
+    assert (
+        f'<td class="text">{forecast}</td><td class="text">7 MiB where probes looked</td>' in page
+    )
