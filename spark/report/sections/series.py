@@ -19,10 +19,11 @@ MOST_ROWS = 60
 def render(page: Page) -> Markup:
     """Return the places of the charts, and for readers without them a table of levels in the soak."""
     parts = []
+    bookies = " and bookies" if page.timeline.plan.broker_kind == "pulsar" else ""
     for box, heading in (
         ("load", ""),
         ("hosts", "Hosts and drives"),
-        ("brokers", "Metrics of brokers and bookies"),
+        ("brokers", f"Metrics of brokers{bookies}"),
     ):
         shown = heading and any(
             column.metric.startswith(_PREFIXES[box]) for column in page.timeline.columns.values()
