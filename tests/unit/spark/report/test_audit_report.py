@@ -8,7 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from soak.app import foreground
-from soak.core.journal_format import Record, decode, encode
+from soak.core.journal_format import decode, encode
+from soak.core.model import Record
 from spark.batch.coverage import coverage
 from spark.batch.timeline import assemble
 from spark.report import job
