@@ -28,7 +28,17 @@ from spark.batch.coverage import runs
 from spark.batch.digest import reduction
 from spark.batch.outcomes import CURVE, counts_above, curve, shares_shown
 from spark.batch.timeline import leader_addresses
-from spark.report.packing import Grid, Scale, Words, band_words, bands, block, scale_of, windows
+from spark.report.packing import (
+    Grid,
+    Scale,
+    Words,
+    band_words,
+    bands,
+    block,
+    scale_of,
+    usual_distance,
+    windows,
+)
 from spark.report.page import (
     MOST_DETAILED,
     Page,
@@ -489,7 +499,7 @@ class _Making:
             rows: dict[str, list[Any]] = {}
             for place, name in enumerate(names[first : first + A_BLOCK]):
                 one = self.drawn[name]
-                scale, packed, fine = self._words(one, seconds)
+                scale, packed, fine, distance = self._words(one, seconds)
                 words.append(packed)
                 fine_place = -1
                 if fine is not None:
@@ -504,6 +514,7 @@ class _Making:
                     block_name,
                     place,
                     fine_place,
+                    distance,
                 ]
                 rows[name] = row
             text = block(words)
@@ -518,7 +529,8 @@ class _Making:
 
     def _words(
         self, one: Drawn, seconds: Mapping[str, Floats]
-    ) -> tuple[Scale, Words, Words | None]:
+    ) -> tuple[Scale, Words, Words | None, float]:
+        """Return scale, buckets and seconds of a series, and the usual distance of its values in seconds."""
         native = _joined([self._native(name) for name in one.members], one.joined)
         extremes = (
             [self._extremes(name) for name in one.members]
@@ -537,7 +549,11 @@ class _Making:
             fine = _joined([seconds[name] for name in one.members], one.joined)
         scale = scale_of(native, band, fine)
         packed = band_words(scale, band, with_extremes=self.grid.bucket > 1)
-        return scale, packed, None if fine is None else scale.words(fine)
+        if fine is None or self.grid.step == 1:
+            distance = usual_distance(native, self.grid.step)
+        else:
+            distance = usual_distance(fine, 1)
+        return scale, packed, None if fine is None else scale.words(fine), distance
 
     def _native(self, name: str) -> Floats:
         """Return a series by `step` seconds; of counts the rate a second."""

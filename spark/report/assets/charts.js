@@ -102,7 +102,7 @@ class Chart {
     this.plot?.setScale("x", { min, max });
   }
   build() {
-    const { lines, lanes, heat, height, unit, left, range: given } = this.spec, every = this.data.slice(1).flat().filter((value) => value !== null);
+    const { lines, lanes, heat, height, unit, left, range: given } = this.spec, every = this.data.slice(1).flat().filter((value) => value != null);
     const known = this.spec.isLog ? every.filter((value) => value > 0) : every;
     const [low, high] = given ?? [known.reduce((a, b) => Math.min(a, b), Infinity), known.reduce((a, b) => Math.max(a, b), -Infinity)];
     const isLog = (this.spec.isLog = this.spec.isLog && low > 0 && Number.isFinite(low));
@@ -158,7 +158,8 @@ class Chart {
     const { left, idx } = this.plot.cursor, { unit, lanes, lines } = this.spec;
     if (left < 0 || idx == null) return;
     this.values.forEach((value, at) => {
-      const [high, low, middle] = this.data.slice(3 * at + 1, 3 * at + 4).map((column) => column[idx]);
+      const columns = this.data.slice(3 * at + 1, 3 * at + 4), place = columns[2].findLastIndex((one, there) => there <= idx && one !== undefined);
+      const [high, low, middle] = columns.map((column) => column[place]); // between two values the one before
       const band = lanes && high > low ? ` (${amount(low, unit)} to ${amount(high, unit)})` : "";
       value.textContent = lines[at].isOff ? "" : amount(middle, unit) + band;
     });

@@ -41,7 +41,7 @@ function extent(several, { min, max }) { // peers are compared on one scale
   const parts = several.flatMap(({ lines }) => lines.map(([, index]) => columns(index, coarse)));
   let low = Infinity, high = -Infinity;
   for (const [highs, lows] of parts) coarse.forEach(({ k }, at) => {
-    if (k < min || k > max || lows[at] === null) return;
+    if (k < min || k > max || lows[at] == null) return;
     low = Math.min(low, lows[at]);
     high = Math.max(high, highs[at]);
   });

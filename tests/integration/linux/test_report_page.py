@@ -169,6 +169,54 @@ def test_the_title_of_each_chart_ends_with_the_times_that_it_shows(
     assert browser.problems == []
 
 
+COLUMNS_OF_LINE = """((chart) => {
+    const { ctx, bbox: { left, top, width, height } } = chart.plot, inked = [];
+    const { data } = ctx.getImageData(left, top, width, height);
+    for (let x = 0; x < width; x++) for (let y = 0; y < height && !inked[x]; y++) {
+        const [red, green, blue] = data.slice(4 * (y * width + x), 4 * (y * width + x) + 3);
+        inked[x] = blue - red > 90; }
+    return Array.from({ length: 10 }, (_, part) => Array.from({ length: width / 10 },
+        (_, at) => inked[Math.round(part * width / 10) + at]).filter(Boolean).length / (width / 10));
+    })(document.querySelector("#brokers-grid .chart").chart)"""
+"""Of each tenth of a broker's chart, the share in which there is a line; it is blue."""
+
+
+def test_a_series_that_is_read_every_ten_seconds_is_a_line_that_breaks_where_reads_are_missing(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """Nothing was read in the fourth and fifth tenth. Between two reads the cursor says the one before."""
+    found = assemble(write_synthetic_run(tmp_path / "run", Shape(fault_k=None)), read)
+    column = Column("kafka_log_flush_total", (), "")
+    name = series_name("probe@host", column.name)
+    k = np.arange(0, found.end_k, 10)
+    k = k[(k < 0.3 * found.end_k) | (k >= 0.5 * found.end_k)]
+    found = replace(
+        found,
+        columns={**found.columns, name: column},
+        series={**found.series, name: (k, np.linspace(5, 10, k.size))},
+    )
+    out = tmp_path / "page.html"
+    out.write_text(report.html(Page(found, [], coverage(found), "clean", None)))
+
+    browser.open(out)
+    browser.until("document.querySelectorAll('#brokers-grid .chart').length > 0")
+    browser.run("document.querySelector('#brokers-grid').scrollIntoView()")
+    browser.until("document.querySelectorAll('#brokers-grid canvas').length > 0")
+    box = browser.run(
+        "(({ x, y, width }) => ({ x, y, width }))"
+        "(document.querySelector('#brokers-grid .u-over').getBoundingClientRect())"
+    )
+    x = box["x"] + box["width"] * 0.155
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=box["y"] + 60)
+    browser.until("document.querySelector('#cursor').textContent.startsWith('cursor at ')")
+    shares = browser.run(COLUMNS_OF_LINE)
+
+    assert min(shares[:2] + shares[6:9]) > 0.9
+    assert max(shares[3:5]) < 0.3
+    assert text(browser, "#brokers-grid .value") not in {"", "no data"}
+    assert browser.problems == []
+
+
 def test_the_cursor_of_one_chart_is_that_of_all(browser: Browser, page: Path) -> None:
     shown(browser, page)
     box = browser.run(

@@ -47,7 +47,7 @@ def data_of(found: Timeline, *judged: Judged) -> tuple[dict[str, Any], dict[str,
 
 def drawn(body: dict[str, Any], blocks: dict[str, str], index: int) -> np.ndarray[Any, Any]:
     """Return the middles of a series, as the page unpacks them."""
-    _, _, _, _, is_log, offset, step, block, place, _ = body["series"][index]
+    _, _, _, _, is_log, offset, step, block, place, *_ = body["series"][index]
     size = body["buckets"] * (1 if body["bucket"] == 1 else 3)
     words = unpacked(blocks[block])[place * size : place * size + body["buckets"]]
     return values_of(words, Scale(is_log=bool(is_log), offset=offset, step=step))
@@ -84,6 +84,25 @@ def test_of_several_producers_latency_is_the_highest_and_the_rate_the_sum(tmp_pa
     assert body["series"][index][2] == "highest of 2 producers"
     (sent, *_), *_ = body["load"][0]["lines"], None
     assert drawn(body, blocks, sent[1])[:50] == pytest.approx(np.full(50, 1600.0))
+
+
+def test_a_series_that_is_read_every_ten_seconds_says_so(tmp_path: Path) -> None:
+    """The page's program draws a line between values that are no further apart than usual."""
+    found = timeline(tmp_path, QUIET)
+    column = Column("kafka_log_flush_total", (), "")
+    name = series_name("probe@host", column.name)
+    k = np.array([2, 12, 22, 32, 52])  # one was missed
+    body, _ = data_of(
+        replace(
+            found,
+            columns={**found.columns, name: column},
+            series={**found.series, name: (k, np.arange(5.0))},
+        )
+    )
+
+    ((_, index, _),) = body["brokers"][0]["lines"]
+    assert body["series"][index][-1] == 10.0
+    assert body["series"][line(body, "Publish", "p99")][-1] == 1.0
 
 
 def test_the_latency_that_is_shown_first_is_that_of_the_worst_incident(tmp_path: Path) -> None:
