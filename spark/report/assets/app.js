@@ -38,7 +38,7 @@ function showGrid(selector, found, more) {
 }
 function showSections() {
   eachAlone(
-    () => $(".list tbody tr") && pick(1, false),
+    () => $(".list tbody tr") && !picked && pick(linked() ?? 1, false),
     () => showGrid("#rates", run.load.slice(0, 1), { height: 150, left: true }),
     showHeatMap,
     () => $$(".levels-table").forEach((table) => (table.open = false)),
@@ -79,6 +79,8 @@ function paintHeat(words) { // a share of 1 in 10,000 to all in three shades of 
   pen.putImageData(image, 0, 0);
   return canvas;
 }
+
+const linked = () => [...$$(".list [data-pick]")].filter(({ hash }) => hash === location.hash).map(({ dataset }) => Number(dataset.pick))[0];
 
 function showView() {
   $("#range").replaceChildren(isWhole() ? "Whole run" : stretch(view.min, view.max));
@@ -124,12 +126,12 @@ function listen() {
   document.addEventListener("cursor", ({ detail }) => $("#cursor").replaceChildren(`cursor at ${moment(detail, true)}`));
   document.addEventListener("change", ({ target }) => ({ axis: setAxis, kind: showMain })[target.name]?.(target.value));
   document.addEventListener("click", (event) => {
-    const picked = event.target.closest("[data-pick], .list tbody tr"), button = event.target.closest("[data-move]");
+    const chosen = event.target.closest("[data-pick], .list tbody tr"), button = event.target.closest("[data-move]");
     if (button) moveView(...JSON.parse(button.dataset.move));
-    if (!picked) return;
+    if (!chosen) return;
     event.preventDefault();
-    pick(Number(picked.dataset.pick ?? picked.dataset.rank));
-    if (!picked.closest(".list")) $("#findings").scrollIntoView();
+    pick(Number(chosen.dataset.pick ?? chosen.dataset.rank));
+    if (!chosen.closest(".list")) $("#findings").scrollIntoView();
   });
   document.addEventListener("keydown", (event) => {
     const here = document.activeElement, step = { ArrowDown: 1, ArrowUp: -1 }[event.key], move = here === main?.body && keys[event.key];

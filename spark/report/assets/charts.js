@@ -90,16 +90,20 @@ class Chart {
     if (!isNear) return;
     const hasSeconds = this.spec.lines.every(({ index }) => series[index].fine >= 0);
     const grid = hasSeconds && max - min <= 120 * BUCKET && run.windows.some(([begin, end]) => begin < max && end > min) ? fine : coarse;
-    if (this.grid !== grid) {
-      this.grid = grid;
-      const indices = this.spec.lines.map(({ index }) => index), wait = missing(indices, grid);
-      if (wait) await wait; // else nothing is put off: paper does not wait
-      if (this.grid !== grid || !charts.has(this)) return; // the view has moved on
-      this.data = [grid.map(({ k }) => k), ...indices.flatMap((index) => columns(index, grid))];
-      if (this.plot) this.plot.setData(this.data, false);
-      else this.build();
-    }
+    if (this.grid !== grid) return (this.loading = this.load(grid));
     this.plot?.setScale("x", { min, max });
+  }
+  async load(grid) { // draws the series on a grid, and done when the chart is there
+    this.grid = grid;
+    const indices = this.spec.lines.map(({ index }) => index), wait = missing(indices, grid);
+    if (wait) await wait; // else nothing is put off: paper does not wait
+    if (this.grid !== grid) return this.loading; // the view has moved on
+    if (!charts.has(this)) return;
+    this.data = [grid.map(({ k }) => k), ...indices.flatMap((index) => columns(index, grid))];
+    if (this.plot) this.plot.setData(this.data, false);
+    else this.build();
+    const [min, max] = this.range(); // of now: it may have changed meanwhile
+    this.plot.setScale("x", { min, max });
   }
   build() {
     const { lines, lanes, heat, height, unit, left, range: given } = this.spec, every = this.data.slice(1).flat().filter((value) => value != null);

@@ -155,6 +155,39 @@ def test_an_incident_is_opened_by_keyboard_and_all_charts_follow(
     assert browser.problems == []
 
 
+SHOWN_RANKS = """[...document.querySelectorAll('.finding')]
+    .filter((one) => !one.hidden).map((one) => Number(one.id.split('-')[1]))"""
+
+
+CLICK = "document.querySelector('.list [data-pick=\"2\"]').click()"
+CLICK_WHILE_DRAWING = f"""new MutationObserver((found, observer) => {{ observer.disconnect(); {CLICK} }})
+    .observe(document.querySelector("#main"), {{ childList: true }})"""
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("early", [CLICK, CLICK_WHILE_DRAWING], ids=["before", "while drawing"])
+def test_a_click_before_the_page_is_ready_is_kept(
+    browser: Browser, wide: Path, width: int, early: str
+) -> None:
+    """The second incident is chosen before the first chart is there; text and charts show it."""
+    shown(browser, wide, width=width, early=early)
+    browser.until("performance.getEntriesByName('ready-for-paper').length > 0")
+    browser.until("document.querySelector('#main .chart').chart.data[0].length > 2160")
+
+    assert browser.run(SHOWN_RANKS) == [2]
+    begin = browser.run("document.querySelector('#main .chart').chart.plot.scales.x.min")
+    assert ONSETS[1] - 600 < begin < ONSETS[1]
+    assert browser.run("document.querySelectorAll('#incident-2 .cells .chart').length") > 0
+    assert browser.problems == []
+
+
+def test_a_link_to_an_incident_shows_that_incident(browser: Browser, wide: Path) -> None:
+    browser.open(f"{wide.resolve().as_uri()}#incident-3")
+    browser.until(f"{SHOWN_RANKS}.length === 1")
+
+    assert browser.run(SHOWN_RANKS) == [3]
+
+
 def test_the_title_of_each_chart_ends_with_the_times_that_it_shows(
     browser: Browser, page: Path
 ) -> None:
