@@ -15,7 +15,7 @@ async function showMain(kind) {
   run.incidents.forEach(({ title, span }, at) => {
     const row = ["", "low", "lower"][run.incidents.filter((other) => other.span[0] < span[0]).length % 3]; // on a phone flags need rows
     main.plot.over.append(node("button", { type: "button", className: `flag ${row}`, textContent: at + 1, ariaLabel: `Incident ${at + 1}: ${title}`,
-      onmousedown: (event) => event.stopPropagation(), onclick: () => pick(at + 1) }));
+      onmousedown: (event) => event.stopPropagation(), onclick: () => choose(at + 1) }));
   });
   drawLanes(main);
   $("#main").classList.add("drawn");
@@ -80,7 +80,15 @@ function paintHeat(words) { // a share of 1 in 10,000 to all in three shades of 
   return canvas;
 }
 
+const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 const linked = () => [...$$(".list [data-pick]")].filter(({ hash }) => hash === location.hash).map(({ dataset }) => Number(dataset.pick))[0];
+function choose(rank) { // what was chosen comes into view, and the keyboard goes on there
+  pick(rank);
+  const article = $(`#incident-${rank}`), { top } = article.getBoundingClientRect();
+  article.tabIndex = -1;
+  article.focus({ preventScroll: true });
+  if (top < 0 || top > innerHeight / 2) article.scrollIntoView({ behavior: STILL.matches ? "instant" : "smooth" });
+}
 
 function showView() {
   $("#range").replaceChildren(isWhole() ? "Whole run" : stretch(view.min, view.max));
@@ -130,8 +138,7 @@ function listen() {
     if (button) moveView(...JSON.parse(button.dataset.move));
     if (!chosen) return;
     event.preventDefault();
-    pick(Number(chosen.dataset.pick ?? chosen.dataset.rank));
-    if (!chosen.closest(".list")) $("#findings").scrollIntoView();
+    choose(Number(chosen.dataset.pick ?? chosen.dataset.rank));
   });
   document.addEventListener("keydown", (event) => {
     const here = document.activeElement, step = { ArrowDown: 1, ArrowUp: -1 }[event.key], move = here === main?.body && keys[event.key];

@@ -188,6 +188,35 @@ def test_a_link_to_an_incident_shows_that_incident(browser: Browser, wide: Path)
     assert browser.run(SHOWN_RANKS) == [3]
 
 
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("how", ["row", "flag", "key"])
+def test_an_incident_that_is_chosen_comes_into_view(
+    browser: Browser, wide: Path, how: str, width: int, motion: str
+) -> None:
+    """Who wants less motion sees it at once. The keyboard goes on in what came into view."""
+    shown(browser, wide, width=width)
+    feature = {"name": "prefers-reduced-motion", "value": motion}
+    browser.call("Emulation.setEmulatedMedia", features=[feature])
+    browser.run("scrollTo(0, 0)")
+    if how == "key":
+        browser.run(
+            "document.querySelector('.list [data-pick=\"2\"]').focus({preventScroll: true})"
+        )
+        browser.key("Enter")
+    else:
+        place = {"row": ".list tr[data-rank='2'] td", "flag": ".flag:nth-of-type(2)"}[how]
+        browser.run(f"document.querySelector({json.dumps(place)}).click()")
+
+    top = "document.querySelector('#incident-2').getBoundingClientRect().top"
+    if motion == "reduce":
+        assert 0 <= browser.run(top) <= 450
+    browser.until(f"{top} >= 0 && {top} <= innerHeight / 2")
+    assert browser.run("document.activeElement.id") == "incident-2"
+    assert browser.run(SHOWN_RANKS) == [2]
+    assert browser.problems == []
+
+
 def test_the_title_of_each_chart_ends_with_the_times_that_it_shows(
     browser: Browser, page: Path
 ) -> None:
