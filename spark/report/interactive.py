@@ -215,6 +215,7 @@ class _Making:
                 {
                     "title": in_microseconds(shown_name(wording.what_text(one.finding), 120)),
                     "span": list(span),
+                    "isAgainstCluster": one.is_against_cluster,
                     "curves": self._curves(one.finding, span),
                     "charts": charts(several),
                 }

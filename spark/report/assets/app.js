@@ -12,9 +12,9 @@ async function showMain(kind) {
   await main.update(true);
   const ariaLabel = `${kind} latency over the run. Left and right pan, plus and minus zoom, Escape shows the whole run.`;
   Object.assign(main.body, { tabIndex: 0, role: "group", ariaLabel });
-  run.incidents.forEach(({ title, span }, at) => {
+  run.incidents.forEach(({ title, span, isAgainstCluster }, at) => {
     const row = ["", "low", "lower"][run.incidents.filter((other) => other.span[0] < span[0]).length % 3]; // on a phone flags need rows
-    main.plot.over.append(node("button", { type: "button", className: `flag ${row}`, textContent: at + 1, ariaLabel: `Incident ${at + 1}: ${title}`,
+    main.plot.over.append(node("button", { type: "button", className: `flag ${row} ${isAgainstCluster ? "" : "other"}`, textContent: at + 1, ariaLabel: `Incident ${at + 1}: ${title}`,
       onmousedown: (event) => event.stopPropagation(), onclick: () => choose(at + 1) }));
   });
   drawLanes(main);

@@ -145,10 +145,10 @@ class Chart {
     else {
       run.phases.forEach(([name, begin, end]) => name !== "soak" && box(begin, end, ink("unjudged")));
       run.invalid.forEach(([begin, end, source]) => (lanes || isOf(source)) && box(begin, end, ink("untrusted")));
-      run.incidents.forEach(({ span }) => box(...span, ink("span")));
+      run.incidents.forEach(({ span, isAgainstCluster }) => box(...span, ink(isAgainstCluster ? "span" : "unjudged")));
     }
     run.gaps.forEach(([begin, end, source]) => (isOf(source) || (lanes && /^(produce|consume)/.test(source))) && box(begin, end, hatch(ctx)));
-    run.incidents.forEach(({ span }) => box(...span, ink("bad", 55), 3 * ratio));
+    run.incidents.forEach(({ span, isAgainstCluster }) => box(...span, ink(isAgainstCluster ? "bad" : "soft", 55), 3 * ratio));
     if (limit) {
       const y = this.plot.valToPos(limit, "y", true);
       drawText(this.plot, `limit ${amount(limit, "s")}`, right - 4 * ratio, y - 10 * ratio, "right");

@@ -150,6 +150,15 @@ def test_an_incident_has_the_series_that_its_evidence_cites_beside_a_peer(tmp_pa
     assert next(one["note"] for one in charts if one["row"] == row) == "host, cited by the evidence"
 
 
+def test_an_incident_that_does_not_count_is_known_to_the_charts(tmp_path: Path) -> None:
+    found = timeline(tmp_path, QUIET)
+    counted = Judged(finding_of(onset_k=30), "both")
+    known = Judged(finding_of(key="known", onset_k=40), "both", acknowledged="a test")
+    body, _ = data_of(found, counted, known)
+
+    assert [one["isAgainstCluster"] for one in body["incidents"]] == [True, False]
+
+
 def test_the_numbers_before_and_after_an_incident_are_those_of_their_seconds(
     tmp_path: Path,
 ) -> None:
