@@ -474,9 +474,11 @@ class _Making:
     def _stretches(
         self, spans: Sequence[tuple[int, int]], near: Sequence[str]
     ) -> list[tuple[int, int]]:
-        """Return what is kept second by second: around the worst incidents, as many as there is room for."""
+        """Return what is kept second by second: the whole of a short run, or around the worst incidents."""
         if self.grid.bucket == 1:
             return []
+        if self.grid.step == 1 and self.grid.seconds * max(len(near), 1) <= MOST_SECOND_WORDS:
+            return [(0, self.grid.seconds)]
         found: list[tuple[int, int]] = []
         for count in range(1, len(spans) + 1):
             wanted = windows(spans[:count], self.grid.seconds)

@@ -15,7 +15,7 @@ from spark.batch.coverage import coverage
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import Timeline
 from spark.report.interactive import first_kind, page_data
-from spark.report.packing import Scale
+from spark.report.packing import MISSING, Scale
 from spark.report.page import Page
 from spark.report.sections import heat_map
 from spark.report.summary import phase_rates
@@ -103,6 +103,19 @@ def test_a_series_that_is_read_every_ten_seconds_says_so(tmp_path: Path) -> None
     ((_, index, _),) = body["brokers"][0]["lines"]
     assert body["series"][index][-1] == 10.0
     assert body["series"][line(body, "Publish", "p99")][-1] == 1.0
+
+
+def test_a_run_of_up_to_two_hours_is_kept_second_by_second(tmp_path: Path) -> None:
+    """Three seconds without data lie within buckets that have some; zoomed in, the line breaks there."""
+    lacked = range(1001, 1004)
+    shape = Shape(seconds=2200, warm_up=10, rate=10, fault_k=None, gaps=((PRODUCER, lacked),))
+    body, blocks = data_of(timeline(tmp_path, shape))
+
+    row = body["series"][line(body, "Publish", "p99")]
+    name, place = row[7], row[9]
+    words = unpacked(blocks[f"{name}-seconds"])[place * 2200 : (place + 1) * 2200]
+    assert body["windows"] == [(0, 2200)]
+    assert np.flatnonzero(words[:2100] == MISSING).tolist() == list(lacked)
 
 
 def test_the_latency_that_is_shown_first_is_that_of_the_worst_incident(tmp_path: Path) -> None:
