@@ -44,7 +44,7 @@ function levels(unit, low, high, height) { // of a logarithmic scale; of bytes 1
   return found;
 }
 function decades(low, high, height) { // levels of a logarithmic scale: 1, or 1 3, or 1 2 5 of each decade
-  const span = Math.log10(high / low), marks = span > Math.min(3, height / 80) ? [1] : span > height / 200 ? [1, 3] : [1, 2, 5], found = [];
+  const span = Math.log10(high / low), marks = span > Math.min(3.4, height / 80) ? [1] : span > height / 200 ? [1, 3] : [1, 2, 5], found = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) found.push(...marks.map((by) => by * 10 ** power));
   return found.filter((value) => value >= low && value <= high);
 }
@@ -111,7 +111,8 @@ class Chart {
     const [low, high] = given ?? [known.reduce((a, b) => Math.min(a, b), Infinity), known.reduce((a, b) => Math.max(a, b), -Infinity)];
     const isLog = (this.spec.isLog = this.spec.isLog && low > 0 && Number.isFinite(low));
     const most = isLog ? 0 : Math.max(high, 0) || 1;
-    const range = isLog ? [low / 1.25, high * 1.3] : given ? [Math.min(0, low), 1.08 * most] : (plot, from, to) => [Math.min(0, from ?? 0) * 1.08, 1.08 * (to > 0 ? to : 1)];
+    const room = lanes ? 0.13 : 0; // the numbers of incidents stand above the lines
+    const range = isLog ? [low / 1.25, high * Math.max(1.3, (high / low) ** room)] : given ? [Math.min(0, low), 1.08 * most] : (plot, from, to) => [Math.min(0, from ?? 0) * 1.08, 1.08 * (to > 0 ? to : 1)];
     const part = ({ isOff, ink: token }, width, percent) => (
       { scale: "y", points: { show: false }, show: !isOff, width, stroke: percent ? () => ink(token, percent) : null });
     this.plot = new uPlot({
@@ -120,7 +121,7 @@ class Chart {
         sync: { key: "run", scales: ["x", null], setSeries: false, filters: { pub: (type) => /move|leave/.test(type), sub: () => this.isNear } } },
       scales: { x: { time: false, distr: 100, fwd: forward, bwd: backward, range: () => this.range() }, y: { distr: isLog ? 3 : 1, range } },
       axes: axes({ gap: lanes ? 10 + 18 * lanes.length : 6, size: lanes ? 50 + 18 * lanes.length : 40, values: (plot, found) => tickLabels(found),
-        splits: (plot, at, min, max) => ticks(min, max, Math.max(2, plot.bbox.width / devicePixelRatio / 74)) },
+        splits: (plot, at, min, max) => ticks(min, max, Math.max(2, plot.bbox.width / devicePixelRatio / 62)) },
       { size: lanes || left ? 100 : 62, values: (plot, found) => found.map((value) => amount(value, isShort(unit) ? unit : "")), ...(unit[0] === "B" && { incrs: TWOS }), ...(isLog && { splits: () => levels(unit, ...range, height) }) }, !heat),
       // The edges of a band are drawn too, or a spike of one second would be narrower than a pixel and vanish.
       series: [{}, ...lines.flatMap((line) => [part(line, 0.6, heat || isSeconds ? 0 : 45), part(line, 0.6, heat || isSeconds ? 0 : 45), part(line, 1.3, 100)])],

@@ -305,6 +305,23 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Browser, page: Path) -> No
     assert browser.run("document.documentElement.scrollWidth") <= 390
 
 
+def test_tables_break_no_number_and_no_word_on_a_phone(browser: Browser, page: Path) -> None:
+    """A number, a time or a word of a table is on one line; a table that is too wide scrolls."""
+    shown(browser, page, width=390, height=844)
+    broken = """[...document.querySelectorAll('.wide :is(td, th)')].flatMap((cell) => {
+        const found = [], range = document.createRange();
+        const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+        while (walk.nextNode())
+          for (const { index, 0: word } of walk.currentNode.data.matchAll(/[^ -]+/g)) {
+            range.setStart(walk.currentNode, index);
+            range.setEnd(walk.currentNode, index + word.length);
+            if (new Set([...range.getClientRects()].map(({ top }) => top)).size > 1) found.push(word); }
+        return found; })"""
+
+    assert browser.run("document.querySelectorAll('.wide td.number').length") > 0
+    assert browser.run(broken) == []
+
+
 def test_without_a_program_the_page_has_pictures_tables_and_all_evidence(
     browser: Browser, page: Path
 ) -> None:
