@@ -636,9 +636,12 @@ class _Making:
                 found.setdefault(family, one.objective.limit_seconds)
         return found
 
-    def _events(self) -> tuple[dict[str, int], str]:
-        """Return how many seconds have an event of each row, and the block of their hours and seconds."""
-        counts: dict[str, int] = {}
+    def _events(self) -> tuple[dict[str, dict[str, Any]], str]:
+        """Return of each row how many seconds have an event, and the names of its kinds; and their block.
+
+        The block has of each row the hours, then the seconds in them, then the kinds as places in the names.
+        """
+        rows: dict[str, dict[str, Any]] = {}
         words: list[Words] = []
         for name, parts in EVENT_ROWS.items():
             kinds = [
@@ -648,15 +651,18 @@ class _Making:
             ]
             if not kinds:
                 continue
-            k = np.unique(
-                np.concatenate([self.page.timeline.event_seconds[kind] for kind in kinds])
-            )
-            k = k[(k >= 0) & (k < self.grid.seconds)]
+            parted = [self.page.timeline.event_seconds[kind] for kind in kinds]
+            which = np.repeat(np.arange(len(kinds)), [one.size for one in parted])
+            k, first = np.unique(np.concatenate(parted), return_index=True)
+            which, is_within = which[first], (k >= 0) & (k < self.grid.seconds)
+            k, which = k[is_within], which[is_within]
             if k.size > MOST_EVENTS:
-                k = np.unique(k // self.grid.bucket * self.grid.bucket)[:MOST_EVENTS]
-            counts[name] = int(k.size)
-            words += [(k // 3600).astype(np.uint16), (k % 3600).astype(np.uint16)]
-        return counts, block(words)
+                k, first = np.unique(k // self.grid.bucket * self.grid.bucket, return_index=True)
+                k, which = k[:MOST_EVENTS], which[first][:MOST_EVENTS]
+            names = [shown_name(kind.replace("_", " "), 60) for kind in kinds]
+            rows[name] = {"count": int(k.size), "kinds": names}
+            words += [part.astype(np.uint16) for part in (k // 3600, k % 3600, which)]
+        return rows, block(words)
 
     def _heat(self) -> tuple[dict[str, Any] | None, str]:
         """Return the bands of the heat map, and its block: shares from 0 (none) to 100 (all), logarithmic."""

@@ -17,6 +17,7 @@ async function showMain(kind) {
     main.plot.over.append(node("button", { type: "button", className: `flag ${row} ${isAgainstCluster ? "" : "other"}`, textContent: at + 1, ariaLabel: `Incident ${at + 1}: ${title}`,
       onmousedown: (event) => event.stopPropagation(), onclick: () => choose(at + 1) }));
   });
+  lanes.forEach((lane, at) => addLane(main, lane, at));
   drawLanes(main);
   $("#main").classList.add("drawn");
 }

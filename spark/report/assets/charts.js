@@ -187,6 +187,37 @@ function drawText({ ctx, axes: [{ font }] }, text, x, y, textAlign) {
   ctx.fillText(text, x, y);
 }
 
+// Says of the event under the pointer, or of one after the other by the arrow keys, what it was and when.
+function addLane({ plot }, [name, times, kind], lane) {
+  const tip = node("span", { className: "tip", hidden: true }), strip = node("button", { type: "button", className: "lane", ariaLabel: `${name}: arrow keys go from one to the next` }, tip);
+  const live = node("span", { className: "hidden" }), x = (at) => plot.valToPos(times[at], "x"), isSeen = (at) => times[at] >= view.min && times[at] <= view.max;
+  let shown = -1;
+  const show = (at, others = 0) => {
+    tip.hidden = !isSeen((shown = at)); // also where there is none
+    if (tip.hidden) return;
+    tip.textContent = `${kind(at)} at ${moment(times[at], true)}${others ? `, ${others} more here` : ""}`;
+    const half = tip.offsetWidth / 2;
+    tip.style.left = `${Math.min(Math.max(x(at), half), plot.over.clientWidth - half)}px`;
+  };
+  live.setAttribute("aria-live", "polite");
+  strip.style.top = `calc(100% + ${6 + lane * 18}px)`;
+  strip.onmousemove = ({ clientX }) => {
+    const place = clientX - plot.over.getBoundingClientRect().left, near = times.flatMap((_, at) => (isSeen(at) && Math.abs(x(at) - place) < 4 ? [at] : []));
+    const nearest = near.reduce((a, b) => (Math.abs(x(b) - place) < Math.abs(x(a) - place) ? b : a), near[0] ?? -1);
+    show(nearest, near.length - 1);
+  };
+  strip.onmouseleave = strip.onblur = () => show(-1);
+  strip.onfocus = () => strip.matches(":focus-visible") && show(times.findIndex((_, at) => isSeen(at)));
+  strip.onkeydown = (event) => {
+    const next = shown + ({ ArrowRight: 1, ArrowLeft: -1 }[event.key] ?? NaN);
+    if (!isSeen(next)) return;
+    event.preventDefault();
+    show(next);
+    live.textContent = tip.textContent;
+  };
+  plot.over.append(strip, live);
+}
+
 // Of the main chart alone: phases above, events below, a numbered flag on each incident.
 function drawLanes({ plot, spec }) {
   const { ctx, bbox } = plot, ratio = devicePixelRatio, right = bbox.left + bbox.width;

@@ -53,9 +53,9 @@ function columns(index, grid) {
 }
 async function eventTimes() {
   const words = await block("events");
-  let at = 0; // of each lane first every hour, then every second within it
-  return Object.entries(run.events).map(([name, length]) => {
-    const part = words.subarray(at, (at += 2 * length));
-    return [name, Array.from({ length }, (_, event) => part[event] * 3600 + part[length + event])];
+  let at = 0; // of each lane first every hour, then every second within it, then every kind
+  return Object.entries(run.events).map(([name, { count: length, kinds }]) => {
+    const part = words.subarray(at, (at += 3 * length));
+    return [name, Array.from({ length }, (_, event) => part[event] * 3600 + part[length + event]), (event) => kinds[part[2 * length + event]]];
   });
 }

@@ -290,6 +290,33 @@ def test_the_cursor_of_one_chart_is_that_of_all(browser: Browser, page: Path) ->
     assert browser.run("document.querySelector('#rates .chart').chart.plot.cursor.left") > 0
 
 
+TIPS = """[...document.querySelectorAll('.tip')].filter((one) => !one.hidden)
+    .map((one) => one.textContent)"""
+
+
+def test_an_event_says_what_it_was_and_when_to_pointer_and_keyboard(
+    browser: Browser, page: Path
+) -> None:
+    """The run has one deletion, in second 110."""
+    shown(browser, page)
+    where = """(() => { const { plot } = document.querySelector('#main .chart').chart;
+        const { x, y, height } = document.querySelector('.lane').getBoundingClientRect();
+        return { x: x + plot.valToPos(110, 'x'), y: y + height / 2 }; })()"""
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", **browser.run(where))
+    browser.until(f"{TIPS}.length === 1")
+    hovered = browser.run(TIPS)
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=5, y=5)
+    browser.until(f"{TIPS}.length === 0")
+    browser.run("document.querySelector('.lane').focus({ focusVisible: true })")
+    browser.until(f"{TIPS}.length === 1")
+
+    begin = "JSON.parse(document.getElementById('numbers').textContent).start"
+    at = browser.run(f"new Date(({begin} + 110) * 1000).toISOString().slice(11, 19)")
+    assert hovered == [f"retention deletion at {at}"]
+    assert browser.run(TIPS) == hovered
+    assert browser.problems == []
+
+
 def test_the_axis_may_be_run_time_or_bytes(browser: Browser, page: Path) -> None:
     shown(browser, page)
     for name, sign in (("elapsed", "h"), ("written", "B")):

@@ -198,9 +198,21 @@ def test_events_come_in_lanes(tmp_path: Path) -> None:
     body, blocks = data_of(found)
 
     words = unpacked(blocks["events"])
-    count = body["events"]["deletions"]
+    count = body["events"]["deletions"]["count"]
     k = words[:count].astype(int) * 3600 + words[count : 2 * count]
     assert k.tolist() == found.event_seconds["retention_deletion"].tolist()
+
+
+def test_each_event_of_a_lane_has_its_kind(tmp_path: Path) -> None:
+    """Of two in one second the first kind is named."""
+    seconds = {"poll_error": np.array([7, 50]), "clock_step": np.array([3, 50])}
+    found = replace(timeline(tmp_path, QUIET), event_seconds=seconds)
+    body, blocks = data_of(found)
+
+    row, words = body["events"]["errors"], unpacked(blocks["events"])
+    names = [row["kinds"][one] for one in words[2 * row["count"] :]]
+    assert words[row["count"] : 2 * row["count"]].tolist() == [3, 7, 50]
+    assert names == ["clock step", "poll error", "poll error"]
 
 
 def test_of_a_run_in_which_nothing_was_received_the_heat_map_is_of_publish_latency(
