@@ -85,9 +85,9 @@ const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 const linked = () => [...$$(".list [data-pick]")].filter(({ hash }) => hash === location.hash).map(({ dataset }) => Number(dataset.pick))[0];
 function choose(rank) { // what was chosen comes into view, and the keyboard goes on there
   pick(rank);
-  const article = $(`#incident-${rank}`), { top } = article.getBoundingClientRect();
-  article.tabIndex = -1;
-  article.focus({ preventScroll: true });
+  const article = $(`#incident-${rank}`), { top } = article.getBoundingClientRect(), heading = article.querySelector("h3");
+  heading.tabIndex = -1;
+  heading.focus({ preventScroll: true });
   if (top < 0 || top > innerHeight / 2) article.scrollIntoView({ behavior: STILL.matches ? "instant" : "smooth" });
 }
 

@@ -212,7 +212,7 @@ def test_an_incident_that_is_chosen_comes_into_view(
     if motion == "reduce":
         assert 0 <= browser.run(top) <= 450
     browser.until(f"{top} >= 0 && {top} <= innerHeight / 2")
-    assert browser.run("document.activeElement.id") == "incident-2"
+    assert browser.run("document.activeElement.id") == "title-2"
     assert browser.run(SHOWN_RANKS) == [2]
     assert browser.problems == []
 
