@@ -28,7 +28,17 @@ from spark.batch.coverage import runs
 from spark.batch.digest import reduction
 from spark.batch.outcomes import CURVE, counts_above, curve, shares_shown
 from spark.batch.timeline import leader_addresses
-from spark.report.packing import Grid, Scale, Words, band_words, bands, block, scale_of, windows
+from spark.report.packing import (
+    Grid,
+    Scale,
+    Words,
+    band_words,
+    bands,
+    block,
+    scale_of,
+    usual_distance,
+    windows,
+)
 from spark.report.page import (
     MOST_DETAILED,
     Page,
@@ -506,9 +516,11 @@ class _Making:
     def _stretches(
         self, spans: Sequence[tuple[int, int]], near: Sequence[str]
     ) -> list[tuple[int, int]]:
-        """Return what is kept second by second: around the worst incidents, as many as there is room for."""
+        """Return what is kept second by second: the whole of a short run, or around the worst incidents."""
         if self.grid.bucket == 1:
             return []
+        if self.grid.step == 1 and self.grid.seconds * max(len(near), 1) <= MOST_SECOND_WORDS:
+            return [(0, self.grid.seconds)]
         found: list[tuple[int, int]] = []
         for count in range(1, len(spans) + 1):
             wanted = windows(spans[:count], self.grid.seconds)
@@ -532,7 +544,7 @@ class _Making:
             rows: dict[str, list[Any]] = {}
             for place, name in enumerate(names[first : first + A_BLOCK]):
                 one = self.drawn[name]
-                scale, packed, fine = self._words(one, seconds)
+                scale, packed, fine, distance = self._words(one, seconds)
                 words.append(packed)
                 fine_place = -1
                 if fine is not None:
@@ -547,6 +559,7 @@ class _Making:
                     block_name,
                     place,
                     fine_place,
+                    distance,
                 ]
                 rows[name] = row
             text = block(words)
@@ -561,7 +574,8 @@ class _Making:
 
     def _words(
         self, one: Drawn, seconds: Mapping[str, Floats]
-    ) -> tuple[Scale, Words, Words | None]:
+    ) -> tuple[Scale, Words, Words | None, float]:
+        """Return scale, buckets and seconds of a series, and the usual distance of its values in seconds."""
         native = _joined([self._native(name) for name in one.members], one.joined)
         extremes = (
             [self._extremes(name) for name in one.members]
@@ -580,7 +594,11 @@ class _Making:
             fine = _joined([seconds[name] for name in one.members], one.joined)
         scale = scale_of(native, band, fine)
         packed = band_words(scale, band, with_extremes=self.grid.bucket > 1)
-        return scale, packed, None if fine is None else scale.words(fine)
+        if fine is None or self.grid.step == 1:
+            distance = usual_distance(native, self.grid.step)
+        else:
+            distance = usual_distance(fine, 1)
+        return scale, packed, None if fine is None else scale.words(fine), distance
 
     def _native(self, name: str) -> Floats:
         """Return a series by `step` seconds; of counts the rate a second."""
@@ -660,9 +678,12 @@ class _Making:
                 found.setdefault(family, one.objective.limit_seconds)
         return found
 
-    def _events(self) -> tuple[dict[str, int], str]:
-        """Return how many seconds have an event of each row, and the block of their hours and seconds."""
-        counts: dict[str, int] = {}
+    def _events(self) -> tuple[dict[str, dict[str, Any]], str]:
+        """Return of each row how many seconds have an event, and the names of its kinds; and their block.
+
+        The block has of each row the hours, then the seconds in them, then the kinds as places in the names.
+        """
+        rows: dict[str, dict[str, Any]] = {}
         words: list[Words] = []
         for name, parts in EVENT_ROWS.items():
             kinds = [
@@ -672,15 +693,18 @@ class _Making:
             ]
             if not kinds:
                 continue
-            k = np.unique(
-                np.concatenate([self.page.timeline.event_seconds[kind] for kind in kinds])
-            )
-            k = k[(k >= 0) & (k < self.grid.seconds)]
+            parted = [self.page.timeline.event_seconds[kind] for kind in kinds]
+            which = np.repeat(np.arange(len(kinds)), [one.size for one in parted])
+            k, first = np.unique(np.concatenate(parted), return_index=True)
+            which, is_within = which[first], (k >= 0) & (k < self.grid.seconds)
+            k, which = k[is_within], which[is_within]
             if k.size > MOST_EVENTS:
-                k = np.unique(k // self.grid.bucket * self.grid.bucket)[:MOST_EVENTS]
-            counts[name] = int(k.size)
-            words += [(k // 3600).astype(np.uint16), (k % 3600).astype(np.uint16)]
-        return counts, block(words)
+                k, first = np.unique(k // self.grid.bucket * self.grid.bucket, return_index=True)
+                k, which = k[:MOST_EVENTS], which[first][:MOST_EVENTS]
+            names = [shown_name(kind.replace("_", " "), 60) for kind in kinds]
+            rows[name] = {"count": int(k.size), "kinds": names}
+            words += [part.astype(np.uint16) for part in (k // 3600, k % 3600, which)]
+        return rows, block(words)
 
     def _heat(self) -> tuple[dict[str, Any] | None, str]:
         """Return the bands of the heat map, and its block: shares from 0 (none) to 100 (all), logarithmic."""

@@ -106,6 +106,13 @@ class Scale:
         return [int(self.is_log), float(f"{self.offset:.7g}"), float(f"{self.step:.7g}")]
 
 
+def usual_distance(dense: Floats, step: int) -> float:
+    """Return how many seconds three of four values come at most after the one before; NaN is no value."""
+    apart = np.diff(np.flatnonzero(np.isfinite(dense)))
+    usual = np.quantile(apart, 0.75, method="inverted_cdf") if apart.size else 1
+    return float(usual * step)
+
+
 def scale_of(native: Floats, band: Bands, more: Floats | None = None) -> Scale:
     """Return the scale for values in order of time, their bands, and `more` values of single seconds."""
     every = np.concatenate([band.low, band.high, *([] if more is None else [more])])

@@ -47,10 +47,11 @@ class Browser:
         height: int = 900,
         scheme: str = "light",
         has_script: bool = True,
+        early: str = "",
     ) -> None:
         """Show a file, or the page of a server, in a new page, and wait until it is loaded.
 
-        Requests to that server are no problem.
+        Requests to that server are no problem. `early` is executed once the page's own program has begun.
         """
         self.problems = []
         self._session = ""
@@ -67,6 +68,9 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[feature])
         if not has_script:
             self.call("Emulation.setScriptExecutionDisabled", value=True)
+        if early:
+            source = f"addEventListener('DOMContentLoaded', () => {{ {early} }})"
+            self.call("Page.addScriptToEvaluateOnNewDocument", source=source)
         self.call("Page.navigate", url=url)
         self._wait_for("Page.loadEventFired")
 

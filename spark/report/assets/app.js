@@ -12,11 +12,12 @@ async function showMain(kind) {
   await main.update(true);
   const ariaLabel = `${kind} latency over the run. Left and right pan, plus and minus zoom, Escape shows the whole run.`;
   Object.assign(main.body, { tabIndex: 0, role: "group", ariaLabel });
-  run.incidents.forEach(({ title, span }, at) => {
+  run.incidents.forEach(({ title, span, isAgainstCluster }, at) => {
     const row = ["", "low", "lower"][run.incidents.filter((other) => other.span[0] < span[0]).length % 3]; // on a phone flags need rows
-    main.plot.over.append(node("button", { type: "button", className: `flag ${row}`, textContent: at + 1, ariaLabel: `Incident ${at + 1}: ${title}`,
-      onmousedown: (event) => event.stopPropagation(), onclick: () => pick(at + 1) }));
+    main.plot.over.append(node("button", { type: "button", className: `flag ${row} ${isAgainstCluster ? "" : "other"}`, textContent: at + 1, ariaLabel: `Incident ${at + 1}: ${title}`,
+      onmousedown: (event) => event.stopPropagation(), onclick: () => choose(at + 1) }));
   });
+  lanes.forEach((lane, at) => addLane(main, lane, at));
   drawLanes(main);
   $("#main").classList.add("drawn");
 }
@@ -38,7 +39,7 @@ function showGrid(selector, found, more) {
 }
 function showSections() {
   eachAlone(
-    () => $(".list tbody tr") && pick(1, false),
+    () => $(".list tbody tr") && !picked && pick(linked() ?? run.worst ?? 1, false),
     () => showGrid("#rates", run.load.slice(0, 1), { height: 150, left: true }),
     showHeatMap,
     () => $$(".levels-table").forEach((table) => (table.open = false)),
@@ -78,6 +79,16 @@ function paintHeat(words) { // a share of 1 in 10,000 to all in three shades of 
   });
   pen.putImageData(image, 0, 0);
   return canvas;
+}
+
+const STILL = matchMedia("(prefers-reduced-motion: reduce)");
+const linked = () => [...$$(".list [data-pick]")].filter(({ hash }) => hash === location.hash).map(({ dataset }) => Number(dataset.pick))[0];
+function choose(rank) { // what was chosen comes into view, and the keyboard goes on there
+  pick(rank);
+  const article = $(`#incident-${rank}`), { top } = article.getBoundingClientRect(), heading = article.querySelector("h3");
+  heading.tabIndex = -1;
+  heading.focus({ preventScroll: true });
+  if (top < 0 || top > innerHeight / 2) article.scrollIntoView({ behavior: STILL.matches ? "instant" : "smooth" });
 }
 
 function showView() {
@@ -124,12 +135,11 @@ function listen() {
   document.addEventListener("cursor", ({ detail }) => $("#cursor").replaceChildren(`cursor at ${moment(detail, true)}`));
   document.addEventListener("change", ({ target }) => ({ axis: setAxis, kind: showMain })[target.name]?.(target.value));
   document.addEventListener("click", (event) => {
-    const picked = event.target.closest("[data-pick], .list tbody tr"), button = event.target.closest("[data-move]");
+    const chosen = event.target.closest("[data-pick], .list tbody tr"), button = event.target.closest("[data-move]");
     if (button) moveView(...JSON.parse(button.dataset.move));
-    if (!picked) return;
+    if (!chosen) return;
     event.preventDefault();
-    pick(Number(picked.dataset.pick ?? picked.dataset.rank));
-    if (!picked.closest(".list")) $("#findings").scrollIntoView();
+    choose(Number(chosen.dataset.pick ?? chosen.dataset.rank));
   });
   document.addEventListener("keydown", (event) => {
     const here = document.activeElement, step = { ArrowDown: 1, ArrowUp: -1 }[event.key], move = here === main?.body && keys[event.key];

@@ -44,7 +44,7 @@ function levels(unit, low, high, height) { // of a logarithmic scale; of bytes 1
   return found;
 }
 function decades(low, high, height) { // levels of a logarithmic scale: 1, or 1 3, or 1 2 5 of each decade
-  const span = Math.log10(high / low), marks = span > Math.min(3, height / 80) ? [1] : span > height / 200 ? [1, 3] : [1, 2, 5], found = [];
+  const span = Math.log10(high / low), marks = span > Math.min(3.4, height / 80) ? [1] : span > height / 200 ? [1, 3] : [1, 2, 5], found = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) found.push(...marks.map((by) => by * 10 ** power));
   return found.filter((value) => value >= low && value <= high);
 }
@@ -90,24 +90,29 @@ class Chart {
     if (!isNear) return;
     const hasSeconds = this.spec.lines.every(({ index }) => series[index].fine >= 0);
     const grid = hasSeconds && max - min <= 120 * BUCKET && run.windows.some(([begin, end]) => begin < max && end > min) ? fine : coarse;
-    if (this.grid !== grid) {
-      this.grid = grid;
-      const indices = this.spec.lines.map(({ index }) => index), wait = missing(indices, grid);
-      if (wait) await wait; // else nothing is put off: paper does not wait
-      if (this.grid !== grid || !charts.has(this)) return; // the view has moved on
-      this.data = [grid.map(({ k }) => k), ...indices.flatMap((index) => columns(index, grid))];
-      if (this.plot) this.plot.setData(this.data, false);
-      else this.build();
-    }
+    if (this.grid !== grid) return (this.loading = this.load(grid));
     this.plot?.setScale("x", { min, max });
   }
+  async load(grid) { // draws the series on a grid, and done when the chart is there
+    this.grid = grid;
+    const indices = this.spec.lines.map(({ index }) => index), wait = missing(indices, grid);
+    if (wait) await wait; // else nothing is put off: paper does not wait
+    if (this.grid !== grid) return this.loading; // the view has moved on
+    if (!charts.has(this)) return;
+    this.data = [grid.map(({ k }) => k), ...indices.flatMap((index) => columns(index, grid))];
+    if (this.plot) this.plot.setData(this.data, false);
+    else this.build();
+    const [min, max] = this.range(); // of now: it may have changed meanwhile
+    this.plot.setScale("x", { min, max });
+  }
   build() {
-    const { lines, lanes, heat, height, unit, left, range: given } = this.spec, every = this.data.slice(1).flat().filter((value) => value !== null);
+    const { lines, lanes, heat, height, unit, left, range: given } = this.spec, every = this.data.slice(1).flat().filter((value) => value != null);
     const known = this.spec.isLog ? every.filter((value) => value > 0) : every;
     const [low, high] = given ?? [known.reduce((a, b) => Math.min(a, b), Infinity), known.reduce((a, b) => Math.max(a, b), -Infinity)];
     const isLog = (this.spec.isLog = this.spec.isLog && low > 0 && Number.isFinite(low));
     const most = isLog ? 0 : Math.max(high, 0) || 1;
-    const range = isLog ? [low / 1.25, high * 1.3] : given ? [Math.min(0, low), 1.08 * most] : (plot, from, to) => [Math.min(0, from ?? 0) * 1.08, 1.08 * (to > 0 ? to : 1)];
+    const room = lanes ? 0.13 : 0; // the numbers of incidents stand above the lines
+    const range = isLog ? [low / 1.25, high * Math.max(1.3, (high / low) ** room)] : given ? [Math.min(0, low), 1.08 * most] : (plot, from, to) => [Math.min(0, from ?? 0) * 1.08, 1.08 * (to > 0 ? to : 1)];
     const part = ({ isOff, ink: token }, width, percent) => (
       { scale: "y", points: { show: false }, show: !isOff, width, stroke: percent ? () => ink(token, percent) : null });
     this.plot = new uPlot({
@@ -116,7 +121,7 @@ class Chart {
         sync: { key: "run", scales: ["x", null], setSeries: false, filters: { pub: (type) => /move|leave/.test(type), sub: () => this.isNear } } },
       scales: { x: { time: false, distr: 100, fwd: forward, bwd: backward, range: () => this.range() }, y: { distr: isLog ? 3 : 1, range } },
       axes: axes({ gap: lanes ? 10 + 18 * lanes.length : 6, size: lanes ? 50 + 18 * lanes.length : 40, values: (plot, found) => tickLabels(found),
-        splits: (plot, at, min, max) => ticks(min, max, Math.max(2, plot.bbox.width / devicePixelRatio / 74)) },
+        splits: (plot, at, min, max) => ticks(min, max, Math.max(2, plot.bbox.width / devicePixelRatio / 62)) },
       { size: lanes || left ? 100 : 62, values: (plot, found) => found.map((value) => amount(value, isShort(unit) ? unit : "")), ...(unit[0] === "B" && { incrs: TWOS }), ...(isLog && { splits: () => levels(unit, ...range, height) }) }, !heat),
       // The edges of a band are drawn too, or a spike of one second would be narrower than a pixel and vanish.
       series: [{}, ...lines.flatMap((line) => [part(line, 0.6, heat || isSeconds ? 0 : 45), part(line, 0.6, heat || isSeconds ? 0 : 45), part(line, 1.3, 100)])],
@@ -141,10 +146,10 @@ class Chart {
     else {
       run.phases.forEach(([name, begin, end]) => name !== "soak" && box(begin, end, ink("unjudged")));
       run.invalid.forEach(([begin, end, source]) => (lanes || isOf(source)) && box(begin, end, ink("untrusted")));
-      run.incidents.forEach(({ span }) => box(...span, ink("span")));
+      run.incidents.forEach(({ span, isAgainstCluster }) => box(...span, ink(isAgainstCluster ? "span" : "unjudged")));
     }
     run.gaps.forEach(([begin, end, source]) => (isOf(source) || (lanes && /^(produce|consume)/.test(source))) && box(begin, end, hatch(ctx)));
-    run.incidents.forEach(({ span }) => box(...span, ink("bad", 55), 3 * ratio));
+    run.incidents.forEach(({ span, isAgainstCluster }) => box(...span, ink(isAgainstCluster ? "bad" : "soft", 55), 3 * ratio));
     if (limit) {
       const y = this.plot.valToPos(limit, "y", true);
       drawText(this.plot, `limit ${amount(limit, "s")}`, right - 4 * ratio, y - 10 * ratio, "right");
@@ -158,7 +163,8 @@ class Chart {
     const { left, idx } = this.plot.cursor, { unit, lanes, lines } = this.spec;
     if (left < 0 || idx == null) return;
     this.values.forEach((value, at) => {
-      const [high, low, middle] = this.data.slice(3 * at + 1, 3 * at + 4).map((column) => column[idx]);
+      const columns = this.data.slice(3 * at + 1, 3 * at + 4), place = columns[2].findLastIndex((one, there) => there <= idx && one !== undefined);
+      const [high, low, middle] = columns.map((column) => column[place]); // between two values the one before
       const band = lanes && high > low ? ` (${amount(low, unit)} to ${amount(high, unit)})` : "";
       value.textContent = lines[at].isOff ? "" : amount(middle, unit) + band;
     });
@@ -179,6 +185,37 @@ function hatch(ctx) {
 function drawText({ ctx, axes: [{ font }] }, text, x, y, textAlign) {
   Object.assign(ctx, { font: font[0], fillStyle: ink("soft"), textBaseline: "middle", textAlign });
   ctx.fillText(text, x, y);
+}
+
+// Says of the event under the pointer, or of one after the other by the arrow keys, what it was and when.
+function addLane({ plot }, [name, times, kind], lane) {
+  const tip = node("span", { className: "tip", hidden: true }), strip = node("button", { type: "button", className: "lane", ariaLabel: `${name}: arrow keys go from one to the next` }, tip);
+  const live = node("span", { className: "hidden" }), x = (at) => plot.valToPos(times[at], "x"), isSeen = (at) => times[at] >= view.min && times[at] <= view.max;
+  let shown = -1;
+  const show = (at, others = 0) => {
+    tip.hidden = !isSeen((shown = at)); // also where there is none
+    if (tip.hidden) return;
+    tip.textContent = `${kind(at)} at ${moment(times[at], true)}${others ? `, ${others} more here` : ""}`;
+    const half = tip.offsetWidth / 2;
+    tip.style.left = `${Math.min(Math.max(x(at), half), plot.over.clientWidth - half)}px`;
+  };
+  live.setAttribute("aria-live", "polite");
+  strip.style.top = `calc(100% + ${6 + lane * 18}px)`;
+  strip.onmousemove = ({ clientX }) => {
+    const place = clientX - plot.over.getBoundingClientRect().left, near = times.flatMap((_, at) => (isSeen(at) && Math.abs(x(at) - place) < 4 ? [at] : []));
+    const nearest = near.reduce((a, b) => (Math.abs(x(b) - place) < Math.abs(x(a) - place) ? b : a), near[0] ?? -1);
+    show(nearest, near.length - 1);
+  };
+  strip.onmouseleave = strip.onblur = () => show(-1);
+  strip.onfocus = () => strip.matches(":focus-visible") && show(times.findIndex((_, at) => isSeen(at)));
+  strip.onkeydown = (event) => {
+    const next = shown + ({ ArrowRight: 1, ArrowLeft: -1 }[event.key] ?? NaN);
+    if (!isSeen(next)) return;
+    event.preventDefault();
+    show(next);
+    live.textContent = tip.textContent;
+  };
+  plot.over.append(strip, live);
 }
 
 // Of the main chart alone: phases above, events below, a numbered flag on each incident.

@@ -1,8 +1,8 @@
 // The numbers of the run. A time is always k: seconds since the run began. spark/report/packing.py writes the format.
 const run = JSON.parse(document.getElementById("numbers").textContent);
 const MISSING = 65535, MINUTE = 60, BUCKET = run.bucket, BUCKETS = run.buckets;
-const series = run.series.map(([source, title, note, unit, isLog, offset, step, block, place, fine]) =>
-  ({ source, title, note, unit, isLog, offset, step, block, place, fine }));
+const series = run.series.map(([source, title, note, unit, isLog, offset, step, block, place, fine, distance]) =>
+  ({ source, title, note, unit, isLog, offset, step, block, place, fine, distance }));
 
 const blocks = new Map(), unpacked = new Map();
 function block(name) { // unpacked when first needed
@@ -30,26 +30,32 @@ const kept = run.windows.flatMap(([begin, end]) => Array.from({ length: end - be
 const isKept = new Set(kept);
 const fine = [...coarse.filter(({ k }) => !isKept.has(k)), ...kept.map((k, second) => ({ k, second }))].sort((a, b) => a.k - b.k);
 
-// Returns [high, low, middle] of a series whose blocks are unpacked, null where nothing was measured.
+// Returns [high, low, middle] of a series whose blocks are unpacked, null where nothing was measured. Between two values
+// that are no further apart than usual it is undefined: a line goes on there, as of what is read every 10 seconds.
 function columns(index, grid) {
-  const { block: name, place, fine: finePlace, isLog, offset, step } = series[index], size = isSeconds ? BUCKETS : 3 * BUCKETS;
+  const { block: name, place, fine: finePlace, isLog, offset, step, distance } = series[index], size = isSeconds ? BUCKETS : 3 * BUCKETS;
   const words = unpacked.get(name).subarray(place * size, (place + 1) * size);
   const seconds = grid === fine && unpacked.get(`${name}-seconds`).subarray(finePlace * kept.length, (finePlace + 1) * kept.length);
   const value = (steps) => (isLog ? Math.exp(offset + step * steps) : offset + step * steps);
   const high = [], low = [], middle = [];
-  for (const { bucket, second } of grid) {
+  let last = -1; // the place of the last value
+  grid.forEach(({ k, bucket, second }, at) => {
     const isBucket = second === undefined, steps = isBucket ? words[bucket] : seconds[second], isKnown = steps !== MISSING, isBand = isBucket && !isSeconds;
     middle.push(isKnown ? value(steps) : null);
     high.push(isKnown ? value(steps + (isBand ? words[BUCKETS + bucket] : 0)) : null);
     low.push(isKnown ? value(steps - (isBand ? words[2 * BUCKETS + bucket] : 0)) : null);
-  }
+    if (!isKnown) return;
+    const width = isBucket || grid[last]?.second === undefined ? BUCKET : 1; // a bucket's value may be of any second in it
+    if (last >= 0 && k - grid[last].k <= 1.5 * distance + width - 1) [high, low, middle].forEach((column) => column.fill(undefined, last + 1, at));
+    last = at;
+  });
   return [high, low, middle];
 }
 async function eventTimes() {
   const words = await block("events");
-  let at = 0; // of each lane first every hour, then every second within it
-  return Object.entries(run.events).map(([name, length]) => {
-    const part = words.subarray(at, (at += 2 * length));
-    return [name, Array.from({ length }, (_, event) => part[event] * 3600 + part[length + event])];
+  let at = 0; // of each lane first every hour, then every second within it, then every kind
+  return Object.entries(run.events).map(([name, { count: length, kinds }]) => {
+    const part = words.subarray(at, (at += 3 * length));
+    return [name, Array.from({ length }, (_, event) => part[event] * 3600 + part[length + event]), (event) => kinds[part[2 * length + event]]];
   });
 }

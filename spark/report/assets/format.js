@@ -41,7 +41,7 @@ function backward(place) {
   }
   return BUCKET * (low + (place - written[low]) / (written[low + 1] - written[low]));
 }
-const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 180, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
 function ticks(min, max, most) {
   const low = forward(min), high = forward(max), found = [];
   const step = axis === "written" ? 2 ** Math.ceil(Math.log2((high - low) / most)) : STEPS.find((one) => (high - low) / one <= most) ?? 86400 * Math.ceil((high - low) / most / 86400);

@@ -1,5 +1,5 @@
 // One incident at a time: the series that its evidence cites, their peers, and the distribution of latency.
-let opened = [];
+let opened = [], picked = 0; // the rank of the incident that is shown; 0: none yet
 const HEIGHT = 148;
 function around([begin, end]) { // an incident with some of the time before and after it
   const margin = Math.max(60, 0.25 * (end - begin), 2 * BUCKET);
@@ -8,6 +8,7 @@ function around([begin, end]) { // an incident with some of the time before and 
 
 function pick(rank, isZoomed = true) {
   const one = run.incidents[rank - 1];
+  picked = rank;
   for (const row of document.querySelectorAll(".list tbody tr")) {
     const isPicked = Number(row.dataset.rank) === rank;
     row.toggleAttribute("aria-current", isPicked);
@@ -41,7 +42,7 @@ function extent(several, { min, max }) { // peers are compared on one scale
   const parts = several.flatMap(({ lines }) => lines.map(([, index]) => columns(index, coarse)));
   let low = Infinity, high = -Infinity;
   for (const [highs, lows] of parts) coarse.forEach(({ k }, at) => {
-    if (k < min || k > max || lows[at] === null) return;
+    if (k < min || k > max || lows[at] == null) return;
     low = Math.min(low, lows[at]);
     high = Math.max(high, highs[at]);
   });

@@ -155,6 +155,68 @@ def test_an_incident_is_opened_by_keyboard_and_all_charts_follow(
     assert browser.problems == []
 
 
+SHOWN_RANKS = """[...document.querySelectorAll('.finding')]
+    .filter((one) => !one.hidden).map((one) => Number(one.id.split('-')[1]))"""
+
+
+CLICK = "document.querySelector('.list [data-pick=\"2\"]').click()"
+CLICK_WHILE_DRAWING = f"""new MutationObserver((found, observer) => {{ observer.disconnect(); {CLICK} }})
+    .observe(document.querySelector("#main"), {{ childList: true }})"""
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("early", [CLICK, CLICK_WHILE_DRAWING], ids=["before", "while drawing"])
+def test_a_click_before_the_page_is_ready_is_kept(
+    browser: Browser, wide: Path, width: int, early: str
+) -> None:
+    """The second incident is chosen before the first chart is there; text and charts show it."""
+    shown(browser, wide, width=width, early=early)
+    browser.until("performance.getEntriesByName('ready-for-paper').length > 0")
+    browser.until("document.querySelector('#main .chart').chart.data[0].length > 2160")
+
+    assert browser.run(SHOWN_RANKS) == [2]
+    begin = browser.run("document.querySelector('#main .chart').chart.plot.scales.x.min")
+    assert ONSETS[1] - 600 < begin < ONSETS[1]
+    assert browser.run("document.querySelectorAll('#incident-2 .cells .chart').length") > 0
+    assert browser.problems == []
+
+
+def test_a_link_to_an_incident_shows_that_incident(browser: Browser, wide: Path) -> None:
+    browser.open(f"{wide.resolve().as_uri()}#incident-3")
+    browser.until(f"{SHOWN_RANKS}.length === 1")
+
+    assert browser.run(SHOWN_RANKS) == [3]
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("how", ["row", "flag", "key"])
+def test_an_incident_that_is_chosen_comes_into_view(
+    browser: Browser, wide: Path, how: str, width: int, motion: str
+) -> None:
+    """Who wants less motion sees it at once. The keyboard goes on in what came into view."""
+    shown(browser, wide, width=width)
+    feature = {"name": "prefers-reduced-motion", "value": motion}
+    browser.call("Emulation.setEmulatedMedia", features=[feature])
+    browser.run("scrollTo(0, 0)")
+    if how == "key":
+        browser.run(
+            "document.querySelector('.list [data-pick=\"2\"]').focus({preventScroll: true})"
+        )
+        browser.key("Enter")
+    else:
+        place = {"row": ".list tr[data-rank='2'] td", "flag": ".flag:nth-of-type(2)"}[how]
+        browser.run(f"document.querySelector({json.dumps(place)}).click()")
+
+    top = "document.querySelector('#incident-2').getBoundingClientRect().top"
+    if motion == "reduce":
+        assert 0 <= browser.run(top) <= 450
+    browser.until(f"{top} >= 0 && {top} <= innerHeight / 2")
+    assert browser.run("document.activeElement.id") == "title-2"
+    assert browser.run(SHOWN_RANKS) == [2]
+    assert browser.problems == []
+
+
 def test_the_title_of_each_chart_ends_with_the_times_that_it_shows(
     browser: Browser, page: Path
 ) -> None:
@@ -169,6 +231,54 @@ def test_the_title_of_each_chart_ends_with_the_times_that_it_shows(
     assert browser.problems == []
 
 
+COLUMNS_OF_LINE = """((chart) => {
+    const { ctx, bbox: { left, top, width, height } } = chart.plot, inked = [];
+    const { data } = ctx.getImageData(left, top, width, height);
+    for (let x = 0; x < width; x++) for (let y = 0; y < height && !inked[x]; y++) {
+        const [red, green, blue] = data.slice(4 * (y * width + x), 4 * (y * width + x) + 3);
+        inked[x] = blue - red > 90; }
+    return Array.from({ length: 10 }, (_, part) => Array.from({ length: width / 10 },
+        (_, at) => inked[Math.round(part * width / 10) + at]).filter(Boolean).length / (width / 10));
+    })(document.querySelector("#brokers-grid .chart").chart)"""
+"""Of each tenth of a broker's chart, the share in which there is a line; it is blue."""
+
+
+def test_a_series_that_is_read_every_ten_seconds_is_a_line_that_breaks_where_reads_are_missing(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """Nothing was read in the fourth and fifth tenth. Between two reads the cursor says the one before."""
+    found = assemble(write_synthetic_run(tmp_path / "run", Shape(fault_k=None)), read)
+    column = Column("kafka_log_flush_total", (), "")
+    name = series_name("probe@host", column.name)
+    k = np.arange(0, found.end_k, 10)
+    k = k[(k < 0.3 * found.end_k) | (k >= 0.5 * found.end_k)]
+    found = replace(
+        found,
+        columns={**found.columns, name: column},
+        series={**found.series, name: (k, np.linspace(5, 10, k.size))},
+    )
+    out = tmp_path / "page.html"
+    out.write_text(report.html(Page(found, [], coverage(found), "clean", None)))
+
+    browser.open(out)
+    browser.until("document.querySelectorAll('#brokers-grid .chart').length > 0")
+    browser.run("document.querySelector('#brokers-grid').scrollIntoView()")
+    browser.until("document.querySelectorAll('#brokers-grid canvas').length > 0")
+    box = browser.run(
+        "(({ x, y, width }) => ({ x, y, width }))"
+        "(document.querySelector('#brokers-grid .u-over').getBoundingClientRect())"
+    )
+    x = box["x"] + box["width"] * 0.155
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=box["y"] + 60)
+    browser.until("document.querySelector('#cursor').textContent.startsWith('cursor at ')")
+    shares = browser.run(COLUMNS_OF_LINE)
+
+    assert min(shares[:2] + shares[6:9]) > 0.9
+    assert max(shares[3:5]) < 0.3
+    assert text(browser, "#brokers-grid .value") not in {"", "no data"}
+    assert browser.problems == []
+
+
 def test_the_cursor_of_one_chart_is_that_of_all(browser: Browser, page: Path) -> None:
     shown(browser, page)
     box = browser.run(
@@ -178,6 +288,33 @@ def test_the_cursor_of_one_chart_is_that_of_all(browser: Browser, page: Path) ->
 
     browser.until("document.querySelector('#cursor').textContent.startsWith('cursor at ')")
     assert browser.run("document.querySelector('#rates .chart').chart.plot.cursor.left") > 0
+
+
+TIPS = """[...document.querySelectorAll('.tip')].filter((one) => !one.hidden)
+    .map((one) => one.textContent)"""
+
+
+def test_an_event_says_what_it_was_and_when_to_pointer_and_keyboard(
+    browser: Browser, page: Path
+) -> None:
+    """The run has one deletion, in second 110."""
+    shown(browser, page)
+    where = """(() => { const { plot } = document.querySelector('#main .chart').chart;
+        const { x, y, height } = document.querySelector('.lane').getBoundingClientRect();
+        return { x: x + plot.valToPos(110, 'x'), y: y + height / 2 }; })()"""
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", **browser.run(where))
+    browser.until(f"{TIPS}.length === 1")
+    hovered = browser.run(TIPS)
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=5, y=5)
+    browser.until(f"{TIPS}.length === 0")
+    browser.run("document.querySelector('.lane').focus({ focusVisible: true })")
+    browser.until(f"{TIPS}.length === 1")
+
+    begin = "JSON.parse(document.getElementById('numbers').textContent).start"
+    at = browser.run(f"new Date(({begin} + 110) * 1000).toISOString().slice(11, 19)")
+    assert hovered == [f"retention deletion at {at}"]
+    assert browser.run(TIPS) == hovered
+    assert browser.problems == []
 
 
 def test_the_axis_may_be_run_time_or_bytes(browser: Browser, page: Path) -> None:
@@ -193,6 +330,23 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Browser, page: Path) -> No
     shown(browser, page, width=390, height=844)
 
     assert browser.run("document.documentElement.scrollWidth") <= 390
+
+
+def test_tables_break_no_number_and_no_word_on_a_phone(browser: Browser, page: Path) -> None:
+    """A number, a time or a word of a table is on one line; a table that is too wide scrolls."""
+    shown(browser, page, width=390, height=844)
+    broken = """[...document.querySelectorAll('.wide :is(td, th)')].flatMap((cell) => {
+        const found = [], range = document.createRange();
+        const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+        while (walk.nextNode())
+          for (const { index, 0: word } of walk.currentNode.data.matchAll(/[^ -]+/g)) {
+            range.setStart(walk.currentNode, index);
+            range.setEnd(walk.currentNode, index + word.length);
+            if (new Set([...range.getClientRects()].map(({ top }) => top)).size > 1) found.push(word); }
+        return found; })"""
+
+    assert browser.run("document.querySelectorAll('.wide td.number').length") > 0
+    assert browser.run(broken) == []
 
 
 def test_without_a_program_the_page_has_pictures_tables_and_all_evidence(

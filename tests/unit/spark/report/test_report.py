@@ -296,9 +296,7 @@ def test_untrusted_seconds_in_a_row_are_one_band(tmp_path: Path) -> None:
     report.write(found, [], None)
 
     page = found.folder.report.read_text()
-    assert (
-        page.count("producer 0 on host was the bottleneck") == 3
-    )  # in both pictures of latency, and in that of rates
+    assert page.count("producer 0 on host was the bottleneck") == 3  # in each picture
 
 
 def test_seconds_that_no_pixel_tells_apart_are_one_band(tmp_path: Path) -> None:

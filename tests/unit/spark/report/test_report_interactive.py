@@ -15,7 +15,7 @@ from spark.batch.coverage import coverage
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import Timeline
 from spark.report.interactive import first_kind, page_data
-from spark.report.packing import Scale
+from spark.report.packing import MISSING, Scale
 from spark.report.page import Page
 from spark.report.sections import heat_map
 from spark.report.summary import phase_rates
@@ -47,7 +47,7 @@ def data_of(found: Timeline, *judged: Judged) -> tuple[dict[str, Any], dict[str,
 
 def drawn(body: dict[str, Any], blocks: dict[str, str], index: int) -> np.ndarray[Any, Any]:
     """Return the middles of a series, as the page unpacks them."""
-    _, _, _, _, is_log, offset, step, block, place, _ = body["series"][index]
+    _, _, _, _, is_log, offset, step, block, place, *_ = body["series"][index]
     size = body["buckets"] * (1 if body["bucket"] == 1 else 3)
     words = unpacked(blocks[block])[place * size : place * size + body["buckets"]]
     return values_of(words, Scale(is_log=bool(is_log), offset=offset, step=step))
@@ -84,6 +84,38 @@ def test_of_several_producers_latency_is_the_highest_and_the_rate_the_sum(tmp_pa
     assert body["series"][index][2] == "highest of 2 producers"
     (sent, *_), *_ = body["load"][0]["lines"], None
     assert drawn(body, blocks, sent[1])[:50] == pytest.approx(np.full(50, 1600.0))
+
+
+def test_a_series_that_is_read_every_ten_seconds_says_so(tmp_path: Path) -> None:
+    """The page's program draws a line between values that are no further apart than usual."""
+    found = timeline(tmp_path, QUIET)
+    column = Column("kafka_log_flush_total", (), "")
+    name = series_name("probe@host", column.name)
+    k = np.array([2, 12, 22, 32, 52])  # one was missed
+    body, _ = data_of(
+        replace(
+            found,
+            columns={**found.columns, name: column},
+            series={**found.series, name: (k, np.arange(5.0))},
+        )
+    )
+
+    ((_, index, _),) = body["brokers"][0]["lines"]
+    assert body["series"][index][-1] == 10.0
+    assert body["series"][line(body, "Publish", "p99")][-1] == 1.0
+
+
+def test_a_run_of_up_to_two_hours_is_kept_second_by_second(tmp_path: Path) -> None:
+    """Three seconds without data lie within buckets that have some; zoomed in, the line breaks there."""
+    lacked = range(1001, 1004)
+    shape = Shape(seconds=2200, warm_up=10, rate=10, fault_k=None, gaps=((PRODUCER, lacked),))
+    body, blocks = data_of(timeline(tmp_path, shape))
+
+    row = body["series"][line(body, "Publish", "p99")]
+    name, place = row[7], row[9]
+    words = unpacked(blocks[f"{name}-seconds"])[place * 2200 : (place + 1) * 2200]
+    assert body["windows"] == [(0, 2200)]
+    assert np.flatnonzero(words[:2100] == MISSING).tolist() == list(lacked)
 
 
 def test_the_latency_that_is_shown_first_is_that_of_the_worst_incident(tmp_path: Path) -> None:
@@ -131,6 +163,15 @@ def test_an_incident_has_the_series_that_its_evidence_cites_beside_a_peer(tmp_pa
     assert next(one["note"] for one in charts if one["row"] == row) == "host, cited by the evidence"
 
 
+def test_an_incident_that_does_not_count_is_known_to_the_charts(tmp_path: Path) -> None:
+    found = timeline(tmp_path, QUIET)
+    counted = Judged(finding_of(onset_k=30), "both")
+    known = Judged(finding_of(key="known", onset_k=40), "both", acknowledged="a test")
+    body, _ = data_of(found, counted, known)
+
+    assert [one["isAgainstCluster"] for one in body["incidents"]] == [True, False]
+
+
 def test_the_numbers_before_and_after_an_incident_are_those_of_their_seconds(
     tmp_path: Path,
 ) -> None:
@@ -157,9 +198,21 @@ def test_events_come_in_lanes(tmp_path: Path) -> None:
     body, blocks = data_of(found)
 
     words = unpacked(blocks["events"])
-    count = body["events"]["deletions"]
+    count = body["events"]["deletions"]["count"]
     k = words[:count].astype(int) * 3600 + words[count : 2 * count]
     assert k.tolist() == found.event_seconds["retention_deletion"].tolist()
+
+
+def test_each_event_of_a_lane_has_its_kind(tmp_path: Path) -> None:
+    """Of two in one second the first kind is named."""
+    seconds = {"poll_error": np.array([7, 50]), "clock_step": np.array([3, 50])}
+    found = replace(timeline(tmp_path, QUIET), event_seconds=seconds)
+    body, blocks = data_of(found)
+
+    row, words = body["events"]["errors"], unpacked(blocks["events"])
+    names = [row["kinds"][one] for one in words[2 * row["count"] :]]
+    assert words[row["count"] : 2 * row["count"]].tolist() == [3, 7, 50]
+    assert names == ["clock step", "poll error", "poll error"]
 
 
 def test_of_a_run_in_which_nothing_was_received_the_heat_map_is_of_publish_latency(

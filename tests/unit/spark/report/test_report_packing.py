@@ -22,6 +22,7 @@ from spark.report.packing import (
     bands,
     block,
     scale_of,
+    usual_distance,
     windows,
 )
 
@@ -132,6 +133,15 @@ def test_a_grid_is_as_fine_as_the_page_has_room_for(seconds: int, step: int, buc
 
     assert grid.bucket == bucket
     assert grid.buckets <= MOST_BUCKETS
+
+
+def test_the_usual_distance_of_values_is_that_of_three_in_four() -> None:
+    every_ten = np.full(100, np.nan)
+    every_ten[[3, 13, 23, 33, 43, 83, 93]] = 1.0
+
+    assert usual_distance(every_ten, 1) == 10.0
+    assert usual_distance(np.ones(50), 10) == 10.0
+    assert usual_distance(np.full(50, np.nan), 10) == 10.0
 
 
 def test_windows_around_onset_and_end_are_merged_and_end_with_the_run() -> None:
