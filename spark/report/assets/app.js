@@ -39,7 +39,7 @@ function showGrid(selector, found, more) {
 }
 function showSections() {
   eachAlone(
-    () => $(".list tbody tr") && !picked && pick(linked() ?? run.worst ?? 1, false),
+    () => $(".list tbody tr") && !picked && pick(linked() ?? run.worst, false),
     () => showGrid("#rates", run.load.slice(0, 1), { height: 150, left: true }),
     showHeatMap,
     () => $$(".levels-table").forEach((table) => (table.open = false)),
