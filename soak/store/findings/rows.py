@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from sqlite3 import Cursor, Row
@@ -66,18 +66,29 @@ class NotificationContent:
     progress: str
 
 
-def checked_row(cursor: Cursor, values: tuple[object, ...]) -> Row:
-    """Return a row of SQLite; a file or topic of others may hold cells of other types than the columns.
+def checked_rows() -> Callable[[Cursor, tuple[object, ...]], Row]:
+    """Return a row factory for a connection; a file or topic of others may hold cells of any type.
 
-    Raises:
-        ValueError: a cell does.
+    It raises ValueError for a cell of another type than its column has.
     """
     known = cell_types()
-    for column, value in zip(cursor.description, values, strict=True):
-        types = known.get(column[0])
-        if types is not None and type(value) not in types:
-            raise ValueError(f"{column[0]} is of type {type(value).__name__}")
-    return Row(cursor, values)
+    columns: object = None
+    right: set[tuple[type, ...]] = set()  # what rows of these columns were found to be
+
+    def row(cursor: Cursor, values: tuple[object, ...]) -> Row:
+        nonlocal columns
+        if cursor.description is not columns:
+            columns = cursor.description
+            right.clear()
+        types = tuple(map(type, values))
+        if types not in right:
+            for column, found in zip(cursor.description, types, strict=True):
+                if column[0] in known and found not in known[column[0]]:
+                    raise ValueError(f"{column[0]} is of type {found.__name__}")
+            right.add(types)
+        return Row(cursor, values)
+
+    return row
 
 
 def finding_row(finding: Finding, now_wall_ns: int) -> tuple[object, ...]:

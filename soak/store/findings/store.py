@@ -26,7 +26,7 @@ from soak.store.findings.rows import (
     NotificationContent,
     NotificationKind,
     change_of,
-    checked_row,
+    checked_rows,
     evidence_rows,
     explanations_of,
     finding_of,
@@ -449,7 +449,7 @@ def _refuse_programs(connection: sqlite3.Connection, path: Path) -> None:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Create or migrate the tables and refuse a newer layout; several processes may do so at once."""
-    connection.row_factory = checked_row
+    connection.row_factory = checked_rows()
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > VERSION:
         raise FindingsError(
