@@ -74,7 +74,7 @@ class Timeline:
 
     @property
     def not_audited(self) -> str:
-        """Return why nobody can say whether messages were lost; "" where the audit was made."""
+        """Return why it is not known whether messages were lost; "" where the audit was made."""
         acked = self.totals.messages.get("acked_messages", 0)
         if not acked or self.audit.get("acked") is not None:
             return ""

@@ -38,7 +38,7 @@ def shared_file(folder: Path) -> Iterator[Path]:
     """Keep a file in a folder for as long as executors may be asked whether they see it.
 
     It has a name of its own: a copy of the folder, or what a host remembers of it, has no such file.
-    It is locked while it is kept, so that files that killed processes left are told from it and removed.
+    It is locked while it is kept: one that nothing locks is of a process that was killed, and is removed.
 
     Raises:
         RunFolderError: this user may not write there.
