@@ -20,7 +20,7 @@ from soak.core.series import SeriesId, host_of, source_of
 from soak.service.files import read_small_text
 from soak.store import run_folder
 from soak.store.run_folder import RunFolder, reporting_damage
-from spark.batch.timeline import Timeline
+from spark.batch.timeline import Timeline, summed
 
 Floats = NDArray[np.float64]
 
@@ -77,8 +77,7 @@ def _most_held(timeline: Timeline) -> float | None:
     ]
     if not held:
         return None
-    k, place = np.unique(np.concatenate([one for one, _ in held]), return_inverse=True)
-    return float(np.bincount(place, np.concatenate([values for _, values in held]), k.size).max())
+    return float(summed(held)[1].max())
 
 
 def _watched_until(timeline: Timeline) -> float | None:

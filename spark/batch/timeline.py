@@ -142,6 +142,15 @@ def read_timeline(each: Each, folder: RunFolder, note: Note = no_note) -> Timeli
     return assemble(folder, read, note)
 
 
+def summed(parts: Sequence[tuple[Ints, Floats]]) -> tuple[Ints, Floats]:
+    """Return the seconds of several series, ascending, and the sum of their values in each."""
+    if not parts:
+        return np.zeros(0, np.int64), np.zeros(0)
+    k, place = np.unique(np.concatenate([one for one, _ in parts]), return_inverse=True)
+    values = np.concatenate([values for _, values in parts])
+    return k, np.bincount(place, values, k.size).astype(np.float64)
+
+
 def leader_addresses(timeline: Timeline) -> dict[str, str]:
     """Return the address of each broker by its number, as clients saw it."""
     found = {}

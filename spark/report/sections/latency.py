@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 from markupsafe import Markup
 
 from detectors.client_seconds import is_headline
 from soak.core import wording
 from soak.core.series import SeriesId, host_of, parse_series, series_name
-from spark.batch.timeline import Floats, Ints, Timeline
+from spark.batch.timeline import Floats, Ints, Timeline, summed
 from spark.report.charts import Plot, log_range, shade
 from spark.report.page import Page, clients_text, joined, tag, titled
 
@@ -151,10 +150,8 @@ def _total(timeline: Timeline, metric: str) -> tuple[Ints, Floats]:
         for name in (series_name(source, metric) for source in timeline.seconds)
         if name in timeline.series
     ]
-    if not parts:
-        return np.zeros(0, np.int64), np.zeros(0)
-    k, places = np.unique(np.concatenate([part[0] for part in parts]), return_inverse=True)
-    return k, np.bincount(places, np.concatenate([part[1] for part in parts])) / timeline.step
+    k, values = summed(parts)
+    return k, values / timeline.step
 
 
 def _steps(plot: Plot, metric: str) -> None:
