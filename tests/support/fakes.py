@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +53,11 @@ class FakeClock:
 
     def sleep_until(self, mono_ns: int) -> None:
         self.advance_ns(max(0, mono_ns - self._mono_ns))
+
+
+def refuse(*_: object) -> NoReturn:
+    """Stand for a call of the system that this user may not make."""
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 class FakeBell:

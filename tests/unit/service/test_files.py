@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from soak.core.errors import RunFolderError
 from soak.service.files import file_lock, is_locked, lock_holder, write_atomically
-
-
-def refuse(*_: object) -> NoReturn:
-    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+from tests.support.fakes import refuse
 
 
 def test_a_lock_is_held_for_the_block(tmp_path: Path) -> None:

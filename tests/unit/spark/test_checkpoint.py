@@ -9,7 +9,6 @@ import os
 import threading
 import traceback
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -35,7 +34,7 @@ from spark.streaming.checkpoint import (
 )
 from spark.streaming.job import LAYOUT, run
 from spark.streaming.panel_state import dealt_layout
-from tests.support.fakes import FakeClock
+from tests.support.fakes import FakeClock, refuse
 from tests.support.spark.synthetic_run import Shape, write_synthetic_run
 
 LOOK_SECONDS = LOOK_NS / SECOND_NS
@@ -266,10 +265,6 @@ def test_the_lock_of_another_users_spark_is_an_error_that_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a start by root, or by somebody else with the same folder."""
-
-    def refuse(*_: object) -> NoReturn:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
     monkeypatch.setattr(os, "open", refuse)
 
     with pytest.raises(RunFolderError, match=r"^cannot write /.*/jvm\.lock: permission denied$"):

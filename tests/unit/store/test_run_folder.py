@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -22,6 +20,7 @@ from soak.store.run_folder import (
     read_plan,
     write_plan,
 )
+from tests.support.fakes import refuse
 
 WITH_SECRETS = """
 name: p
@@ -69,10 +68,6 @@ def test_a_drive_check_that_cannot_be_written_names_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run folder may belong to another user."""
-
-    def refuse(*_: object) -> NoReturn:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
     monkeypatch.setattr(os, "open", refuse)
 
     with pytest.raises(RunFolderError, match=r"^cannot write /.*/b\.json: permission denied$"):
