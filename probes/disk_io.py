@@ -4,10 +4,11 @@ Source:   /proc/diskstats of the devices that hold each `directory`; flushes and
           below them, and all else that the kernel does not count for the devices themselves.
 Overhead: one read of /proc a second and directory, no IO on the drive.
 Caveats:  Kernels before 4.18 have no discards, before 5.5 no flushes; md arrays have no times before 5.10,
-          and NVMe drives with several paths are counted by path before 6.11. A counter that never moved
-          although its device had requests is not kept: its samples are missing, not zero. IO time is sampled
-          at timer ticks since 5.0, so a drive with many parallel queues shows 100 % busy long before it is
-          saturated, and several paths that are busy at once show more than 100 %.
+          and NVMe drives with several paths are counted by path before 6.11: a path counts from its second
+          reading on. A counter that never moved although its device had requests is not kept: its samples are
+          missing, not zero, and so are those of a drive that was removed. IO time is sampled at timer ticks
+          since 5.0, so a drive with many parallel queues shows 100 % busy long before it is saturated, and
+          several paths that are busy at once show more than 100 %.
           Drive writes (in multiples of the capacity) count from the start of the probe, and once more from
           when the kernel first saw the drive; they include the writes of other programs. Throttling above
           the block layer is not seen.
@@ -16,7 +17,8 @@ Caveats:  Kernels before 4.18 have no discards, before 5.5 no flushes; md arrays
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic.dataclasses import dataclass as config_dataclass
@@ -33,7 +35,7 @@ from probes.common.block_device import (
     is_counting,
     read_kernel_file,
 )
-from probes.common.counters import Deltas, Growth
+from probes.common.counters import Growth, SummedDeltas
 from probes.common.folders import FolderList, probe_of_each
 from probes.common.polling import Stop, Worker
 from soak.core.errors import NotAvailableError, ProbeError
@@ -55,7 +57,7 @@ _SECTORS = 1 / SECTOR_BYTES
 READS, READ_TIME, WRITES, WRITTEN, WRITE_TIME, BUSY_TIME, WEIGHTED = 0, 3, 4, 6, 7, 9, 10
 DISCARDS, DISCARD_TIME, FLUSHES, FLUSH_TIME = 11, 14, 15, 16
 
-FIND_SECONDS = 0.2  # the first reading waits this long for a drive that hangs
+FIND_SECONDS = 0.2  # a reading waits this long for a drive that hangs, once while it does
 RECHECK_NS = 60 * SECOND_NS  # another drive may be mounted there by then
 
 _AWAITS = (
@@ -118,25 +120,23 @@ DRIVE_COUNTERS = (
 class DiskstatsLine:
     """One device: position -> value; positions that this kernel does not have are absent."""
 
-    device: str
+    device: str  # its name; "" if the kernel has no line of it
     fields: Mapping[int, int]
 
 
-def find_line(text: str, device: DeviceNumber | str) -> DiskstatsLine:
-    """Return the line of one device, by its number or its name.
+def find_line(text: str, device: DeviceNumber) -> DiskstatsLine:
+    """Return the line of one device.
 
     Raises:
         NotAvailableError: the kernel keeps no statistics for it.
         ProbeError: its line is damaged.
     """
-    wanted = [device] if isinstance(device, str) else [str(device[0]), str(device[1])]
-    place = slice(2, _HEAD) if isinstance(device, str) else slice(0, 2)
+    wanted = [str(number) for number in device]
     for raw in text.splitlines(keepends=True):
         words = raw.split()
-        if words[place] == wanted:
+        if words[:2] == wanted:
             return _parse_line(raw, words)
-    name = device if isinstance(device, str) else f"{device[0]}:{device[1]}"
-    raise NotAvailableError(f"no line in diskstats for device {name}")
+    raise NotAvailableError(f"no line in diskstats for device {device[0]}:{device[1]}")
 
 
 def _parse_line(raw: str, words: list[str]) -> DiskstatsLine:
@@ -213,7 +213,8 @@ class DiskIo:
         self._switched_off: frozenset[DeviceNumber] = frozenset()
         self._finder = Worker("disk_io", self._find)
         self._next_look_ns = 0
-        self._counters: dict[DeviceNumber, Deltas[int]] = {}
+        self._absent: frozenset[DeviceNumber] = frozenset()
+        self._counters: dict[DeviceNumber, SummedDeltas[int]] = {}
         self._written_sectors: dict[DeviceNumber, float] = {}
 
     def read(self) -> Reading:
@@ -229,11 +230,11 @@ class DiskIo:
             return Reading(())
         text = self._statistics()
         at_ns = self._clock.mono_ns()
-        drives = {drive.number: drive for drive in devices.drives}
-        counted = {
-            number: self._counted(text, number, drives.get(number), at_ns)
-            for number in (*devices.holders, *(one for one in drives if one not in devices.holders))
-        }
+        numbers = dict.fromkeys((*devices.holders, *(drive.number for drive in devices.drives)))
+        counted = {number: self._counted(text, number, at_ns) for number in numbers}
+        absent = frozenset(number for number in numbers if not counted[number].line.device)
+        if absent != self._absent:  # a drive was removed or came back, or a spare took its place
+            self._absent, self._next_look_ns = absent, at_ns
         if not any(one.line.fields for one in counted.values()):
             raise NotAvailableError(f"the kernel keeps no statistics of {self._names(counted)}")
         samples: Samples = []
@@ -247,7 +248,11 @@ class DiskIo:
                 samples += _device_samples(one)
             samples += self._drive_samples(drive, one)
         if self._mount_point:
-            samples += [_mounted(one.line.device, self._mount_point) for one in counted.values()]
+            samples += [
+                _mounted(one.line.device, self._mount_point)
+                for one in counted.values()
+                if one.line.device
+            ]
         return Reading(tuple(samples), (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
 
     def close(self) -> None:
@@ -264,13 +269,12 @@ class DiskIo:
 
     def _found(self) -> BlockDevices | None:
         now_ns = self._clock.mono_ns()
-        is_first = self._devices is None
-        if (is_first or now_ns >= self._next_look_ns) and self._finder.check():
+        is_due = self._devices is None or now_ns >= self._next_look_ns
+        if is_due and self._finder.check():
             self._next_look_ns = now_ns + RECHECK_NS
-            if is_first:
-                self._finder.wait(FIND_SECONDS)
-        if is_first and self._devices is None:
-            self._finder.check()
+            self._finder.wait(FIND_SECONDS)
+            if self._devices is None:
+                self._finder.check()
         return self._devices
 
     def _find(self, _stop: Stop) -> None:
@@ -287,14 +291,21 @@ class DiskIo:
         finally:
             self._devices = found
 
-    def _counted(
-        self, text: str, number: DeviceNumber, drive: Drive | None, at_ns: int
-    ) -> _Counted:
-        """Return what the kernel counts of a device, and its growth since the last reading."""
-        line = kept_counters(find_line(text, number))
-        if not line.fields and drive is not None:
-            line = _sum_of_paths(text, line.device, drive)
-        grown = self._counters.setdefault(number, Deltas()).take(line.fields, at_ns)
+    def _counted(self, text: str, number: DeviceNumber, at_ns: int) -> _Counted:
+        """Return what the kernel counts of a device, and its growth since the last reading.
+
+        A device without a line, such as a drive that was removed, has no counters; it affects no other.
+        """
+        try:
+            line = kept_counters(find_line(text, number))
+        except NotAvailableError:
+            line = DiskstatsLine("", {})
+        parts = {line.device: line.fields}
+        if not line.fields:
+            paths = _path_lines(text, line.device)
+            line = _sum_of(line.device, paths)
+            parts = {path.device: {at: path.fields[at] for at in line.fields} for path in paths}
+        grown = self._counters.setdefault(number, SummedDeltas()).take(parts, at_ns)
         if number in self._switched_off:
             if any(grown.by.get(at) for at in (READS, WRITES)):  # its driver counts nevertheless
                 self._switched_off -= {number}
@@ -311,6 +322,8 @@ class DiskIo:
 
     def _drive_samples(self, drive: Drive, counted: _Counted) -> Samples:
         line, grown = counted.line, counted.grown
+        if not line.device:
+            return []
         labels = (("device", line.device),)
         samples = _rates(DRIVE_COUNTERS, grown, labels)
         flush_await = grown.ratio(FLUSH_TIME, FLUSHES, 1000.0)
@@ -352,17 +365,28 @@ def _mounted(device: str, point: str) -> tuple[Column, float]:
     return Column("disk_mount_info", (("device", device), ("mountpoint", point))), 1.0
 
 
-def _sum_of_paths(text: str, device: str, drive: Drive) -> DiskstatsLine:
-    """Return the counters of an NVMe drive that is counted by path, added up; none if no path is counted."""
-    fields: dict[int, int] = {}
-    for path in drive.paths:
-        try:
-            counted = kept_counters(find_line(text, path))
-        except NotAvailableError:  # this kernel does not list paths
-            continue
-        for at, value in counted.fields.items():
-            fields[at] = fields.get(at, 0) + value
-    return DiskstatsLine(device, fields)
+def _path_lines(text: str, device: str) -> list[DiskstatsLine]:
+    """Return the lines of the paths to an NVMe drive, such as `nvme3c33n1` of `nvme3n1`."""
+    drive = re.fullmatch(r"(nvme\d+)(n\d+)", device)
+    if drive is None:
+        return []
+    path = re.compile(rf"{drive[1]}c\d+{drive[2]}")
+    rows = ((raw, raw.split()) for raw in text.splitlines(keepends=True))
+    return [
+        _parse_line(raw, words)
+        for raw, words in rows
+        if len(words) >= _HEAD and path.fullmatch(words[2])
+    ]
+
+
+def _sum_of(device: str, paths: Sequence[DiskstatsLine]) -> DiskstatsLine:
+    """Return the counters of a drive that is counted by path, added up; none without a path."""
+    fields = {
+        at: sum(path.fields[at] for path in paths)
+        for at in (paths[0].fields if paths else ())
+        if all(at in path.fields for path in paths)
+    }
+    return kept_counters(DiskstatsLine(device, fields))
 
 
 def _device_samples(counted: _Counted) -> Samples:

@@ -5,7 +5,8 @@ Overhead: five reads of /proc a second and two for each process of ours; the com
           and those of all processes every 30 s, a tenth of them a second.
 Caveats:  Steal is what a hypervisor reports; in a container, CPU and memory are those of the whole host.
           Network is the sum over all interfaces but loopback: traffic of a bond or bridge counts at each
-          layer, and an interface counts from its second reading on.
+          layer, and an interface counts from its second reading on. Swap traffic is missing where the kernel
+          does not show it, as in gVisor.
 """
 
 from __future__ import annotations
@@ -13,16 +14,15 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from dataclasses import dataclass as plain_dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TypeVar
 
 import psutil
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from probes.common.counters import Deltas, Growth
+from probes.common.counters import Deltas, Growth, SummedDeltas
 from soak.core.errors import PartialReadingError
 from soak.core.model import Column, Reading
 from soak.core.plan.config import STRICT
@@ -54,37 +54,6 @@ _NETWORK = {
     "errors": ("host_network_errors", "packets"),
     "drops": ("host_network_drops", "packets"),
 }
-
-
-class Interfaces:
-    """Network traffic of the host: the growth of each interface's counters, then the sum.
-
-    Containers come and go with interfaces of their own, so the growth of a sum would show traffic that never
-    was. An interface counts from its second reading on.
-    """
-
-    def __init__(self) -> None:
-        self._deltas: Deltas[tuple[str, str]] = Deltas()
-        self._known: AbstractSet[str] = frozenset()
-
-    def take(self, counters: Counters, at_ns: int) -> Growth[str]:
-        """Return the growth of each counter over the interfaces of the previous reading.
-
-        A counter that fell on one of them (a wrap, a reset) is missing: the sum would be wrong.
-        """
-        flat = {(nic, key): value for nic, by in counters.items() for key, value in by.items()}
-        grown = self._deltas.take(flat, at_ns)
-        stayed = [nic for nic in counters if nic in self._known]
-        self._known = frozenset(counters)
-        keys = {key for nic in stayed for key in counters[nic]}
-        if not grown.seconds:
-            return Growth()
-        sums = {
-            key: sum(grown.by[nic, key] for nic in stayed)
-            for key in keys
-            if all((nic, key) in grown.by for nic in stayed)
-        }
-        return Growth(grown.seconds, sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +209,7 @@ def snapshot() -> Snapshot:
     memory = asked("memory", psutil.virtual_memory)
     load = asked("load", psutil.getloadavg)
     counters = {mode: float(getattr(cpu, mode, 0.0)) for mode in _CPU if cpu is not None}
-    if swap is not None:
+    if swap is not None and (swap.sin or swap.sout or _counts_swapping()):
         counters |= {"swap_in": swap.sin, "swap_out": swap.sout}
     interfaces = {
         name: {
@@ -263,6 +232,15 @@ def snapshot() -> Snapshot:
     )
 
 
+def _counts_swapping() -> bool:
+    """Return whether the kernel counts swap traffic: where it does not, psutil's counters are 0."""
+    try:
+        counters = Path(psutil.PROCFS_PATH, "vmstat").read_bytes()
+    except OSError:  # a sandbox without the file, or one that may not be read
+        return False
+    return b"pswpin" in counters and b"pswpout" in counters
+
+
 class Host:
     def __init__(
         self,
@@ -277,7 +255,7 @@ class Host:
         self._ask = ask
         self._daemons = daemons or OwnDaemons(clock)
         self._deltas: Deltas[str] = Deltas()
-        self._interfaces = Interfaces()
+        self._interfaces: SummedDeltas[str] = SummedDeltas()
 
     def read(self) -> Reading:
         """Return levels at once and rates from the second reading on.

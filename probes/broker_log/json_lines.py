@@ -27,7 +27,7 @@ _LIKE_TIMESTAMPS = re.compile(r"time|stamp|^@t$", re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _FIRST_MILLISECOND = 1e11  # a smaller number counts seconds
 _LAYERS = 3  # Docker wraps what a program has written as JSON
-_MAX_LINE = 2**16  # characters; deeper nesting than the parser allows does not fit
+MAX_LINE = 2**16  # characters; deeper nesting than the parser allows does not fit
 
 
 def messages(line: str) -> Iterator[str]:
@@ -73,7 +73,7 @@ def _objects(line: str) -> Iterator[Mapping[str, object]]:
 
 
 def _parsed(line: str) -> Mapping[str, object] | None:
-    if not line.startswith("{") or len(line) > _MAX_LINE:
+    if not line.startswith("{") or len(line) > MAX_LINE:
         return None
     try:
         body = json_text.loads(line)

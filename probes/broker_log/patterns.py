@@ -23,7 +23,7 @@ from soak.core.journal_format import CHECKED_EVENTS
 from soak.core.plan.config import STRICT
 
 FOLDER = Path(__file__).parent / "log_patterns"
-MAX_LINE_BYTES = 2048  # of a line that an expression sees
+MAX_LINE_BYTES = 2048  # of a line, or characters of one in JSON, that an expression sees
 _MAX_TEXT = 200
 
 _WORD = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
@@ -49,6 +49,7 @@ class Pattern:
     )  # of a field, from the log's unit to the base unit
     metric: str = ""  # its value is the sum of the field `sums` in each second
     sums: str = ""
+    nested_by: str = ""  # a field that counts begins: an event inside the next one is left out
 
     def __post_init__(self) -> None:
         try:
@@ -61,7 +62,9 @@ class Pattern:
             raise ValueError(f"the kind {self.kind} is an event of soakd's own load")
         if not self.words or "\n" in self.words:
             raise ValueError("words must be part of a line")
-        for name in (*self.factors, *([self.sums] if self.metric else [])):
+        required = [self.sums] if self.metric else []
+        required += [self.nested_by, self.sums] if self.nested_by else []
+        for name in (*self.factors, *required):
             if name not in groups:
                 raise ValueError(f"the expression has no group {name!r}")
         for name, factor in self.factors.items():
@@ -104,20 +107,36 @@ class Scanner:
         )
         self._words = re.compile(b"|".join(re.escape(text.encode()) for text in words))
 
-    def found(self, text: bytes) -> Iterator[Match]:
-        """Yield the events in complete lines, at most one a line, in order."""
+    def found(self, text: bytes) -> list[Match]:
+        """Return the events in complete lines, at most one a line, in order.
+
+        One that was logged inside the next one of its kind is left out: that contains its time.
+        """
+        next_of: dict[str, Match] = {}
+        kept: list[Match] = []
+        for match in reversed(list(self._matches(text))):
+            kind = match.pattern.kind
+            if kind not in next_of or not _contains(next_of[kind], match):
+                next_of[kind] = match
+                kept.append(match)
+        return kept[::-1]
+
+    def _matches(self, text: bytes) -> Iterator[Match]:
         at = 0
         while (match := self._words.search(text, at)) is not None:
             begin = text.rfind(b"\n", 0, match.start()) + 1
             end = text.find(b"\n", match.end())
             at = len(text) if end < 0 else end
-            line = text[begin : min(at, begin + MAX_LINE_BYTES)].decode("utf-8", errors="replace")
+            # JSON is parsed whole, which takes time in proportion to what was read.
+            limit = json_lines.MAX_LINE if text.startswith(b"{", begin) else MAX_LINE_BYTES
+            line = text[begin : min(at, begin + limit)].decode("utf-8", errors="replace")
             event = self._event(line.rstrip("\r"))
             if event is not None:
                 yield event
 
     def _event(self, line: str) -> Match | None:
-        for text in (*json_lines.messages(line), line):
+        for whole in (*json_lines.messages(line), line):
+            text = whole[:MAX_LINE_BYTES]
             for pattern, expression in self._patterns:
                 match = expression.search(text) if pattern.words in text else None
                 if match is not None:
@@ -132,6 +151,18 @@ class Scanner:
                     }
                     return Match(pattern, line, fields)
         return None
+
+
+def _contains(outer: Match, inner: Match) -> bool:
+    """Return whether an event began right before one that was logged earlier, and took at least as long."""
+    number, amount = inner.pattern.nested_by, inner.pattern.sums
+    follows = _number(inner, number) == _number(outer, number) + 1
+    return follows and _number(inner, amount) <= _number(outer, amount)
+
+
+def _number(match: Match, name: str) -> float:
+    value = match.fields.get(name, "")
+    return math.nan if isinstance(value, str) else value
 
 
 def _value(text: str, factor: float | None) -> Value:

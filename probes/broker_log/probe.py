@@ -127,7 +127,9 @@ class BrokerLog:
             try:
                 events += self._read_log(log, scanner, sums)
             except ProbeError as error:
-                log.read_ns = None
+                is_missing = isinstance(error.__cause__, FileNotFoundError)
+                log.read_ns = self._clock.wall_ns() if is_missing else None
+                log.is_at_end = is_missing  # then all that it holds once it is there is new
                 failures.append(str(error))
                 events += self._failed(log, str(error))
         if len(failures) == len(self._logs):

@@ -102,13 +102,27 @@ class LogTail:
         size = os.fstat(self._fd).st_size
         if size < self._at or self._before(self._at) != self._mark:
             self._begin_at(0)  # truncated, perhaps rewritten
+        if os.pread(self._fd, 1, self._at) == b"\0":
+            self._begin_at(self._end_of_hole(size))
         if size - self._at > MAX_BEHIND_BYTES:
             self._lost += size - MAX_CHUNK_BYTES - self._at
             self._begin_at(size - MAX_CHUNK_BYTES)
         text = os.pread(self._fd, MAX_CHUNK_BYTES, self._at)
         self._at += len(text)
         self._mark = (self._mark + text)[-_MARK_BYTES:]
-        return text, len(text) < MAX_CHUNK_BYTES
+        return text.lstrip(b"\0"), len(text) < MAX_CHUNK_BYTES
+
+    def _end_of_hole(self, size: int) -> int:
+        """Return where data follow, or the same place if there is no hole but zeros.
+
+        A file that is truncated has a hole up to where its program goes on, unless that appends (O_APPEND).
+        """
+        try:
+            return os.lseek(self._fd, self._at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return size  # the hole reaches to the end
 
     def _begin_at(self, at: int) -> None:
         self._at, self._rest = at, b""

@@ -7,7 +7,7 @@ seconds to nanoseconds since 1970, uptimes of a JVM, and all of these in the usu
 A timestamp without a time zone is taken to be in this host's; a log whose fresh lines are off by whole
 quarters of an hour was written in another one. What a timestamp leaves out, the year or the date, is chosen
 so that it is nearest to now, and so is the order of three short numbers. A timestamp that counts from the
-start of a JVM is placed by the line that was read soonest after it was written.
+start of a JVM is placed by the line of the last minutes that was read soonest after it was written.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ _FRESH_NS = 120 * SECOND_NS  # a fresh line is at most this far in the past or t
 _SEARCHED = 96  # characters: the header of syslog may come first
 _PLAUSIBLE_NS = 366 * 86_400 * SECOND_NS  # from now to a number that counts from 1970
 _SAME_NS = 2 * SECOND_NS  # between two timestamps of one line
+_RESTARTED_NS = SECOND_NS  # lines of several threads of one process are out of order by less
+_WINDOW_NS = 120 * SECOND_NS  # of uptime
+"""A line places others in its window and the next one, not for ever: the wall clock may be set."""
 
 _TIME = r"(?P<hour>\d\d?):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,:](?P<fraction>\d{1,9}))?"
 _ZONE = r"(?P<zone>Z|[+-]\d\d(?::?\d\d)?| [+-]\d{4}| ?UTC| ?GMT)?"
@@ -93,8 +96,8 @@ class TimestampReader:
 
     def __init__(self) -> None:
         self._shift_ns = 0
-        self._start_ns: int | None = None
-        self._uptime_ns = 0
+        self._starts_ns: dict[int, int] = {}  # the earliest start, by window of the uptime
+        self._uptime_ns = 0  # the longest
 
     def wall_ns(self, line: str, now_ns: int, *, is_fresh: bool) -> int | None:
         """Return when a line was written; None without a timestamp that can be read and that a journal holds.
@@ -131,7 +134,7 @@ class TimestampReader:
         if found:
             return self._in_zone(*_most_precise(found), now_ns, is_fresh=is_fresh)
         uptime = _UPTIME.match(head)
-        return None if uptime is None else self._of_uptime(uptime, now_ns)
+        return None if uptime is None else self._of_uptime(uptime, now_ns, is_fresh=is_fresh)
 
     def _in_zone(self, match: re.Match[str], at_ns: int, now_ns: int, *, is_fresh: bool) -> int:
         if match.groupdict().get("zone"):
@@ -142,7 +145,7 @@ class TimestampReader:
             self._shift_ns = shift_ns if abs(away_ns - shift_ns) < _FRESH_NS else 0
         return at_ns + self._shift_ns
 
-    def _of_uptime(self, match: re.Match[str], now_ns: int) -> int:
+    def _of_uptime(self, match: re.Match[str], now_ns: int, *, is_fresh: bool) -> int:
         whole, fraction = (
             match["whole"] or match["whole_8"],
             match["fraction"] or match["fraction_8"],
@@ -150,11 +153,15 @@ class TimestampReader:
         scale = SECOND_NS // 1000 if match["unit"] == "ms" else SECOND_NS
         uptime_ns = int(whole) * scale + int(fraction or 0) * (scale // 1000)
         start_ns = now_ns - uptime_ns
-        if self._start_ns is None or uptime_ns < self._uptime_ns:  # of another process
-            self._start_ns = start_ns
-        self._start_ns = min(self._start_ns, start_ns)
-        self._uptime_ns = uptime_ns
-        return self._start_ns + uptime_ns
+        is_restarted = uptime_ns < self._uptime_ns - _RESTARTED_NS
+        late_ns = start_ns - min(self._starts_ns.values(), default=start_ns)
+        if is_restarted or (is_fresh and late_ns > _FRESH_NS):
+            self._starts_ns, self._uptime_ns = {}, 0
+        window = uptime_ns // _WINDOW_NS
+        recent = {at: ns for at, ns in self._starts_ns.items() if at >= window - 1}
+        self._starts_ns = {**recent, window: min(start_ns, recent.get(window, start_ns))}
+        self._uptime_ns = max(self._uptime_ns, uptime_ns)
+        return min(self._starts_ns.values()) + uptime_ns
 
 
 def _whole_quarters(ns: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -115,15 +115,10 @@ def stat_numbers(path: str) -> PathNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """A whole drive, or a device below which the kernel shows none.
-
-    `paths` are the kernel's names of the ways to an NVMe drive with several ports, which is where older
-    kernels count its requests.
-    """
+    """A whole drive, or a device below which the kernel shows none."""
 
     number: DeviceNumber
     capacity_bytes: int  # 0 if unknown
-    paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +150,8 @@ def find_devices(directory: str, paths: SystemPaths) -> BlockDevices:
     except OSError as error:
         raise NotAvailableError(f"cannot stat {directory}: {error.strerror}") from error
     below = {drive for holder in holders for drive in _drives_below(holder, paths, _LAYERS)}
-    drives = [
-        Drive(drive, _capacity_bytes(drive, paths.sys), nvme_paths(drive, paths.sys))
-        for drive in sorted(below)
-    ]
-    return BlockDevices(tuple(holders), tuple(drives))
-
-
-def nvme_paths(number: DeviceNumber, sys: Path) -> tuple[str, ...]:
-    """Return the names of the paths to an NVMe drive, such as `nvme3c33n1` of `nvme3n1`."""
-    head = re.fullmatch(r"(nvme\d+)(n\d+)", device_name(number, sys))
-    if head is None:
-        return ()
-    return tuple(sorted(path.name for path in (sys / "block").glob(f"{head[1]}c*{head[2]}")))
+    drives = tuple(Drive(drive, _capacity_bytes(drive, paths.sys)) for drive in sorted(below))
+    return BlockDevices(tuple(holders), drives)
 
 
 def is_counting(number: DeviceNumber, sys: Path) -> bool:
@@ -215,15 +199,17 @@ def _behind_virtual(path: str, paths: SystemPaths, layers: int) -> set[DeviceNum
 
 
 def _sources(mount: Mount, paths: SystemPaths) -> set[DeviceNumber]:
-    """Return the devices that a mount names: btrfs names one of its own, bcachefs all with colons."""
+    """Return the devices that a mount names: btrfs names one of its own, bcachefs all with colons.
+
+    btrfs goes on naming one that was removed, whose link is left in its volume.
+    """
     found = _named(mount.source, paths) if mount.source.startswith("/") else set()
     if mount.kind == "btrfs":
         for volume in (paths.sys / "fs/btrfs").glob("*/devices"):
-            members = {
-                _parse_number(read_kernel_file(device.resolve() / "dev"))
-                for device in volume.iterdir()
-            }
-            if not members.isdisjoint(found):
+            links = list(volume.iterdir())
+            members = set(_numbers(links))
+            is_removed = not found and Path(mount.source).name in {link.name for link in links}
+            if is_removed or not members.isdisjoint(found):
                 return members
     return found
 
@@ -278,7 +264,7 @@ def _below(number: DeviceNumber, paths: SystemPaths) -> list[DeviceNumber]:
         return []
     slaves = sorted((folder / "slaves").glob("*"))
     if slaves:
-        return [_parse_number(read_kernel_file(slave.resolve() / "dev")) for slave in slaves]
+        return _numbers(slaves)
     if (folder / "partition").exists():
         return [_parse_number(read_kernel_file(folder.resolve().parent / "dev"))]
     backing = folder / "loop/backing_file"
@@ -288,6 +274,12 @@ def _below(number: DeviceNumber, paths: SystemPaths) -> list[DeviceNumber]:
         return sorted(_holders(read_kernel_file(backing).removesuffix("\n"), paths, _LAYERS))
     except (OSError, NotAvailableError):  # the file lies in memory, or was deleted
         return []
+
+
+def _numbers(links: Iterable[Path]) -> list[DeviceNumber]:
+    """Return the numbers of linked devices, without those that were removed: their links may be left."""
+    numbers = (link.resolve() / "dev" for link in links)
+    return [_parse_number(read_kernel_file(number)) for number in numbers if number.exists()]
 
 
 def _is_multipath(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -47,6 +48,36 @@ class Deltas(Generic[Key]):
             return Growth()
         grown = {key: value - last[key] for key, value in counters.items() if key in last}
         return Growth(seconds, {key: value for key, value in grown.items() if value >= 0})
+
+
+class SummedDeltas(Generic[Key]):
+    """Adds up the growth of several parts of a whole, such as interfaces or paths, which come and go.
+
+    A sum of counters would grow by all that a new part has counted before, so a part counts from its second
+    reading on.
+    """
+
+    def __init__(self) -> None:
+        self._deltas: Deltas[tuple[str, Key]] = Deltas()
+        self._known: AbstractSet[str] = frozenset()
+
+    def take(self, parts: Mapping[str, Mapping[Key, float]], at_ns: int) -> Growth[Key]:
+        """Return the growth of each counter over the parts of the previous reading.
+
+        A counter that fell in one of them (a wrap, a reset) is missing: the sum would be wrong.
+        """
+        flat = {(part, key): value for part, by in parts.items() for key, value in by.items()}
+        grown = self._deltas.take(flat, at_ns)
+        stayed = [part for part in parts if part in self._known]
+        self._known = frozenset(parts)
+        if not grown.seconds:
+            return Growth()
+        sums = {
+            key: sum(grown.by[part, key] for part in stayed)
+            for key in {key for part in stayed for key in parts[part]}
+            if all((part, key) in grown.by for part in stayed)
+        }
+        return Growth(grown.seconds, sums)
 
 
 class Point(NamedTuple):

@@ -11,6 +11,7 @@ hole in it. Tests compare the two.
 from __future__ import annotations
 
 import codecs
+import math
 import os
 import re
 import sys
@@ -66,7 +67,10 @@ SeriesKey = tuple[str, Labels]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The wanted series by name; `damaged` holds the names with a line that cannot be read."""
+    """The wanted series by name; `damaged` holds the names with a line that cannot be read.
+
+    Each NaN is `math.nan` itself, so that dicts of equal pages are equal.
+    """
 
     series: dict[str, dict[Labels, float]]
     damaged: frozenset[str]
@@ -93,10 +97,10 @@ class ExpositionParser:
         cannot be read: the rest of such a metric would be taken for the whole.
 
         Raises:
-            ProbeError: the page was cut, so its last line has no end; a line is neither a sample nor a
-                comment; or there are too many series.
+            ProbeError: the page was cut, so its last line has no end and is not `# EOF`; a line is neither a
+                sample nor a comment; or there are too many series.
         """
-        if not text.endswith(b"\n"):
+        if not text.endswith((b"\n", b"\n# EOF")):
             raise ProbeError(f"the page was cut after {len(text)} bytes")
         text = b"\n" + text.removeprefix(codecs.BOM_UTF8)
         if b"\n " in text or b"\n\t" in text:
@@ -130,7 +134,7 @@ class ExpositionParser:
         head, _, text = line.rstrip(b" \t\r").rpartition(b" ")
         key = self._heads.get(head)
         if key is not None and _NUMBER.fullmatch(text):
-            return key, float(text)
+            return key, _number(text)
         match = _HEAD.match(line, 1)
         value = _VALUE.fullmatch(line, match.end()) if match else None
         if match is None or value is None or len(match[2] or b"") > MAX_LABEL_BYTES:
@@ -148,7 +152,12 @@ class ExpositionParser:
             self._known_bytes += len(head)
             name, labels = key
             self._heads[head] = sys.intern(name), self._labels.setdefault(labels, labels)
-        return self._heads[head], float(value[1])
+        return self._heads[head], _number(value[1])
+
+
+def _number(text: bytes) -> float:
+    value = float(text)
+    return math.nan if math.isnan(value) else value
 
 
 def _escaped(name: str) -> str:

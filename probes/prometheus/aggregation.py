@@ -144,35 +144,49 @@ class Aggregator:
         self._keep = keep
         self._max_groups = max_groups
         self._members: dict[tuple[str, Labels], AbstractSet[Member]] = {}
-        self._last: tuple[SeriesLayout, AbstractSet[str]] = [], frozenset()
+        self._last: tuple[object, ...] = ()  # what the groups were computed from
         self._groups: list[_Group] = []
 
-    def samples(self, steps: Steps, damaged: AbstractSet[str]) -> Samples:
-        """Return the samples; an entry with a damaged name has none."""
+    def samples(
+        self,
+        steps: Steps,
+        damaged: AbstractSet[str],
+        copied: AbstractSet[str] = frozenset(),
+    ) -> Samples:
+        """Return the samples; an entry with a damaged name has none.
+
+        Nor has one with a name that is `copied`: it is on the page and has nothing new. Later entries of its
+        metric do not take its place.
+        """
         if not steps:  # nothing new: a server scrapes less often than it is read
             return []
         shape = [(name, list(series)) for name, series in steps.items()]
-        if (shape, damaged) == self._last:
+        if (shape, damaged, copied) == self._last:
             for group in self._groups:
                 group.is_known = True
         else:
-            self._last = shape, damaged
-            self._groups = self._group(shape, damaged)
+            self._last = shape, damaged, copied
+            self._groups = self._group(shape, damaged, copied)
         flat = [step for series in steps.values() for step in series.values()]
         return [
             sample for group in self._groups if group.is_known for sample in group.samples(flat)
         ]
 
-    def _group(self, shape: SeriesLayout, damaged: AbstractSet[str]) -> list[_Group]:
+    def _group(
+        self, shape: SeriesLayout, damaged: AbstractSet[str], copied: AbstractSet[str]
+    ) -> list[_Group]:
         positions: dict[str, list[tuple[int, Labels]]] = {}
         at = count()
         for name, series in shape:
             positions[name] = [(next(at), labels) for labels in series]
         found: dict[tuple[str, Labels], _Group] = {}
+        waiting: set[str] = set()  # metrics whose first entry has nothing new
         for entry, all_names in self._entries:
             taken = _taken(entry, all_names, positions)
-            names = _present_names(entry, all_names, taken.keys() | damaged)
-            if damaged.isdisjoint(names):
+            names = _present_names(entry, all_names, taken.keys() | damaged | copied)
+            if not copied.isdisjoint(names):
+                waiting.add(entry.name)
+            if entry.name not in waiting and damaged.isdisjoint(names):
                 self._add_groups(entry, names, taken, found)
         surplus = len(self._members) - max(self._max_groups, len(found))
         for key in list(islice(self._members, max(0, surplus))):  # labels that come and go

@@ -116,7 +116,8 @@ class MetricsTarget:
             with self._lock:
                 self._box.samples = []  # of before: the target has no values now
             raise
-        samples = aggregator.samples(self._tracker.take(fetched.points), fetched.damaged)
+        steps = self._tracker.take(fetched.points)
+        samples = aggregator.samples(steps, fetched.damaged, fetched.copied)
         seconds = (self._clock.mono_ns() - begin_ns) / SECOND_NS
         samples.append((Column("scrape_duration_seconds", self._own, "seconds"), seconds))
         events = self._lacks(fetched, since_ns)

@@ -24,6 +24,8 @@ from soak.core.units import SECOND_NS
 _START_SECONDS = 60.0  # asked for at first: a rate needs two scrapes
 # Asked for again: a scrape has the time of its start, and is there once it has ended.
 _OVERLAP_SECONDS = 10.0
+# Asked for where a minute holds nothing: no query gives an older series (`--query.lookback-delta`).
+_STALE_SECONDS = 300.0
 _MAX_SECONDS = 600.0
 
 SCRAPED = "up"
@@ -34,14 +36,23 @@ _ADDRESS = re.compile(r".*:\d{1,5}", re.ASCII)
 _SCRAPER_GONE_NS = 120 * SECOND_NS
 _RENEWALS = 3  # that a period is learnt from
 _MOST_UNCHANGED = 60  # fetches between two of them
+_WORD_END = re.compile(r"[_.:]")
+
+# Forbidden, not allowed, not implemented: some proxies take a POST for writing
+# (https://github.com/prometheus/client_golang/issues/1619).
+_POST_REFUSED = frozenset({403, 405, 501})
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of a fetch: points by name, and the names with damaged lines."""
+    """The result of a fetch: points by name, and the names with damaged lines.
+
+    `copied`: names on a page whose series are not new.
+    """
 
     points: Points
     damaged: AbstractSet[str] = frozenset()
+    copied: AbstractSet[str] = frozenset()
 
 
 class MetricsSource(Protocol):
@@ -64,12 +75,12 @@ class MetricsSource(Protocol):
     def close(self) -> None: ...
 
 
-class RenewedPage:
-    """Tells a page that an exporter makes anew every few seconds from one that is made when it is requested.
+class RenewedMetrics:
+    """Tells metrics that an exporter makes anew every few seconds from those made when they are requested.
 
     The copies in between hold no new points. Counters would stand still in them, and grow by all that came
-    together in one second. A page is known to be of that kind once its last three changes came after two
-    unchanged fetches or more each; an idle one is, after twice the longest pause, read as it is.
+    together in one second. Metrics are known to be of that kind once their last three changes came after two
+    unchanged fetches or more each; idle ones are, after twice the longest pause, read as they are.
     """
 
     def __init__(self) -> None:
@@ -78,7 +89,7 @@ class RenewedPage:
         self._pauses: deque[int] = deque(maxlen=_RENEWALS)  # in fetches
 
     def is_copy(self, series: Mapping[str, Mapping[Labels, float]]) -> bool:
-        """Return whether these are the series of the fetch before, on a page that is made anew at times."""
+        """Return whether these are the series of the fetch before, of metrics that are made anew at times."""
         if series != self._series:
             if self._series:
                 self._pauses.append(min(self._unchanged, _MOST_UNCHANGED))
@@ -90,7 +101,11 @@ class RenewedPage:
 
 
 class MetricsPage:
-    """A page in Prometheus' text format."""
+    """A page in Prometheus' text format.
+
+    The metrics of one program begin with the same word, and are made together. An exporter that makes those
+    of a broker anew at times may show its own as they are.
+    """
 
     keep: tuple[str, ...] = ()
 
@@ -105,23 +120,39 @@ class MetricsPage:
         self._url = url
         self._http = http
         self._exposition = ExpositionParser(names, max_series)
-        self._renewed = RenewedPage()
+        self._renewed: dict[str, RenewedMetrics] = {}  # by program
         self._clock = clock
 
     def fetch(self) -> Fetched:
         begin_ns = self._clock.mono_ns()
-        text = _get(self._http, self._url)
+        text = _page(self._http, self._url)
         at_ns = (
             begin_ns + self._clock.mono_ns()
         ) // 2  # the page was made between request and answer
         page = self._exposition.parse(text)
-        if self._renewed.is_copy(page.series):
-            return Fetched({}, page.damaged)
+        copied = self._copied(page.series)
         points = {
             name: {labels: (Point(value, at_ns),) for labels, value in series.items()}
             for name, series in page.series.items()
+            if name not in copied
         }
-        return Fetched(points, page.damaged)
+        return Fetched(points, page.damaged, copied)
+
+    def _copied(self, series: Mapping[str, Mapping[Labels, float]]) -> set[str]:
+        """Return the names of the programs whose metrics are copies, if they are half of the page.
+
+        A few metrics that change together now and then are on any page.
+        """
+        programs: dict[str, dict[str, Mapping[Labels, float]]] = {}
+        for name, found in series.items():
+            programs.setdefault(_WORD_END.split(name, maxsplit=1)[0], {})[name] = found
+        copied = {
+            name
+            for program, found in programs.items()
+            if self._renewed.setdefault(program, RenewedMetrics()).is_copy(found)
+            for name in found
+        }
+        return copied if 2 * len(copied) >= len(series) else set()
 
     def until(self, end_ns: int, seconds: float) -> Fetched:
         """Return nothing: a page has no history."""
@@ -167,13 +198,15 @@ class MetricsServer:
         self._server = PrometheusConnect(url, session=_Session(http), timeout=None)
 
     def fetch(self) -> Fetched:
-        """Return all points since the newest one known; at first those of a minute."""
+        """Return all points since the newest one known; at first those of a minute, or else of five."""
         now_ns = self._clock.wall_ns()
-        length = _START_SECONDS
         if self._newest_ns:
             since = (now_ns - self._newest_ns) / SECOND_NS + _OVERLAP_SECONDS
-            length = min(max(since, _OVERLAP_SECONDS), _MAX_SECONDS)
-        return self.until(now_ns, length)
+            return self.until(now_ns, min(max(since, _OVERLAP_SECONDS), _MAX_SECONDS))
+        found = self.until(now_ns, _START_SECONDS)
+        if found.points or found.damaged:
+            return found
+        return self.until(now_ns, _STALE_SECONDS)  # it may scrape less than once a minute
 
     def until(self, end_ns: int, seconds: float) -> Fetched:
         """Return all points of so many seconds before an instant of the wall clock; raises as `fetch`."""
@@ -274,12 +307,22 @@ class _Session:
 
     def __init__(self, http: HttpClient) -> None:
         self._http = http
+        self._is_posting = True
 
     def mount(self, _url: str, _adapter: object) -> None:
         """Do not take the adapter of prometheus-api-client: it retries, and follows any redirect."""
 
     def request(self, *, url: str, params: Mapping[str, str], **_: object) -> _Response:
-        return _Response(self._http.get(f"{url}?{urlencode(params)}"))
+        """Post the query, which may be too long for an address; ask with GET where that is refused."""
+        if self._is_posting:
+            try:
+                return _Response(self._http.post_form(url, params))
+            except HttpError as error:
+                if error.status not in _POST_REFUSED:
+                    raise
+        content = self._http.get(f"{url}?{urlencode(params)}")
+        self._is_posting = False
+        return _Response(content)
 
 
 def _points(
@@ -315,8 +358,12 @@ def _instance(labels: Labels) -> str:
     return dict(labels).get("instance", "")
 
 
-def _get(http: HttpClient, url: str) -> bytes:
+def _page(http: HttpClient, url: str) -> bytes:
+    """Return a page; if nothing of it is missing, with the line feed that its last line may lack."""
     try:
-        return http.get(url)
+        answer = http.get_answer(url)
     except HttpError as error:
         raise ProbeError(str(error)) from error
+    page = answer.body
+    is_open = answer.is_whole and page != b"" and not page.endswith(b"\n")
+    return page + b"\n" if is_open else page

@@ -10,6 +10,8 @@ Caveats:  Several deletions of a partition between two polls are one event. With
           partitions than `partitions_per_poll`, they are polled in turn until the log start of one moves, and
           then all at once: what a broker deletes in one go is reported within two polls of its first sign. If
           there are more folders than can be read in 5 ms, each is read every `retention_round_seconds`.
+          Deleted messages are a difference of offsets: too high for a compacted or transactional log. A topic
+          has no size until each of its folders was read once, and while one of them cannot be read.
 
 Open `probe` first; it follows `log_starts` by the answers of `offsets`, files by `segments`, and copies and
 the topics of others by `cluster`.

@@ -36,6 +36,7 @@ class LogStartChange:
 
     @property
     def messages(self) -> int:
+        """Return the difference of offsets, too high for a compacted or transactional log."""
         return self.to_offset - self.from_offset
 
     def event(self) -> Event:

@@ -226,7 +226,7 @@ class RetentionKafka:
         found: Samples = []
         if round_seconds is not None:
             found.append((Column("retention_round_seconds", (), "seconds"), round_seconds))
-        for topic, total in self._segments.totals.items():
+        for topic, total in self._segments.measured_totals().items():
             labels = (("topic", topic),)
             waiting = Column("retention_waiting_bytes", labels, "bytes")
             found += [

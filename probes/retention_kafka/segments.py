@@ -68,6 +68,8 @@ def changed_ns(path: str) -> int | None:
 def listing(path: str) -> FolderListing | None:
     """Return the content of a folder; files that vanish meanwhile are left out."""
     held, newest, live, waiting = 0, (-1, 0), {}, {}
+    live_inodes: dict[int, int] = {}
+    waiting_inodes: dict[int, int] = {}
     try:
         with os.scandir(path) as entries:
             for entry in entries:
@@ -83,13 +85,17 @@ def listing(path: str) -> FolderListing | None:
                 base = int(match["base"])
                 if match["waits"]:
                     waiting[base] = PendingDelete(status.st_size, status.st_ctime_ns)
+                    waiting_inodes[base] = status.st_ino
                 else:
                     live[base] = status.st_size
+                    live_inodes[base] = status.st_ino
                     newest = max(newest, (base, occupied))
     except _NOT_FOUND:
         return None
-    for base in waiting:  # renamed meanwhile, and listed under both names
-        live.pop(base, None)
+    # A file that is renamed meanwhile is listed under both names. Two files are the old and the new segment
+    # of a compacted log, which stay side by side until the old one is unlinked.
+    for base, _ in live_inodes.items() & waiting_inodes.items():
+        del live[base]
     return FolderListing(held, newest[1], live, waiting)
 
 
@@ -145,6 +151,8 @@ class Segments:
         self._turn = 0
         self._round_ns: int | None = None
         self._begun_ns: int | None = None
+        self._has_read_all = False
+        self._unreadable: set[Partition] = set()
         self.totals: dict[str, TopicTotal] = {}
         self.error: OSError | None = None
 
@@ -156,7 +164,8 @@ class Segments:
     def scan(self, partitions: Sequence[Partition], limit_ns: int) -> list[Event]:
         """Read folders in turn for `limit_ns`; return the changes. The first reading of a folder has none.
 
-        A folder that cannot be read is skipped; `error` is the last such error, or None.
+        A folder that cannot be read is skipped, and the total of its topic is not measured; `error` is the
+        last such error, or None.
         """
         events: list[Event] = []
         self.error = None
@@ -166,9 +175,20 @@ class Segments:
                 events += self._visit(partition)
             except OSError as error:
                 self.error = error
+                self._unreadable.add(partition)
+            else:
+                self._unreadable.discard(partition)
+            self._has_read_all |= self._turn == len(partitions)
             if self._clock.mono_ns() >= end_ns:
                 break
         return events
+
+    def measured_totals(self) -> dict[str, TopicTotal]:
+        """Return the totals of topics whose folders were all read: a part would look like a fall."""
+        if not self._has_read_all:
+            return {}
+        unmeasured = {topic for topic, _ in self._unreadable}
+        return {topic: one for topic, one in self.totals.items() if topic not in unmeasured}
 
     def sizes(self, partition: Partition) -> Mapping[int, int]:
         """Return the bytes of the segments of a partition by base offset, including those just unlinked."""
@@ -287,7 +307,8 @@ def _changes(
     """Yield the events since the last reading, not after the folder's last change."""
     since_ns = known.seen_ns
     at_ns = changed_ns if since_ns < changed_ns <= now_ns else now_ns
-    for base in sorted(found.live.keys() - known.live.keys()):
+    # A new file in place of one that waits is no roll: the log was compacted.
+    for base in sorted(found.live.keys() - known.live.keys() - known.waiting.keys()):
         yield _event(CREATED, partition, base, None, (since_ns, at_ns))
     lost = _lost(known, found)
     for base in sorted(lost | (found.waiting.keys() - known.waiting.keys())):

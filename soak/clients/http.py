@@ -16,7 +16,7 @@ from functools import partial
 from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlencode, urljoin, urlsplit
 
 from urllib3 import BaseHTTPResponse
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -75,11 +75,15 @@ _Connection = _PlainConnection
 
 
 class HttpError(SoakError):
-    """A request has no complete answer; `is_sent`: the server may have acted on it all the same."""
+    """A request has no complete answer, or one that is not OK; `status` is that of the answer, else 0.
 
-    def __init__(self, message: str, *, is_sent: bool = False) -> None:
+    `is_sent`: the server may have acted on it all the same.
+    """
+
+    def __init__(self, message: str, *, is_sent: bool = False, status: int = 0) -> None:
         super().__init__(message)
         self.is_sent = is_sent
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,15 @@ class Answer:
     body: bytes
     location: str = ""  # of a redirect
     date: str = ""  # by the clock of the server
+    is_whole: bool = False  # the server sent the length of the body, so no part of it is missing
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    body: bytes | None
+    headers: Mapping[str, str]
+    is_repeatable: bool  # the server changes nothing by it
 
 
 class HttpClient:
@@ -134,16 +147,26 @@ class HttpClient:
         self._headers: Mapping[str, str] = {}
 
     def get(self, url: str) -> bytes:
-        """Return the body of an answer with status 200.
+        """Return the body of an answer with status 200; raises as `get_answer`."""
+        return self.get_answer(url).body
+
+    def get_answer(self, url: str) -> Answer:
+        """Return an answer with status 200.
 
         Raises:
             HttpError: there is no such answer within the limits.
         """
-        answer = self.request("GET", url)
-        if answer.status != OK:
-            self.close()
-            raise self._error(f"answers {answer.status} {answer.reason[:80]!r}")
-        return answer.body
+        return self._accepted(self.request("GET", url))
+
+    def post_form(self, url: str, fields: Mapping[str, str]) -> bytes:
+        """Return the body of the answer to a query that changes nothing; raises as `get_answer`.
+
+        A form has no limit on its length. Servers and proxies refuse addresses of more than some 8 KiB.
+        """
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        body = urlencode(fields).encode("ascii")
+        query = _Request("POST", body, headers, is_repeatable=True)
+        return self._accepted(self._answer(query, url)).body
 
     def request(
         self,
@@ -157,29 +180,33 @@ class HttpClient:
         Raises:
             HttpError: there is no complete answer within the limits, or a redirect that is not followed.
         """
-        with Deadline(self._timeout_seconds) as deadline:
-            answer = self._exchange(method, url, body, headers or {}, deadline)
-            for _ in range(_MAX_REDIRECTS):
-                if self._redirects == "none" or answer.status not in _REDIRECTS:
-                    break
-                url = self._next(url, answer.location)
-                answer = self._exchange(method, url, body, headers or {}, deadline)
-        return answer
+        is_repeatable = method == "GET"
+        return self._answer(_Request(method, body, headers or {}, is_repeatable), url)
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _exchange(
-        self,
-        method: str,
-        url: str,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        deadline: Deadline,
-    ) -> Answer:
-        """Send one request and read the answer; a GET goes out again where a kept connection was closed."""
+    def _answer(self, request: _Request, url: str) -> Answer:
+        with Deadline(self._timeout_seconds) as deadline:
+            answer = self._exchange(request, url, deadline)
+            for _ in range(_MAX_REDIRECTS):
+                if self._redirects == "none" or answer.status not in _REDIRECTS:
+                    break
+                url = self._next(url, answer.location)
+                answer = self._exchange(request, url, deadline)
+        return answer
+
+    def _accepted(self, answer: Answer) -> Answer:
+        if answer.status != OK:
+            self.close()
+            what = f"answers {answer.status} {answer.reason[:80]!r}"
+            raise HttpError(f"{self._name} {what}", status=answer.status)
+        return answer
+
+    def _exchange(self, request: _Request, url: str, deadline: Deadline) -> Answer:
+        """Return the answer to one request; a repeatable one is sent again if a kept connection ended."""
         kept = self._kept(url)
         connection = kept or self._connect(url, deadline)
         try:
@@ -187,12 +214,12 @@ class HttpClient:
             parts = urlsplit(url)
             target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
             connection.request(
-                method,
+                request.method,
                 target,
-                body,
-                {**self._headers, **headers},
+                request.body,
+                {**self._headers, **request.headers},
                 preload_content=False,
-                decode_content=False,
+                decode_content=not self._is_cut,  # a status counts, even with damaged words
             )
             response = connection.getresponse()
         except (InvalidURL, ValueError):  # its words may hold a secret
@@ -202,19 +229,21 @@ class HttpClient:
             ) from None
         except _FAILURES as error:
             self._drop(connection)
-            if kept is not None and method == "GET" and not deadline.is_over:
-                return self._exchange(method, url, body, headers, deadline)
+            if kept is not None and request.is_repeatable and not deadline.is_over:
+                return self._exchange(request, url, deadline)
             raise self._failed("does not answer", error, deadline, is_sent=True) from error
+        has_length = response.chunked or response.length_remaining is not None
+        is_whole = has_length and "Content-Encoding" not in response.headers
         content = self._content(connection, response, deadline)
         if connection is not self._connection:
             connection.close()
         location, date = (response.headers.get(name, "") for name in ("Location", "Date"))
-        return Answer(response.status, response.reason or "", content, location, date)
+        return Answer(response.status, response.reason or "", content, location, date, is_whole)
 
     def _content(
         self, connection: _Connection, response: BaseHTTPResponse, deadline: Deadline
     ) -> bytes:
-        """Return all that follows the headers."""
+        """Return all that follows the headers, unpacked: some servers compress without being asked to."""
         chunks, size = [], 0
         try:
             while chunk := response.read1(_CHUNK_BYTES):

@@ -149,7 +149,7 @@ clock_offset_bound_seconds gauge - By how much the host's clock may be wrong.
 cluster_under_replicated_partitions gauge - Partitions whose copy on a broker is not in sync.
 cluster_other_messages gauge cluster_other_messages_per_second Messages that others write.
 retention_deletions sum - Deletions of the oldest messages.
-retention_deleted_messages sum - Messages deleted.
+retention_deleted_messages sum - Messages deleted, by offsets: too high if compacted or transactional.
 retention_deleted_entries sum - Entries deleted.
 retention_deleted_bytes sum - Bytes deleted.
 retention_created_segments sum - Segments created.

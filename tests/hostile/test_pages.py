@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import tracemalloc
+from collections.abc import Mapping
 
 import pytest
 
@@ -49,7 +50,7 @@ class Answering:
     def __init__(self, *instances: str) -> None:
         self._instances = instances
 
-    def get(self, _url: str) -> bytes:
+    def post_form(self, _url: str, _fields: Mapping[str, str]) -> bytes:
         result = [
             {"metric": {"__name__": name, "instance": one}, "values": [[1.0, "23"]]}
             for name in ("a", "unasked")
@@ -62,7 +63,7 @@ class Answering:
 def test_labels_of_a_server_have_the_same_bound() -> None:
     """A probe daemon keeps them for the rest of the run."""
     answer = Answering("h:1", "y" * 3000)
-    server = MetricsServer("http://h", answer, {"a"}, FakeClock(), selector="")  # type: ignore[arg-type]  # it gets
+    server = MetricsServer("http://h", answer, {"a"}, FakeClock(), selector="")  # type: ignore[arg-type]  # it answers
 
     found = server.fetch()
 
@@ -71,7 +72,7 @@ def test_labels_of_a_server_have_the_same_bound() -> None:
 
 
 def test_half_a_pair_in_a_label_of_a_server_fails_the_fetch() -> None:
-    server = MetricsServer("http://h", Answering("\ud800"), {"a"}, FakeClock(), selector="")  # type: ignore[arg-type]  # it gets
+    server = MetricsServer("http://h", Answering("\ud800"), {"a"}, FakeClock(), selector="")  # type: ignore[arg-type]  # it answers
 
     with pytest.raises(ProbeError, match="not an answer of a Prometheus server"):
         server.fetch()

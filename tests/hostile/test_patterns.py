@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import pytest
 
+from probes.broker_log import patterns
 from probes.broker_log.timestamps import TimestampReader, continues_previous
 from probes.common.exposition import ExpositionParser
 from soak.brokers.pulsar.client import parse_error
@@ -33,6 +34,13 @@ def read_log(text: str) -> None:
     continues_previous(text)
 
 
+SCANNER = patterns.Scanner(patterns.load(["kafka", "pulsar", "redpanda", "jvm_gc"]))
+
+
+def scan_log(text: str) -> None:
+    SCANNER.found(text.encode())
+
+
 PUMPS: list[tuple[Callable[[str], object], str, str]] = [
     (read_page, "up ", "1"),
     (read_page, "up 1e", "1"),
@@ -52,6 +60,9 @@ PUMPS: list[tuple[Callable[[str], object], str, str]] = [
     (without_details, "", "offset -1"),
     (read_log, "", "a."),
     (read_log, "", "[1"),
+    (scan_log, '{"log":"', "GC(0) Pause Full "),
+    (scan_log, '{"Pause ":[', "1,"),
+    (scan_log, '{"Pause ":', "["),
 ]
 
 

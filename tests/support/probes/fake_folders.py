@@ -18,6 +18,8 @@ class FakeFolders:
         self.listed = 0
         self.unseen: set[int] = set()  # by the next listing, as what is renamed while it is made
         self.error: OSError | None = None
+        self.unreadable: set[str] = set()
+        self.answer_seconds = 0.0
 
     def roll(self, path: str, base: int, size: int) -> None:
         self._live.setdefault(path, {})[base] = size
@@ -40,8 +42,11 @@ class FakeFolders:
         del self._changed[path]
 
     def changed_ns(self, path: str) -> int | None:
+        self._clock.advance(self.answer_seconds)
         if self.error is not None:
             raise self.error
+        if path in self.unreadable:
+            raise OSError(5, "Input/output error", path)
         return self._changed.get(path)
 
     def listing(self, path: str) -> FolderListing | None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from probes.prometheus.name_map import Entry
 from probes.prometheus.probe import Config, Prometheus, Target
 from probes.prometheus.sources import MetricsPage
+from soak.clients.http import Answer
 from soak.core.errors import ProbeError
 from soak.core.model import Reading
 from soak.core.series import Labels
@@ -34,12 +35,12 @@ class Answers:
         self.pages = list(pages)
         self.is_closed = False
 
-    def get(self, url: str) -> bytes:
+    def get_answer(self, url: str) -> Answer:
         assert url == URL
         page = self.pages.pop(0) if len(self.pages) > 1 else self.pages[0]
         if isinstance(page, ProbeError):
             raise page
-        return page
+        return Answer(200, "OK", page)
 
     def close(self) -> None:
         self.is_closed = True

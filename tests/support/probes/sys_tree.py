@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from probes.common.block_device import PathNumbers
@@ -40,6 +41,11 @@ def sys_tree(root: Path, *names: str) -> Path:
                 (folder / key).parent.mkdir(exist_ok=True)
                 (folder / key).write_text(value.replace("\\040", " ") + "\n")
     return root
+
+
+def remove_device(sys: Path, name: str) -> None:
+    """Take a device away as a drive that is pulled: the links to it stay, and lead nowhere."""
+    shutil.rmtree((sys / "class/block" / name).resolve())
 
 
 def on(major: int, minor: int) -> PathNumbers:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 
 from soak.clients.http import HttpClient, HttpError, access_of
+from tests.support.pages import serving
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 Respond = Callable[[socket.socket, bytes], None]
@@ -168,6 +171,52 @@ def test_a_redirect_is_followed_on_the_same_host_only() -> None:
     assert asked == [b"/metrics", b"/metrics/", b"/away"]
 
 
+def test_a_form_follows_a_redirect_on_the_same_host_only() -> None:
+    """The query goes along, and neither it nor a token to another host."""
+    asked: list[tuple[str, bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            asked.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+            there = {"/query": "/there", "/away": "http://127.0.0.2:1/query"}.get(self.path, "")
+            self.send_response(308 if there else 200)
+            self.send_header("Location", there)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
+            """Say nothing."""
+
+    with serving(Handler) as url, client(url) as http:
+        http.post_form(f"{url}/query", {"q": "a b"})
+        with pytest.raises(HttpError, match=r"redirects to 'http://127\.0\.0\.2:1/query'; name"):
+            http.post_form(f"{url}/away", {"q": "a b"})
+
+    assert asked == [("/query", b"q=a+b"), ("/there", b"q=a+b"), ("/away", b"q=a+b")]
+
+
+def test_a_form_is_sent_again_where_a_kept_connection_ends() -> None:
+    """It changes nothing at the server, which may have read it and closed the connection."""
+    requests: list[bytes] = []
+
+    def respond(connection: socket.socket, request: bytes) -> None:
+        if b"POST " not in request:  # the body alone
+            return
+        requests.append(request)
+        if len(requests) == 2:
+            connection.shutdown(socket.SHUT_RDWR)
+        else:
+            connection.sendall(whole(b"23"))
+
+    with server(respond) as url, client(url) as http:
+        bodies = [http.post_form(url, {"q": "a"}) for _ in range(2)]
+
+    assert bodies == [b"23", b"23"]
+    assert len(requests) == 3
+
+
 def test_without_redirects_the_answer_is_returned_as_it_is() -> None:
     with (
         server(lambda connection, _: connection.sendall(redirect(b"/there"))) as url,
@@ -185,6 +234,40 @@ def test_redirects_in_a_circle_end_with_the_last_answer() -> None:
         pytest.raises(HttpError, match="answers 307"),
     ):
         http.get(url)
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"x-gzip"])
+def test_an_answer_that_is_compressed_all_the_same_is_unpacked(encoding: bytes) -> None:
+    """Some servers ignore that it was not asked for."""
+    packed = gzip.compress(b"a 1\n")
+    head = HEAD + b"Content-Encoding: %s\r\nContent-Length: %d\r\n\r\n" % (encoding, len(packed))
+
+    with (
+        server(lambda connection, _: connection.sendall(head + packed)) as url,
+        client(url) as http,
+    ):
+        assert http.get(url) == b"a 1\n"
+
+
+def unframed(connection: socket.socket, _: bytes) -> None:
+    connection.sendall(HEAD + b"\r\na 1")
+    connection.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("respond", "is_whole"),
+    [
+        (lambda connection, _: connection.sendall(whole(b"a 1")), True),
+        (lambda connection, _: chunked(connection, b"a 1", b""), True),
+        (unframed, False),
+    ],
+)
+def test_an_answer_of_known_length_is_whole(respond: Respond, *, is_whole: bool) -> None:
+    """One that ends with its connection may have been cut."""
+    with server(respond) as url, client(url) as http:
+        answer = http.get_answer(url)
+
+    assert (answer.body, answer.is_whole) == (b"a 1", is_whole)
 
 
 @pytest.mark.parametrize("location", [b"http://[", b"http://h:99999/", b"/caf\xe9"])

@@ -15,7 +15,7 @@ from probes.common.block_device import BlockDevices, Drive, PathNumbers, SystemP
 from soak.core.errors import NotAvailableError, ProbeError
 from tests.support.examples import examples
 from tests.support.paths import RECORDED
-from tests.support.probes.sys_tree import on, sys_tree
+from tests.support.probes.sys_tree import on, remove_device, sys_tree
 
 CAPACITY_SECTORS = 8_192_000
 MOUNTS = (RECORDED / "mountinfo").read_text()
@@ -203,12 +203,32 @@ def test_an_overlay_whose_upper_folder_is_hidden_says_so(tmp_path: Path) -> None
         mounted(tmp_path, merged, {merged: on(0, 47)})
 
 
-def test_an_nvme_drive_has_the_paths_of_its_own_subsystem(tmp_path: Path) -> None:
-    """nvme30n1 is no path of nvme3n1; a drive with one port has none."""
-    sys = sys_tree(tmp_path / "sys", "nvme-multipath")
+def test_a_volume_goes_on_without_a_drive_that_was_removed(tmp_path: Path) -> None:
+    """Device-mapper keeps its link to it, which leads nowhere."""
+    sys = sys_tree(tmp_path / "sys", "lvm-striped")
+    remove_device(sys, "sdb")
 
-    assert block_device.nvme_paths((259, 13), sys) == ("nvme3c33n1", "nvme3c34n1")
-    assert block_device.nvme_paths((259, 20), sys) == ()
+    found = block_device.find_devices("/data", SystemPaths(tmp_path, sys, lambda _: on(253, 3)))
+
+    assert [drive.number for drive in found.drives] == [(8, 32)]
+
+
+@pytest.mark.parametrize("source", ["/dev/sda", "/dev/sdb"])
+def test_btrfs_goes_on_without_a_drive_that_was_removed(tmp_path: Path, source: str) -> None:
+    """Its volume keeps the link, and its mount may go on naming that drive."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mountinfo").write_text(f"29 1 0:34 / / rw shared:1 - btrfs {source} rw\n")
+    sys = sys_tree(tmp_path / "sys", "btrfs-raid1")
+    remove_device(sys, "sda")
+
+    def numbers(path: str) -> PathNumbers:
+        if path == "/dev/sda":
+            raise FileNotFoundError(2, "No such file or directory")
+        return PathNumbers(os.makedev(0, 34), os.makedev(8, 16) if path == "/dev/sdb" else 0)
+
+    found = block_device.find_devices("/data", SystemPaths(tmp_path, sys, numbers))
+
+    assert found.holders == ((8, 16),)
 
 
 @pytest.mark.parametrize(

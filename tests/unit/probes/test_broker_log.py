@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import datetime
 from pathlib import Path
@@ -226,6 +227,63 @@ def test_a_missing_log_is_a_failure_and_is_read_once_it_appears(tmp_path: Path) 
     assert [event.fields["offset"] for event in probe.taken(0).events] == [23]
 
 
+@pytest.mark.parametrize("hole", [1000, MAX_LINE_BYTES, 2 * MAX_BEHIND_BYTES])
+def test_a_truncated_log_that_its_program_goes_on_with_where_it_was_has_a_hole(
+    followed: Followed, hole: int
+) -> None:
+    """As after `program > log` and with the GC log of JDK 8; nothing is lost."""
+    followed.write(line(1))
+    followed.poll()
+    os.truncate(followed.path, 0)
+    with followed.path.open("r+b") as file:
+        file.seek(hole)
+        file.write(line(23).encode())
+
+    events = followed.poll().events
+
+    assert [(event.kind, event.fields.get("offset")) for event in events] == [("segment_roll", 23)]
+
+
+def test_zeros_where_a_filesystem_has_no_holes_are_not_lost_text(followed: Followed) -> None:
+    """More than the longest line."""
+    followed.write(line(1))
+    followed.poll()
+    os.truncate(followed.path, 0)
+    followed.write(b"\0" * (3 * MAX_LINE_BYTES))
+    kinds = [event.kind for event in followed.poll().events]
+    followed.write(line(23))
+
+    assert kinds == []
+    assert followed.offsets() == [23]
+
+
+def test_a_log_that_appears_later_shows_its_time_zone(tmp_path: Path) -> None:
+    """A container may write another one than this host; there was no file a second ago, so it is fresh."""
+    clock = FakeClock(wall_ns=wall_ns("2026-09-22T00:53:20+00:00"))
+    probe = BrokerLog(Config(log=str(tmp_path / "late.log")), clock)
+    with pytest.raises(ProbeError):
+        probe.poll()
+    (tmp_path / "late.log").write_text(line(23).replace("00:53:20", "02:53:20"))
+    clock.advance(1.0)
+    probe.poll()
+
+    (event,) = probe.taken(clock.mono_ns()).events
+
+    assert event.at_ns == wall_ns("2026-09-22T00:53:20.250+00:00")
+
+
+def test_a_long_json_object_has_its_own_time(followed: Followed) -> None:
+    """Also behind the labels that a log collector writes first."""
+    labels = {f"label-{at}": "x" * 63 for at in range(100)}
+    pause = "[12.345s][info][gc] GC(41) Pause Remark 24M->4M(256M) 3.190ms"
+    wrapped = {"labels": labels, "log": f"{pause}\n", "time": "2026-09-22T00:53:19.250Z"}
+    followed.write(json.dumps(wrapped) + "\n")
+
+    (event,) = followed.poll().events
+
+    assert event.at_ns == wall_ns("2026-09-22T00:53:19.250+00:00")
+
+
 @pytest.mark.parametrize("more", [(), ("other.log",)])
 def test_preflight_names_each_log_that_cannot_be_read(
     tmp_path: Path, more: tuple[str, ...]
@@ -280,7 +338,7 @@ def test_a_huge_line_is_skipped(tmp_path: Path) -> None:
 
 def test_a_log_that_grows_too_fast_is_read_on_near_its_end(followed: Followed) -> None:
     """An event has the number of skipped bytes."""
-    followed.write(b"")
+    followed.write(b"x")
     with followed.path.open("ab") as file:
         file.truncate(2 * MAX_BEHIND_BYTES)  # a hole, no disk
         file.seek(0, os.SEEK_END)
@@ -496,3 +554,24 @@ def test_an_uptime_is_placed_by_the_line_that_was_read_soonest() -> None:
     assert first == begin + 11 * SECOND_NS
     assert second == begin + int(12.6 * SECOND_NS)
     assert anew == begin + 60 * SECOND_NS
+
+
+@pytest.mark.parametrize(("step", "seconds"), [(60, 300), (600, 1)])
+def test_an_uptime_follows_the_wall_clock_when_that_is_set_forward(step: int, seconds: int) -> None:
+    """After some minutes; by a long step at once. A virtual machine that was paused has the same effect."""
+    stamps, begin = TimestampReader(), 1_790_000_000
+    for uptime in range(600 + seconds):
+        wall = begin + uptime + (step if uptime >= 600 else 0)
+        found = stamps.wall_ns(f"[{uptime}.000s][info][gc] x", wall * SECOND_NS, is_fresh=True)
+
+    assert found == wall * SECOND_NS
+
+
+def test_lines_out_of_order_are_of_one_process() -> None:
+    """Several threads of a JVM write to its log: a line may be a millisecond older than the one before."""
+    stamps, begin = TimestampReader(), 1_790_000_000 * SECOND_NS
+    stamps.wall_ns("[10.000s][info][gc] x", begin + 10 * SECOND_NS, is_fresh=True)
+
+    found = stamps.wall_ns("[9.999s][info][gc] x", begin + 11 * SECOND_NS, is_fresh=True)
+
+    assert found == begin + 9_999 * SECOND_NS // 1000

@@ -183,6 +183,103 @@ def found_in(line: str) -> list[tuple[str, dict[str, object]]]:
     return [(found.pattern.kind, dict(found.fields)) for found in scan.found(f"{line}\n".encode())]
 
 
+_STATE_CHANGE = "[2026-11-21 18:33:02,811] INFO [Broker id=1] {} (state.change.logger)"
+_PARTITION = (
+    "[2020-02-18 21:25:07,719] INFO [Partition t-0 broker=1] t-0 {} (kafka.cluster.Partition)"
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        _PARTITION.format("starts at Leader Epoch 4 from offset 23. Previous Leader Epoch was: -1"),
+        _PARTITION.format(
+            "starts at leader epoch 0 from offset 23 with high watermark 23. Previous leader epoch was -1."
+        ),
+        _STATE_CHANGE.format(
+            "Leader t-0 starts at leader epoch 4 from offset 23 with high watermark 23 ISR [1,3] "
+            "addingReplicas [] removingReplicas []. Previous leader epoch was -1."
+        ),
+        _STATE_CHANGE.format(
+            "Follower t-0 starts at leader epoch 0 from offset 0 with partition epoch 2 and high watermark "
+            "0. Current leader is 2. Previous leader epoch was -1."
+        ),
+        _STATE_CHANGE.format(
+            "Follower t-0 starts at leader epoch 3 from offset 23 with partition epoch 9 and high watermark "
+            "23. Current leader is 2. Previous leader Some(-1) and previous leader epoch was -1."
+        ),
+        _STATE_CHANGE.format(
+            "Follower t-0 starts at leader epoch 3 from offset 23 with partition epoch 9 and high watermark "
+            "23. Current leader is 2. Previous leader Some(2) and previous leader epoch was 3."
+        ),
+        _STATE_CHANGE.format(
+            "Leader t-0 with topic id Some(x) starts at leader epoch 4 from offset 23 with partition epoch "
+            "9, high watermark 23, ISR [1,3], adding replicas [] and removing replicas [] . "
+            "Previous leader Some(1) and previous leader epoch was 3."
+        ),
+    ],
+    ids=["2.3", "2.4", "2.8", "3.3", "4.2", "3.6 to 4.1", "the leader stays"],
+)
+def test_replicas_that_a_started_broker_loads_are_no_elections(line: str) -> None:
+    """Each is logged with the leader that it had all along. Nor is an epoch with the same leader one."""
+    assert found_in(line) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "epoch"),
+    [
+        (
+            _PARTITION.format(
+                "starts at leader epoch 0 from offset 0 with high watermark 0. "
+                "Previous leader epoch was -1."
+            ),
+            0,
+        ),
+        (
+            _PARTITION.format(
+                "starts at leader epoch 4 from offset 0 with high watermark 0. "
+                "Previous leader epoch was 3."
+            ),
+            4,
+        ),
+        (
+            _STATE_CHANGE.format(
+                "Leader t-0 starts at leader epoch 12 from offset 23 with high watermark 23 ISR [1,3] "
+                "addingReplicas [] removingReplicas []. Previous leader epoch was 1."
+            ),
+            12,
+        ),
+        (
+            _STATE_CHANGE.format(
+                "Follower t-0 starts at leader epoch 4 from offset 23 with partition epoch 9 and high "
+                "watermark 23. Current leader is 2. Previous leader epoch was 3."
+            ),
+            4,
+        ),
+        (
+            _STATE_CHANGE.format(
+                "Follower t-0 starts at leader epoch 0 from offset 0 with partition epoch 0 and high "
+                "watermark 0. Current leader is 2. Previous leader Some(2) and previous leader epoch was 0."
+            ),
+            0,
+        ),
+        (
+            _STATE_CHANGE.format(
+                "Leader t-0 with topic id Some(x) starts at leader epoch 4 from offset 23 with partition "
+                "epoch 9, high watermark 23, ISR [1,3], adding replicas [] and removing replicas [] . "
+                "Previous leader Some(2) and previous leader epoch was 3."
+            ),
+            4,
+        ),
+    ],
+    ids=["2.4, the first", "2.4", "2.8", "3.3", "3.6 to 4.1, the first", "4.2"],
+)
+def test_an_election_is_found_in_the_log_of_every_version(line: str, epoch: int) -> None:
+    ((kind, fields),) = found_in(line)
+
+    assert (kind, fields["epoch"]) == ("leader_change", epoch)
+
+
 def test_generations_of_zgc_are_matched() -> None:
     """Since JDK 21 a letter names the collected generation."""
     line = "[2026-11-21T18:00:00.000+0000][info][gc,phases] GC(3) y: Pause Mark End 0.012ms"
@@ -209,13 +306,15 @@ def test_generations_of_zgc_are_matched() -> None:
         ),
         ("12,345: [GC remark 12,346: [Finalize Marking, 0,0001 secs], 0,0123 secs]", 0.0123),
         ("12.345: [GC cleanup 10M->9M(20M), 0.0012 secs]", 0.0012),
+        ("GC(7) Pause Full (Ergonomics) 24M->3M(256M) 123456.789ms", 123.456789),
+        ("[Full GC (System.gc())  250M->90M(256M), 123.4567891 secs]", 123.4567891),
     ],
 )
 def test_a_pause_of_any_collector_is_read(line: str, seconds: float) -> None:
     """G1, Shenandoah, generational ZGC, and what JDK 8 writes of CMS and G1."""
     ((kind, fields),) = found_in(line)
 
-    assert (kind, fields["pause_seconds"]) == ("gc_pause", pytest.approx(seconds))
+    assert (kind, fields["pause_seconds"]) == ("gc_pause", pytest.approx(seconds, rel=1e-12))
 
 
 @pytest.mark.parametrize(
@@ -230,6 +329,38 @@ def test_pauses_of_every_jdk_and_locale_are_read(log: str, seconds: list[float])
     pauses = [fields["pause_seconds"] for kind, fields in events_of(log) if kind == "gc_pause"]
 
     assert pauses == pytest.approx(seconds)
+
+
+_FULL = "[77.061s][info][gc] GC(9) Pause Full (Allocation Failure) 116M->61M(123M) 61.242ms"
+
+
+@pytest.mark.parametrize(
+    ("following", "seconds"),
+    [
+        ("GC(8) Pause Young (Allocation Failure) 122M->61M(123M) 61.345ms", [0.061345]),
+        ("GC(8) Pause Young (Allocation Failure) 122M->61M(123M) 5.000ms", [0.061242, 0.005]),
+        ("GC(10) Pause Young (Allocation Failure) 90M->61M(123M) 61.345ms", [0.061242, 0.061345]),
+    ],
+)
+def test_a_full_collection_inside_a_young_one_is_counted_once(
+    following: str, seconds: list[float]
+) -> None:
+    """Serial and CMS of JDK 11 log it first, with the higher number; the threads stop once."""
+    found = found_in(f"{_FULL}\n[77.061s][info][gc] {following}")
+
+    assert [fields["pause_seconds"] for _, fields in found] == pytest.approx(seconds)
+
+
+def test_pauses_of_a_cycle_that_lasts_longer_than_a_young_collection_are_counted() -> None:
+    """The pauses of G1's concurrent cycle have its number, which is lower."""
+    young = (
+        "[77.061s][info][gc] GC(9) Pause Young (Normal) (G1 Evacuation Pause) 24M->3M(256M) 3.123ms"
+    )
+
+    assert (
+        len(found_in(f"{young}\n[77.093s][info][gc] GC(8) Pause Remark 90M->90M(256M) 5.000ms"))
+        == 2
+    )
 
 
 def test_a_stop_of_jdk_8_is_a_safepoint() -> None:
@@ -255,6 +386,22 @@ def test_words_with_quotes_are_found_in_json() -> None:
     (found,) = scan.found(json.dumps({"log": f"{removal}\n", "stream": "stderr"}).encode())
 
     assert found.pattern.kind == "segment_deletion"
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("gc_pause", _FULL),
+        ("segment_deletion", 'Removing "/d/kafka/soak/0_1/0-1-v1.log" (gc, 23 bytes)'),
+    ],
+)
+def test_a_line_in_a_long_json_object_is_found(kind: str, line: str) -> None:
+    """Fluent Bit and Filebeat write labels of Kubernetes around it."""
+    labels = {f"app.kubernetes.io/label-{at}": "x" * 63 for at in range(100)}
+    wrapped = json.dumps({"kubernetes": {"labels": labels}, "log": f"{line}\n", "stream": "stderr"})
+    scan = Scanner(log_patterns.load(["redpanda", "jvm_gc"]))
+
+    assert [found.pattern.kind for found in scan.found(wrapped.encode())] == [kind]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from soak.core.errors import NotAvailableError, ProbeError, SoakError
 from tests.support.examples import examples
 from tests.support.fakes import FakeClock
 from tests.support.paths import RECORDED
-from tests.support.probes.sys_tree import on, sys_tree
+from tests.support.probes.sys_tree import on, remove_device, sys_tree
 
 SDA2, SDA = (8, 2), (8, 0)
 CAPACITY_SECTORS = 8_192_000
@@ -255,6 +255,80 @@ def test_an_array_has_flushes_and_writes_of_each_drive(tmp_path: Path) -> None:
     assert found['disk_device_turnover_ratio{device="nvme1n1"}'] == 3000 / 1_875_385_008
 
 
+def lines_of(text: str, *names: str) -> str:
+    """Return the lines of these devices."""
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if line.split()[2] in names)
+
+
+def test_a_drive_that_is_removed_costs_no_other_its_numbers(tmp_path: Path) -> None:
+    """An array goes on without it, and so do its numbers in the second in which it vanishes and later."""
+    machine = Machine(tmp_path, "linux-6.18", (9, 127), "md-raid1")
+    machine.show(ARRAY_BEFORE)
+    machine.read()
+    remove_device(machine.paths.sys, "nvme1n1")
+    machine.show(lines_of(ARRAY_AFTER, "md127", "nvme0n1"))
+    found = []
+    for _ in range(3):
+        machine.clock.advance(2)
+        found.append({column.name: value for column, value in machine.probe.read().samples})
+
+    assert found[0]['disk_write_await_seconds{device="md127"}'] == pytest.approx(0.002)
+    assert found[0]['disk_flush_await_seconds{device="nvme0n1"}'] == pytest.approx(0.001)
+    assert all('node_disk_writes_completed{device="md127"}' in one for one in found)
+    assert all('disk_capacity_bytes{device="nvme0n1"}' in one for one in found)
+    assert {
+        name for one in found for name in one if "md127" not in name and "nvme0n1" not in name
+    } == set()
+
+
+def test_a_spare_that_replaces_a_removed_drive_is_measured_at_the_next_reading(
+    tmp_path: Path,
+) -> None:
+    """Its rebuild begins at once, long before the device is looked up again anyway."""
+    machine = Machine(tmp_path, "linux-6.18", (9, 127), "md-raid1")
+    spare = machine.paths.sys / "devices/virtual/block/md127/slaves/nvme0n1p1"
+    place = spare.readlink()
+    spare.unlink()
+    machine.show(ARRAY_BEFORE)
+    machine.read()
+    remove_device(machine.paths.sys, "nvme1n1")
+    spare.symlink_to(place)
+    machine.show(lines_of(ARRAY_AFTER, "md127", "nvme0n1"))
+    machine.clock.advance(1)
+    machine.read()
+    machine.clock.advance(1)
+
+    found = {column.name for column, _ in machine.probe.read().samples}
+
+    assert 'disk_capacity_bytes{device="nvme0n1"}' in found
+
+
+def test_a_drive_that_comes_back_as_another_is_measured_at_the_next_try(tmp_path: Path) -> None:
+    """What is not available is read once a minute, so that reading must not ask for the old one again."""
+    machine = Machine(tmp_path, "linux-6.18")
+    number = [(8, 2)]
+
+    def numbers(_path: str) -> PathNumbers:
+        threading.Event().wait(0.01)  # as a system call lets other threads run
+        return on(*number[0])
+
+    paths = SystemPaths(machine.proc, machine.paths.sys, numbers)
+    machine.probe = DiskIo(Config(directory="/data"), machine.clock, paths=paths)
+    machine.read()
+    machine.show("")
+    machine.clock.advance(1)
+    with pytest.raises(NotAvailableError):
+        machine.read()
+    number[0] = (254, 0)
+    machine.boot("after")
+    machine.clock.advance(60)
+
+    found = {column.name for column, _ in machine.probe.read().samples}
+
+    assert 'node_disk_io_now{device="dm-0"}' in found
+
+
 NVME_PATHS = (  # 1,000 writes of 128 KiB by the first path, 500 by the second, in one second
     (
         "   0       0 nvme3c33n1 1000 0 80000 500 67000 100 17000000 58000 0 584 36052 0 0 0 0 900 1800\n"
@@ -304,6 +378,29 @@ def test_a_drive_that_is_counted_by_path_has_the_sum_of_its_paths(tmp_path: Path
     assert found['disk_write_await_seconds{device="nvme3n1"}'] == pytest.approx(16 / 1500)
     assert found['disk_flush_await_seconds{device="nvme3n1"}'] == pytest.approx(0.05)
     assert found['disk_device_turnover_ratio{device="nvme3n1"}'] == 17_554_000 / 2_000_000_000
+
+
+def test_a_path_that_connects_again_is_no_burst_of_requests(tmp_path: Path) -> None:
+    """It has a new name, and its first count is no growth; idle paths and another drive add nothing."""
+    machine = Machine(tmp_path, "linux-6.18", (259, 13), "nvme-multipath")
+    idle = " 259      13 nvme3n1 {zeros}\n   0       0 nvme3c36n1 {zeros}\n".format(zeros="0 " * 17)
+    path = "   0       0 nvme{name}n1 0 0 0 0 {count} 0 {count} {count} 0 {count} {count} 0 0 0 0 0 0\n"
+    found = []
+    for second, paths in enumerate(
+        (
+            {"3c33": 67_000, "3c34": 670},
+            {"3c34": 1170, "3c35": 60_000},  # in place of the first one
+            {"3c34": 1170, "3c35": 61_000},
+        )
+    ):
+        named = {**paths, "30c33": 9000 * second}
+        lines = [path.format(name=name, count=count) for name, count in named.items()]
+        machine.show(idle + "".join(lines))
+        found.append(machine.read())
+        machine.clock.advance(1)
+
+    assert [one.get("node_disk_writes_completed") for one in found] == [None, 500, 1000]
+    assert [one.get("disk_queue_length") for one in found] == [None, 0.5, 1.0]
 
 
 def test_a_partition_of_a_drive_that_is_counted_by_path_has_the_numbers_of_the_drive(

@@ -248,12 +248,17 @@ def test_a_series_with_two_values_is_damaged() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"a 1", b"a 1\na 12", b"a 1\n23 4\n", b"<html>\n", b"a 1\n\xff\n"]
+    "text", [b"", b"a 1", b"a 1\na 12", b"a 1\n23 4\n", b"<html>\n", b"a 1\n\xff\n", b"a 1# EOF"]
 )
 def test_a_page_that_is_cut_or_of_another_format_is_an_error(text: bytes) -> None:
     """A number without the end of its line may have lost digits."""
     with pytest.raises(ProbeError):
         ExpositionParser(["a"]).parse(text)
+
+
+def test_a_page_with_its_last_line_is_whole() -> None:
+    """OpenMetrics ends each page so; some exporters forget the line feed after it."""
+    assert ExpositionParser(["a"]).parse(b"a 12\n# EOF").series == {"a": {(): 12.0}}
 
 
 def test_too_many_series_are_an_error() -> None:

@@ -165,6 +165,26 @@ def test_a_damaged_file_of_proc_costs_no_other(
     assert found.memory_available_bytes
 
 
+@pytest.mark.filterwarnings("ignore:'sin' and 'sout'")
+@pytest.mark.parametrize("vmstat", [None, "nr_free_pages 23\n"])
+def test_swap_traffic_that_the_kernel_does_not_count_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vmstat: str | None
+) -> None:
+    """As in gVisor, or with a masked file: psutil has zeros there, which were not measured."""
+    (tmp_path / "net").mkdir()
+    for name in ("stat", "meminfo", "net/dev"):
+        (tmp_path / name).write_bytes(Path("/proc", name).read_bytes())
+    if vmstat is not None:
+        (tmp_path / "vmstat").write_text(vmstat)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+
+    found = snapshot()
+
+    assert set(found.counters) == set(BEFORE) - {"swap_in", "swap_out"}
+    assert found.swap_used_bytes is not None
+    assert found.trouble == ""
+
+
 def test_what_can_be_read_is_kept_beside_what_cannot() -> None:
     """The reading has failed in part: the reason is reported, and the rest goes on."""
     clock = FakeClock()

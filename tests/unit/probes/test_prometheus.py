@@ -131,6 +131,19 @@ def test_what_comes_and_goes_with_the_containers_of_a_node_is_left_out() -> None
     }
 
 
+ROOT_TWICE = b"""\
+node_filesystem_avail_bytes{device="rootfs",fstype="rootfs",mountpoint="/"} 2e+10
+node_filesystem_avail_bytes{device="/dev/vda1",fstype="xfs",mountpoint="/"} 2e+10
+"""
+
+
+def test_a_filesystem_that_is_listed_twice_has_its_free_space_once() -> None:
+    """As on kernel 3.10, and in some containers on later ones."""
+    found = Watched(["node_exporter"], ROOT_TWICE).values()
+
+    assert found == {'node_filesystem_avail_bytes{mountpoint="/"}': 2e10}
+
+
 def test_two_spellings_on_one_page_are_not_summed() -> None:
     """The first of the map is used."""
     both = b"redpanda_cpu_busy_seconds_total 1\nredpanda_cpu_busy_seconds 1\n"
@@ -630,9 +643,81 @@ def test_a_page_that_stands_still_is_read_as_idle() -> None:
     assert found[29:] == [0.0] * 11
 
 
+NEVER_SET = b"kafka_server_ReplicaManager_UnderReplicatedPartitions_Value NaN\n"
+EVERY_TENTH = [*[None] * 9, 100.0, *[None] * 9, 100.0, *[None] * 9]
+
+
+def test_a_copy_of_a_page_with_a_nan_is_a_copy() -> None:
+    """It is the same number, though it is not equal to itself."""
+    texts = [counted(1000 * (second // 10)) + NEVER_SET for second in range(60)]
+    watched = Watched(["kafka_jmx"], *texts)
+
+    found = [watched.values().get(BYTES_IN) for _ in texts]
+
+    assert found[31:] == EVERY_TENTH
+
+
+def test_an_exporter_may_show_its_own_metrics_between_two_makings_of_the_others() -> None:
+    """Telegraf uses two seconds of CPU a second, and takes over the metrics of Kafka every ten."""
+    texts = [
+        counted(1000 * (second // 10)) + b"process_cpu_seconds_total %d\n" % (2 * second)
+        for second in range(60)
+    ]
+    watched = Watched(["kafka_jmx", "jvm"], *texts)
+
+    found = [watched.values() for _ in texts]
+
+    assert [values.get(BYTES_IN) for values in found[31:]] == EVERY_TENTH
+    assert [values.get("process_cpu_seconds") for values in found[1:]] == [2.0] * 59
+
+
+def test_a_metric_of_the_exporter_never_stands_for_that_of_the_broker() -> None:
+    """The page has the CPU of both, and that of the broker is the wanted one: half a core."""
+    texts = [
+        counted(1000 * (second // 10))
+        + b"java_lang_OperatingSystem_ProcessCpuTime %d\n" % (5 * 10**9 * (second // 10))
+        + b"process_cpu_seconds_total %d\n" % (2 * second)
+        for second in range(60)
+    ]
+    watched = Watched(["kafka_jmx", "jvm"], *texts)
+
+    found = [watched.values().get("process_cpu_seconds") for _ in texts]
+
+    assert found[31:] == [*[None] * 9, 0.5, *[None] * 9, 0.5, *[None] * 9]
+
+
+def test_a_few_metrics_that_change_now_and_then_are_no_page_made_anew() -> None:
+    """The others change each second: the page is made when it is requested."""
+    texts = [
+        b"java_lang_OperatingSystem_ProcessCpuTime %d\n" % (10**9 * (second // 10))
+        + counted(23 * second)
+        + b"kafka_server_BrokerTopicMetrics_MessagesInPerSec_Count %d\n" % second
+        for second in range(60)
+    ]
+    watched = Watched(["kafka_jmx", "jvm"], *texts)
+
+    found = [watched.values().get("process_cpu_seconds") for _ in texts]
+
+    assert found[31:] == [*[0.0] * 9, 1.0, *[0.0] * 9, 1.0, *[0.0] * 9]
+
+
 @pytest.mark.parametrize("pause", [1, 2])
 def test_a_page_that_is_made_when_requested_may_be_unchanged_at_times(pause: int) -> None:
     """As between the messages of a slow producer."""
     found = bytes_in(*(23 * (second // pause + second // 3) for second in range(60)))
 
     assert None not in found[1:]
+
+
+def test_a_page_of_known_length_may_lack_its_last_line_feed() -> None:
+    """Prometheus reads it, too."""
+    with pages({"/metrics": "node_load1 2.5"}) as url:
+        target = Target(url=f"{url}/metrics", maps=("node_exporter",))
+        source = prometheus.open_source(
+            target, prometheus.entries_of(target), Config(), SystemClock()
+        )
+        found = source.fetch().points
+        source.close()
+
+    ((point,),) = found["node_load1"].values()
+    assert point.value == 2.5

@@ -271,3 +271,34 @@ def test_entries_of_one_name_have_one_unit(tmp_path: Path) -> None:
         name_map.load([str(two)])
     with pytest.raises(PlanError, match=r"two\.toml: node_load1 is defined with two units"):
         name_map.load(["node_exporter", str(two)])
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "group", "rest"),
+    [
+        ("kminion", "kminion_kafka_consumer_group_topic_lag", "group_id", "topic_name"),
+        ("kafka_exporter", "kafka_consumergroup_lag_sum", "consumergroup", "topic"),
+        (
+            "redpanda_public",
+            "redpanda_kafka_consumer_group_lag_sum",
+            "redpanda_group",
+            "redpanda_shard",
+        ),
+    ],
+)
+def test_the_backlog_of_each_consumer_group_is_read(
+    name: str, metric: str, group: str, rest: str
+) -> None:
+    """What it has not read of all its topics."""
+    lines = [
+        f'{metric}{{{group}="etl",{rest}="a"}} 23\n',
+        f'{metric}{{{group}="etl",{rest}="b"}} 4\n',
+        f'{metric}{{{group}="mirror",{rest}="a"}} 0\n',
+    ]
+
+    found = Watched([name], "".join(lines).encode()).values()
+
+    assert found == {
+        f'{metric}{{{group}="etl"}}': 27.0,
+        f'{metric}{{{group}="mirror"}}': 0.0,
+    }

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import pytest
 
 from probes.common.counters import Point, SeriesTracker, Step, Steps
 from probes.prometheus.aggregation import Aggregator
 from probes.prometheus.name_map import Entry
-from probes.prometheus.probe import Target, entries_of
+from probes.prometheus.probe import Config, Target, entries_of, open_source
 from probes.prometheus.sources import MetricsServer
 from soak.core.errors import ProbeError
 from soak.core.units import SECOND_NS
 from tests.support.fakes import FakeClock
+from tests.support.pages import serving
 
 URL = "http://127.0.0.1:9090"
 
@@ -27,8 +31,8 @@ class Answers:
         self.answers = list(answers)
         self.asked: list[dict[str, str]] = []
 
-    def get(self, url: str) -> bytes:
-        self.asked.append({key: found[0] for key, found in parse_qs(urlsplit(url).query).items()})
+    def post_form(self, _url: str, fields: Mapping[str, str]) -> bytes:
+        self.asked.append(dict(fields))
         answer = self.answers.pop(0)
         return answer if isinstance(answer, bytes) else json.dumps(answer).encode()
 
@@ -65,6 +69,95 @@ def test_the_scraped_points_are_asked_for_since_the_newest_one() -> None:
         {"query": '{__name__=~"a|b_total",job="kafka"}[60000ms]', "time": "1000.000"},
         {"query": '{__name__=~"a|b_total",job="kafka"}[19500ms]', "time": "1005.000"},
     ]
+
+
+def test_a_server_that_scrapes_rarely_is_asked_for_more_at_first() -> None:
+    """With a scrape every two minutes, all of its metrics would be taken for missing."""
+    clock = FakeClock(wall_ns=1000 * SECOND_NS)
+    http = Answers(matrix(), matrix(({"__name__": "a"}, [[900, "1"]])), matrix())
+
+    asker = server(http, clock)
+    found = asker.fetch().points
+    asker.fetch()
+
+    lengths = [asked["query"].rpartition("[")[2] for asked in http.asked]
+    assert list(found) == ["a"]
+    assert lengths == ["60000ms]", "300000ms]", "110000ms]"]
+
+
+@contextmanager
+def proxied(post_status: int) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Serve behind a proxy with this answer to a POST, and 8 KiB for an address.
+
+    Yields the address and the requests: each one's method, and the query that was posted.
+    """
+    heard: list[tuple[str, str]] = []
+    found = json.dumps(matrix(({"__name__": "process_cpu_seconds_total"}, [[1, "23"]]))).encode()
+
+    class Proxy(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            heard.append(("GET", ""))
+            self._answer(200 if len(self.requestline) < 8192 else 414)
+
+        def do_POST(self) -> None:
+            fields = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            assert self.headers["Content-Type"] == "application/x-www-form-urlencoded"
+            heard.append(("POST", fields["query"][0]))
+            self._answer(post_status)
+
+        def _answer(self, status: int) -> None:
+            body = found if status == 200 else b""
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
+            """Say nothing."""
+
+    with serving(Proxy) as url:
+        yield url, heard
+
+
+def test_a_query_of_many_metrics_passes_a_proxy_that_limits_addresses() -> None:
+    """As nginx and Apache do, at 8 KiB."""
+    with proxied(post_status=200) as (url, heard):
+        target = Target(url=url, kind="server", selector='job="kafka"', maps=("kafka_jmx", "jvm"))
+        source = open_source(target, entries_of(target), Config(), FakeClock())
+        with closing(source):
+            found = source.fetch().points
+
+    ((method, query),) = heard
+    assert list(found) == ["process_cpu_seconds_total"]
+    assert method == "POST"
+    assert query.startswith('{__name__=~"')
+    assert query.endswith('",job="kafka"}[60000ms]')
+
+
+@pytest.mark.parametrize("status", [403, 405, 501])
+def test_a_server_that_refuses_post_is_asked_with_get(status: int) -> None:
+    """A proxy may take a POST for writing; later queries do not try it again."""
+    with proxied(post_status=status) as (url, heard):
+        target = Target(url=url, kind="server", maps=("jvm",))
+        source = open_source(target, entries_of(target), Config(), FakeClock())
+        with closing(source):
+            found = [list(source.fetch().points) for _ in range(2)]
+
+    assert found == [["process_cpu_seconds_total"]] * 2
+    assert [method for method, _ in heard] == ["POST", "GET", "GET"]
+
+
+def test_a_server_that_is_not_well_is_asked_once() -> None:
+    """Its answer says nothing about POST."""
+    with proxied(post_status=503) as (url, heard):
+        target = Target(url=url, kind="server", maps=("jvm",))
+        source = open_source(target, entries_of(target), Config(), FakeClock())
+        with closing(source), pytest.raises(ProbeError, match="answers 503"):
+            source.fetch()
+
+    assert [method for method, _ in heard] == ["POST"]
 
 
 def test_points_keep_their_own_times_and_labels() -> None:

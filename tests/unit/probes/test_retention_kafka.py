@@ -117,6 +117,31 @@ def test_held_bytes_are_the_bytes_of_the_folders() -> None:
     assert values(watch.poll())["retention_held_bytes"] == (200 - 23) * SEGMENT_BYTES
 
 
+def test_a_topic_has_no_size_until_all_its_folders_were_read() -> None:
+    """With ten thousand partitions that takes seconds, in which a part would look like a topic that grows."""
+    watch = Watch(partitions=23)
+    watch.folders.answer_seconds = 0.03
+
+    held = [values(watch.poll()).get("retention_held_bytes") for _ in range(23)]
+
+    assert held[0] is None
+    assert set(held) == {None, 2300 * SEGMENT_BYTES}
+
+
+def test_a_topic_has_no_size_while_one_of_its_folders_cannot_be_read() -> None:
+    """The last size of that folder is not measured."""
+    watch = Watch(partitions=2)
+    watch.poll()
+    watch.folders.unreadable = {watch.path(1)}
+    failing = values(watch.poll())
+    watch.folders.unreadable = set()
+    again = values(watch.poll())
+
+    assert "retention_deletions" in failing
+    assert {"retention_held_bytes", "retention_waiting_bytes"}.isdisjoint(failing)
+    assert again["retention_held_bytes"] == 200 * SEGMENT_BYTES
+
+
 def test_without_a_folder_there_are_no_sizes() -> None:
     """A broker on another host: offsets only, and no zeros."""
     watch = Watch(directory=None)

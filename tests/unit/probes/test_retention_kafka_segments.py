@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.retention_kafka import segments as kafka_files
 from probes.retention_kafka.segments import FileSize, Segments, changed_ns, listing, size
 from soak.core.units import SECOND_NS
 from tests.support.fakes import FakeClock
@@ -92,6 +93,52 @@ def test_a_file_that_is_renamed_while_listed_is_one_event() -> None:
 
     assert [event.kind for event in events] == ["segment_renamed", "segment_unlinked"]
     assert events[1].fields["lag_seconds"] == 2.0
+
+
+def test_compaction_creates_no_segment(tmp_path: Path) -> None:
+    """The cleaner puts a smaller file in place of an old one, which waits beside it to be unlinked."""
+    clock, folder = FakeClock(), tmp_path / "t-0"
+    folder.mkdir()
+    log, old = folder / f"{0:020d}.log", folder / f"{0:020d}.log.deleted"
+    segments = Segments([str(tmp_path)], clock, kafka_files)
+    events, sizes = [], []
+    for step in ("write", "clean", "unlink"):
+        if step == "clean":
+            log.rename(old)
+        if step == "unlink":
+            old.unlink()
+        else:
+            log.write_bytes(b"x" * (5000 if step == "write" else 23))
+        os.utime(folder, ns=(clock.wall_ns(), clock.wall_ns()))
+        clock.advance(1)
+        events += segments.scan([("t", 0)], LONG_NS)
+        sizes.append(segments.sizes(("t", 0))[0])
+
+    assert [event.kind for event in events] == ["segment_renamed", "segment_unlinked"]
+    assert sizes == [5000, 23, 23]
+
+
+def test_a_segment_that_is_listed_before_the_cleaner_puts_its_new_file_there_is_not_created() -> (
+    None
+):
+    """Between the two renames there is only the old file, with its new name."""
+    clock = FakeClock()
+    folders = FakeFolders(clock)
+    for base in (0, 23):
+        folders.roll("/a/t-0", base, 100)
+    segments = Segments(["/a"], clock, folders)
+    events = []
+    for step in ("look", "rename", "replace", "unlink"):
+        clock.advance(1)
+        if step == "rename":
+            folders.rename("/a/t-0", 0)
+        elif step == "replace":
+            folders.roll("/a/t-0", 0, 7)
+        elif step == "unlink":
+            folders.unlink("/a/t-0", 0)
+        events += segments.scan([("t", 0)], LONG_NS)
+
+    assert [event.kind for event in events] == ["segment_renamed", "segment_unlinked"]
 
 
 def test_held_bytes_grow_with_the_active_segment() -> None:
