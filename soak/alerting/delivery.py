@@ -42,7 +42,7 @@ from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize, incident_size
 from soak.service.files import read_small_text
 from soak.store.findings.port import FindingsPlace
-from soak.store.findings.rows import Notification, NotificationContent
+from soak.store.findings.rows import CORRECTIONS, Notification, NotificationContent, is_end
 from soak.store.findings.store import MAX_RETRY_WAIT_NS
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History
 from soak.store.plan_home import is_service_run
@@ -240,6 +240,7 @@ class Delivery:
                 kind=row.kind,
                 occurrence=row.occurrence,
                 previous_cause=content.previous_cause,
+                previous_suspect=content.previous_suspect,
                 plan=self._plan.name,
                 report=self._report(),
                 start_wall_ns=self._run.start_wall_ns,
@@ -286,7 +287,10 @@ class Delivery:
         """Return the size of the incident at the time of a message; of a long one the report has it."""
         end_k = (row.created_wall_ns - self._run.start_wall_ns) // SECOND_NS
         last_k = end_k if finding.resolved_k is None else finding.resolved_k
-        if row.kind == "corrected" or not 0 <= last_k - finding.onset_k <= MAX_SIZED_SECONDS:
+        if (
+            row.kind in CORRECTIONS.values()
+            or not 0 <= last_k - finding.onset_k <= MAX_SIZED_SECONDS
+        ):
             return None
         detector: level_shift.Config = self._plan.detection.detectors[STREAM_DETECTOR]
         return self._from_journals(
@@ -296,7 +300,7 @@ class Delivery:
 
     def _load(self, finding: Finding, row: Notification) -> LoadState | None:
         """Return the load at the time of a message; when an incident is resolved, just after its end."""
-        if row.kind == "corrected":
+        if row.kind in CORRECTIONS.values():
             return None
         end_k = (row.created_wall_ns - self._run.start_wall_ns) // SECOND_NS
         resolved_k = finding.resolved_k if row.kind == "resolved" else None
@@ -379,7 +383,7 @@ class Delivery:
             return compose(context, None, row.created_wall_ns)
         finding = drawn(context.finding)
         try:
-            first_k, last_k = window_bounds(finding, is_resolved=row.kind == "resolved")
+            first_k, last_k = window_bounds(finding, is_resolved=is_end(row.kind))
             last_k = self._last_shown_k(row, finding, last_k)
             window = read_window(self._folder.journal, finding.series, first_k, last_k)
             if window is None:

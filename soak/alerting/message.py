@@ -35,7 +35,7 @@ from soak.core.ports import Message
 from soak.core.series import host_of, parse_series
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize
-from soak.store.findings.rows import NotificationKind
+from soak.store.findings.rows import CORRECTIONS, NotificationKind, is_end
 
 MAX_LINES = 46
 """Of a text; only one in which every name is long, and every cause is possible, has some more."""
@@ -77,7 +77,8 @@ class MessageContext:
 
     An occurrence above 1 is that of a finding that came back. A finding that is resolved and is not about
     the cluster was a false alarm: the message withdraws it. `previous_cause` is the other cause that readers
-    know, or may know, from earlier messages; several are joined by "or".
+    know, or may know, from earlier messages; `previous_suspect` is another place that they know as the
+    suspect of the same cause. Several are joined by "or".
     """
 
     finding: Finding
@@ -90,6 +91,7 @@ class MessageContext:
     places: Places = NOWHERE
     occurrence: int = 1
     previous_cause: str = ""
+    previous_suspect: str = ""
     advice: str = ""  # the next step for this cause
     confirmation: Confirmation | None = None  # of this cause, without placeholders
     cluster: str = ""  # kind and first address
@@ -120,12 +122,23 @@ class MessageContext:
         return self.kind == "resolved"
 
     @property
+    def is_revised(self) -> bool:
+        """True of a correction or withdrawal that follows a message that the finding is resolved."""
+        return self.kind == CORRECTIONS["resolved"]
+
+    @property
     def is_withdrawn(self) -> bool:
-        return self.is_resolved and not self.finding.is_about_cluster
+        return is_end(self.kind) and not self.finding.is_about_cluster
 
     @property
     def is_corrected(self) -> bool:
-        return self.kind == "corrected"
+        is_other = bool(self.previous_cause or self.previous_suspect)
+        return self.kind in CORRECTIONS.values() and is_other and not self.is_withdrawn
+
+    @property
+    def corrected_part(self) -> str:
+        """Return what readers know otherwise: the cause, or the suspect alone."""
+        return "cause" if self.previous_cause else "suspect"
 
     @property
     def is_reopened(self) -> bool:
@@ -183,9 +196,9 @@ def _key(context: MessageContext, kind: NotificationKind, occurrence: int) -> st
 
 
 def _follows(context: MessageContext) -> str:
-    if context.is_resolved or context.is_corrected:
-        return _key(context, "opened", context.occurrence)
-    return _key(context, "resolved", context.occurrence - 1) if context.is_reopened else ""
+    if context.kind == "opened":
+        return _key(context, "resolved", context.occurrence - 1) if context.is_reopened else ""
+    return _key(context, "resolved" if context.is_revised else "opened", context.occurrence)
 
 
 def _labels(context: MessageContext) -> dict[str, str]:
@@ -203,10 +216,10 @@ def _labels(context: MessageContext) -> dict[str, str]:
 
 
 def _end_wall_ns(context: MessageContext, now_wall_ns: int) -> int | None:
-    if not context.is_resolved:
+    if not is_end(context.kind):
         return None
     resolved_k = context.finding.resolved_k
-    if context.is_withdrawn or resolved_k is None:
+    if resolved_k is None:
         return now_wall_ns
     # after a clock was set back, the grid of the run lies ahead of it
     return min(context.start_wall_ns + resolved_k * SECOND_NS, now_wall_ns)
@@ -225,14 +238,14 @@ def _subject(context: MessageContext) -> str:
     name = unknown if finding.cause == _UNKNOWN else f"{cause}{where}: "
     what = context.places.with_leader_ids(_what_briefly(context)).replace(" latency", "", 1)
     again = "again: " * context.is_reopened
-    over = "resolved by now: " * (finding.state == "gone")
+    over = ("resolved: " if context.is_revised else "resolved by now: ") * (finding.state == "gone")
     if context.is_withdrawn:
         what = f"false alarm withdrawn: {what}"
     elif context.is_resolved:
         what = f"resolved{_recovery(context)}"
     elif context.is_corrected:
-        was = " or ".join(map(wording.cause_text, context.previous_cause.split(" or ")))
-        what = f"{over}cause now {cause}, not {was}: {what}"
+        now, was = _correction(context, _MAX_SUSPECT_LENGTH)
+        what = f"{over}{context.corrected_part} now {now}, not {was}: {what}"
     elif context.latency_since_outage is not None:
         known = "" if finding.cause == _UNKNOWN else f" ({wording.cause_text(finding.cause)})"
         now = _title_and_level(context, context.latency_since_outage).replace(" latency", "", 1)
@@ -243,6 +256,19 @@ def _subject(context: MessageContext) -> str:
     room = _MAX_SUBJECT_LENGTH - len(f"{tag}  - {context.plan}")
     what = textwrap.shorten(what, max(room, _MIN_WHAT_LENGTH), placeholder=" ...")
     return f"{tag} {what} - {context.plan}"
+
+
+def _correction(context: MessageContext, width: int) -> tuple[str, str]:
+    """Return what is corrected, the cause in words or the suspect alone, and what readers know instead."""
+    if context.corrected_part == "suspect":
+        now, was = (
+            context.places.with_broker_ids(wording.shortened(one, width))
+            for one in (context.finding.suspect, context.previous_suspect)
+        )
+        return now, was
+    second = _as_probable(context.finding)
+    now = wording.cause_text(context.finding.cause) + (f" or {second}" if second else "")
+    return now, " or ".join(map(wording.cause_text, context.previous_cause.split(" or ")))
 
 
 def _as_probable(finding: Finding) -> str:
@@ -306,9 +332,10 @@ def _badge(context: MessageContext) -> tuple[str, Tone]:
     if context.is_resolved:
         return "Resolved", "good"
     if context.finding.state == "gone":
-        return "Resolved by now", "good"
+        part = f" - {context.corrected_part} corrected" if context.is_revised else " by now"
+        return f"Resolved{part}", "good"
     if context.is_corrected:
-        return "Open - cause corrected", "warning"
+        return f"Open - {context.corrected_part} corrected", "warning"
     return ("Open again" if context.is_reopened else "Open"), "bad"
 
 
@@ -327,10 +354,11 @@ def _opening(context: MessageContext) -> list[str]:
         return ["Withdrawn: data recorded since clears the cluster. It was a false alarm."]
     lines: list[str] = []
     if context.is_corrected:
-        cause, was = (
-            wording.cause_text(one) for one in (context.finding.cause, context.previous_cause)
-        )
-        lines = [f"Cause corrected by newer records: {cause}, not {was}."]
+        now, was = _correction(context, _MAX_NAME_LENGTH)
+        part = context.corrected_part
+        lines = [f"{part.capitalize()} corrected by newer records: {now}, not {was}."]
+        if context.is_revised and context.finding.state == "gone":
+            lines.append(f"The incident is resolved; only its {part} is new.")
     elif context.is_reopened:
         is_over = context.finding.state == "gone"
         lines = [f"The finding was resolved and {'came back' if is_over else 'is open again'}."]
@@ -338,9 +366,8 @@ def _opening(context: MessageContext) -> list[str]:
             lines.append(
                 "The outage is over; latency rose after it. Cause and evidence are of the outage."
             )
-    if (
-        context.finding.state == "gone" and not context.is_resolved
-    ):  # the sink was unavailable, or it was short
+    # the sink was unavailable, or it was short
+    if context.finding.state == "gone" and not is_end(context.kind):
         lines.append("This is resolved by now, see the next message.")
     if context.composed_wall_ns is not None:
         composed = wording.moment_with_day(context.composed_wall_ns, context.start_wall_ns)
@@ -367,7 +394,7 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
     ]
     if finding.worst_k is not None and finding.worst_k - finding.onset_k > _WORSE_LATER_SECONDS:
         facts.append(("worst", f"since {context.moment_with_day(finding.worst_k)}"))
-    if context.is_resolved and not context.is_withdrawn and finding.resolved_k is not None:
+    if is_end(context.kind) and not context.is_withdrawn and finding.resolved_k is not None:
         lasted = wording.span(finding.resolved_k - finding.onset_k)
         end = f"by {context.moment_with_day(finding.resolved_k)}, after {lasted}"
         facts.append(("resolved", f"{end}{_current_level(context, '; now ')}"))
@@ -379,7 +406,11 @@ def _facts(context: MessageContext) -> list[tuple[str, str]]:
     if finding.suspect:
         is_own = finding.run.lower() in finding.suspect.lower()
         named = context.places.named(finding.suspect)
-        facts.append(("suspect", f"{named}{', made for this run' * is_own}{_loopback(context)}"))
+        was = context.places.named(context.previous_suspect)
+        notes = (
+            f"{', made for this run' * is_own}{_loopback(context)}{f' (was {was})' if was else ''}"
+        )
+        facts.append(("suspect", f"{named}{notes}"))
     if context.cluster:
         facts.append(("cluster", context.cluster))
     if context.load is not None:
@@ -509,10 +540,11 @@ def _other_causes(context: MessageContext, max_causes: int) -> Points:
 
 
 def _links(context: MessageContext) -> list[tuple[str, str]]:
-    is_news = bool(context.previous_cause) and context.finding.cause != _UNKNOWN
-    is_advised = context.advice and (not context.is_resolved or is_news)
+    is_other = bool(context.previous_cause or context.previous_suspect)
+    is_news = is_other and context.finding.cause != _UNKNOWN
+    is_advised = context.advice and (not is_end(context.kind) or is_news)
     confirmation = context.confirmation
-    if context.is_resolved and confirmation is not None and not confirmation.is_lasting:
+    if is_end(context.kind) and confirmation is not None and not confirmation.is_lasting:
         confirmation = None  # what it shows is over
     return [
         *(_confirmation(confirmation) if is_advised else []),

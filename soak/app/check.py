@@ -6,7 +6,8 @@ import contextlib
 import logging
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from soak.app import guarantees, host, plan_files, preflight
@@ -29,11 +30,14 @@ from soak.core.units import format_duration
 from soak.core.wording import OTHERS_NAME, amount
 from soak.load.leaders import MAX_LEADERS
 from soak.runtime.context import connect
+from soak.sampling.drive_check import device_of, group_by_filesystem
+from soak.service.files import read_small_text
 from soak.store.admission import signer_of
 from soak.store.findings.topic_log import check_store
 from soak.store.samples_topic import SamplesClients
 
 SECRET_KEY = re.compile(r"password|passphrase|secret|jaas|(^|[._])token$|(^|\.)key(\.pem)?$")
+_BROKER_ID = re.compile(r"^(?:node|broker)\.id=(\d+)\s*$", re.MULTILINE)
 
 
 def run_check(
@@ -202,28 +206,68 @@ def leader_warnings(plan: Plan, broker: LeaderSource) -> list[str]:
     ]
 
 
-def small_drive_warnings(plan: Plan, held_bytes: float, broker: LeaderSource) -> list[str]:
-    """Return a warning for each drive of a broker on this host that has no room for its share of the data.
+def small_drive_warnings(
+    plan: Plan,
+    held_bytes: float,
+    broker: LeaderSource,
+    *,
+    device: Callable[[str], int] = device_of,
+    free: Callable[[str], int] = free_bytes,
+) -> list[str]:
+    """Return a warning for each drive of brokers on this host that has no room for its part of the data.
 
-    `held_bytes` are those of all brokers at most, all copies together.
+    `held_bytes` are those of all brokers at most, all copies together. `device` and `free` replace the system
+    calls in tests.
     """
-    folders = watched_folders(plan)
+    folders = _innermost(watched_folders(plan))
     if not folders:
         return []
     try:
         brokers = max(1, broker.broker_count())
     except BrokerError:  # Pulsar lists its brokers for superusers alone
         return []
-    share, found = held_bytes / brokers, []
-    for folder in folders:
+    parts, found = _parts_of_brokers(plan, folders), []
+    for directories in group_by_filesystem(folders, find=device):
         with contextlib.suppress(OSError):  # the probe that names the folder reports it
-            free = free_bytes(folder)
-            if share > free:
+            room = free(directories[0])
+            held = held_bytes / brokers * sum(parts[one] for one in directories)
+            if held > room:
                 found.append(
-                    f"a broker is to hold {amount(share, 'bytes')} of the run's data, and the drive of"
-                    f" {folder} has {amount(free, 'bytes')} free: lower the rate or the retention"
+                    f"{amount(held, 'bytes')} of the run's data are to be held on the drive of"
+                    f" {' and '.join(directories)}, which has {amount(room, 'bytes')} free: lower the rate or"
+                    " the retention"
                 )
     return found
+
+
+def _innermost(folders: Sequence[str]) -> list[str]:
+    """Return the folders without those that others lie in: probes may name a drive and the data on it."""
+    inner = {parent for one in folders for parent in Path(one).parents}
+    return [one for one in folders if Path(one) not in inner]
+
+
+def _parts_of_brokers(plan: Plan, folders: Sequence[str]) -> dict[str, float]:
+    """Return which part of one broker's data each folder holds: a broker spreads it evenly over its folders.
+
+    Where it is not known which broker has which, they are shared by the brokers of the plan that are on this
+    host, of which there is one at least.
+    """
+    owners = [_broker_of(one) for one in folders]
+    if all(owners):
+        counts = Counter(owners)
+        return {one: 1 / counts[owner] for one, owner in zip(folders, owners, strict=True)}
+    servers = next(iter(plan.broker_config.addresses.values()), "")
+    here = max(1, len(host.own_addresses(servers)))
+    return dict.fromkeys(folders, min(1.0, here / len(folders)))
+
+
+def _broker_of(folder: str) -> str:
+    """Return the id of the broker in Kafka's description of a data folder, "" where that cannot be read."""
+    try:
+        found = _BROKER_ID.search(read_small_text(Path(folder, "meta.properties")))
+    except (OSError, ValueError):
+        return ""
+    return "" if found is None else found[1]
 
 
 def ship_warnings(ship: Ship | None, clock: Clock) -> list[str]:

@@ -2,8 +2,8 @@
 
 A notification is pending until its first try, sending during a try, deferred after a try that is to be
 repeated, and ends as sent or refused. A sink gets each kind of an occurrence once and in order: opened,
-corrected, resolved; missing, returned. A finding that comes back starts another occurrence. A finding that
-turns out not to be about the cluster is withdrawn by `resolved`.
+corrected, resolved, revised; missing, returned. A finding that comes back starts another occurrence. One that
+turns out not to be about the cluster is withdrawn by `resolved`, or by `revised` where that was sent.
 """
 
 from __future__ import annotations
@@ -13,12 +13,26 @@ from sqlite3 import Connection
 
 from soak.core.model import Finding
 from soak.core.units import SECOND_NS
-from soak.store.findings.rows import STEPS, Notification, NotificationKind, notification_of
+from soak.store.findings.named_causes import (
+    NamedCause,
+    NamedCauses,
+    joined,
+    named_cause,
+    named_causes_text,
+    other_causes,
+    other_suspects,
+)
+from soak.store.findings.rows import (
+    CORRECTIONS,
+    STEPS,
+    Notification,
+    NotificationKind,
+    is_end,
+    notification_of,
+)
 
 SETTLE_LIMIT_NS = 15 * SECOND_NS
 """So long the message that a finding is resolved waits for its final cause, or for latency to rise again."""
-
-_CAUSE_SEPARATOR = " or "  # joins the causes that readers may know from different tries
 
 _OPEN_STATES = "('pending', 'sending', 'deferred')"
 _IS_OPEN = f"state IN {_OPEN_STATES}"
@@ -58,8 +72,6 @@ BEGIN_TRY = f"""UPDATE notifications SET state = 'sending', attempts = attempts 
 DEFER = f"""UPDATE notifications SET state = 'deferred', next_at_wall_ns = ?, detail = ?, progress = ?
     WHERE {_ROW}"""  # noqa: S608  # as above
 SETTLE = f"UPDATE notifications SET state = ?, done_wall_ns = ?, detail = ? WHERE {_ROW}"  # noqa: S608  # as above
-RESTORE_CAUSE = f"UPDATE notifications SET cause = ? WHERE {_ROW}"  # noqa: S608  # as above
-"""Undoes the cause of a try that certainly reached no reader."""
 DROP = f"DELETE FROM notifications WHERE {_ROW}"  # noqa: S608  # as above
 
 _INSERT = """INSERT OR IGNORE INTO notifications
@@ -68,6 +80,7 @@ _OF_SUBJECT = """SELECT * FROM notifications WHERE subject = ? AND sink = ?
     ORDER BY occurrence, step"""
 _EARLIER_STEPS = """SELECT * FROM notifications
     WHERE subject = ? AND sink = ? AND occurrence = ? AND step < ? ORDER BY step"""
+_RESTORE_NAMED = f"UPDATE notifications SET cause = ? WHERE {_ROW}"  # noqa: S608  # as above
 _HURRY = f"UPDATE notifications SET next_at_wall_ns = ? WHERE {_ROW} AND state = 'pending'"  # noqa: S608  # as above
 _REPLACE_DIGESTS = f"""DELETE FROM notifications
     WHERE sink = ? AND kind = 'digest' AND {_IS_OPEN} AND created_wall_ns <> ?"""  # noqa: S608  # as above
@@ -77,32 +90,24 @@ def identity(row: Notification) -> tuple[str, str, int, str]:
     return row.subject, row.sink, row.occurrence, row.kind
 
 
-def joined_causes(known: str, cause: str) -> str:
-    """Return the causes that readers may know after `cause` was sent too, each once."""
-    causes = [*known.split(_CAUSE_SEPARATOR), *cause.split(_CAUSE_SEPARATOR)]
-    return _CAUSE_SEPARATOR.join(dict.fromkeys(filter(None, causes)))
+def restore_named(connection: Connection, row: Notification) -> None:
+    """Undo what a try named that certainly reached no reader; `row` is as it was before the try."""
+    connection.execute(_RESTORE_NAMED, (named_causes_text(row.named), *identity(row)))
 
 
-def other_causes(known: str, cause: str) -> str:
-    """Return the causes that readers may know apart from `cause`; "" when there are none."""
-    return _CAUSE_SEPARATOR.join(
-        one for one in dict.fromkeys(known.split(_CAUSE_SEPARATOR)) if one != cause
-    )
+def previously_named(connection: Connection, row: Notification, now: NamedCause) -> tuple[str, str]:
+    """Return the other causes, and other suspects of this one, that readers know.
 
-
-def previous_cause(connection: Connection, row: Notification, cause: str) -> str:
-    """Return the other cause that readers know from earlier notifications of the occurrence, or "".
-
-    A notification that was sent to all replaces the earlier ones; a correction may have reached some readers
-    in one of its own tries.
+    They know them from the earlier notifications of the occurrence. One that was sent to all replaces those
+    before it; a correction may have reached some readers in one of its own tries.
     """
-    known = ""
+    known: NamedCauses = ()
     earlier = (row.subject, row.sink, row.occurrence, STEPS[row.kind])
     for before in map(notification_of, connection.execute(_EARLIER_STEPS, earlier)):
-        known = before.cause if before.state == "sent" else joined_causes(known, before.cause)
-    if row.kind == "corrected":
-        known = joined_causes(known, row.cause)
-    return other_causes(known, cause)
+        known = before.named if before.state == "sent" else joined(known, before.named)
+    if row.kind in CORRECTIONS.values():
+        known = joined(known, row.named)
+    return other_causes(known, now), other_suspects(known, now)
 
 
 def queue_finding(
@@ -206,11 +211,11 @@ def _queue_finding(
             add("resolved", 1)
         return
     last = queued[-1]
-    if (last.kind != "resolved") == is_open:
-        if last.kind == "opened" and _is_corrected(finding, last):
-            add("corrected", last.occurrence)
-        elif last.kind == "resolved" and finding.is_settled:
+    if is_end(last.kind) != is_open:  # the last one says the state as it is
+        if last.kind == "resolved" and finding.is_settled:
             connection.execute(_HURRY, (now_wall_ns, *identity(last)))
+        if last.kind in CORRECTIONS and _is_corrected(finding, queued):
+            add(CORRECTIONS[last.kind], last.occurrence)
         return
     is_only_opening = len(queued) == 1 and finding.is_about_cluster
     if last.state == "pending" and not is_only_opening:  # the notification before it is true again
@@ -222,6 +227,12 @@ def _queue_finding(
         add("resolved", last.occurrence)
 
 
-def _is_corrected(finding: Finding, sent: Notification) -> bool:
-    """True when the final cause differs from the one that was sent or is being sent."""
-    return finding.is_settled and bool(other_causes(sent.cause, finding.cause))
+def _is_corrected(finding: Finding, queued: Sequence[Notification]) -> bool:
+    """True when the final cause differs from the one that was sent last, or is being sent.
+
+    Another suspect of the same cause is sent as well, unless there was a correction before.
+    """
+    known, now = queued[-1].named, named_cause(finding)
+    was_corrected = any(row.kind in CORRECTIONS.values() for row in queued)
+    is_other_suspect = bool(other_suspects(known, now)) and not was_corrected
+    return finding.is_settled and (bool(other_causes(known, now)) or is_other_suspect)

@@ -13,10 +13,19 @@ from typing import Literal, get_args
 
 from soak.core import json_text
 from soak.core.model import Change, Evidence, Explanation, Finding, Kind
+from soak.store.findings.named_causes import NamedCauses, causes_text, parse_named_causes
 from soak.store.findings.schema import cell_types
 
 NotificationKind = Literal[
-    "opened", "corrected", "resolved", "missing", "returned", "aborted", "digest", "ended"
+    "opened",
+    "corrected",
+    "resolved",
+    "revised",
+    "missing",
+    "returned",
+    "aborted",
+    "digest",
+    "ended",
 ]
 NotificationState = Literal["pending", "sending", "deferred", "sent", "refused"]
 STEPS: dict[NotificationKind, int] = {
@@ -28,8 +37,14 @@ STEPS: dict[NotificationKind, int] = {
     "corrected": 1,
     "resolved": 2,
     "returned": 2,
+    "revised": 3,
 }
 """The order of the kinds within one occurrence of a subject."""
+CORRECTIONS: dict[NotificationKind, NotificationKind] = {
+    "opened": "corrected",
+    "resolved": "revised",
+}
+"""Which kind corrects what an earlier one named."""
 _KINDS = frozenset(get_args(Kind))
 RANK = {"warning": 0, "confirmed": 1, "gone": 2}
 """The state of a change never goes back, so that a batch delivered twice changes nothing."""
@@ -50,20 +65,32 @@ class Notification:
     detail: str  # the answer to the last try
     done_wall_ns: int | None = None  # when it was sent or refused
     progress: str = ""  # what the sink noted at its last try, such as which recipients have it
-    cause: str = ""  # the causes that readers know from it, or may know
+    named: NamedCauses = ()  # what readers know from it, or may know
+
+    @property
+    def cause(self) -> str:
+        """Return the causes that readers know from it, or may know, joined by "or"."""
+        return causes_text(self.named)
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationContent:
     """What a notification about a finding says now.
 
-    `previous_cause` is the other cause that its readers know, or may know, "" if there is none. A correction
-    that named another cause to some readers goes to all of them again: its `progress` is empty then.
+    `previous_cause` is the other cause that its readers know, or may know, "" if there is none, and
+    `previous_suspect` another place that they know as the suspect of the same cause. A correction that named
+    something else to some readers goes to all of them again: its `progress` is empty then.
     """
 
     finding: Finding | None  # None: it is not stored
     previous_cause: str
     progress: str
+    previous_suspect: str = ""
+
+
+def is_end(kind: NotificationKind) -> bool:
+    """True for a kind that says that its subject is over."""
+    return STEPS[kind] >= STEPS["resolved"]
 
 
 def checked_rows() -> Callable[[Cursor, tuple[object, ...]], Row]:
@@ -210,7 +237,7 @@ def notification_of(row: Row) -> Notification:
         detail=row["detail"],
         done_wall_ns=row["done_wall_ns"],
         progress=row["progress"],
-        cause=row["cause"],
+        named=parse_named_causes(row["cause"]),
     )
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from sqlite3 import Connection, connect
 from types import NoneType
 
-VERSION = 9  # kept in SQLite's own `user_version`
+VERSION = 10  # kept in SQLite's own `user_version`
 
 _MEMBERS = """CREATE TABLE members (
         run TEXT NOT NULL,
@@ -93,7 +93,7 @@ _PENDING_DIGESTS_OF_VERSION_5 = """INSERT OR IGNORE INTO notifications
     WHERE due > coalesce((SELECT max(created_wall_ns) FROM notifications AS sent
         WHERE sent.kind = 'digest' AND sent.sink = sink), 0)"""
 
-_MIGRATIONS = {
+_MIGRATIONS: Mapping[int, tuple[str, ...]] = {
     1: ("ALTER TABLE changes ADD COLUMN gone_k INTEGER", _MEMBERS),
     2: (
         "ALTER TABLE changes ADD COLUMN period_seconds REAL",
@@ -130,6 +130,7 @@ _MIGRATIONS = {
         "ALTER TABLE causes ADD COLUMN suspect TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE evidence ADD COLUMN is_against INTEGER NOT NULL DEFAULT 0",
     ),
+    9: (),  # older programs read no suspects in `notifications.cause`, and no `revised` in its `kind`
 }
 """By version: the statements that bring a layout to the next one."""
 

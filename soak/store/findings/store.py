@@ -20,7 +20,15 @@ from soak.core.errors import FindingsBusyError, FindingsError
 from soak.core.model import Change, Finding
 from soak.core.units import SECOND_NS
 from soak.store.findings import outbox
+from soak.store.findings.named_causes import (
+    joined,
+    named_cause,
+    named_causes_text,
+    other_causes,
+    other_suspects,
+)
 from soak.store.findings.rows import (
+    CORRECTIONS,
     RANK,
     Notification,
     NotificationContent,
@@ -156,7 +164,7 @@ class FindingsStore:
 
         The series stay as they are where `finding` has none, and a warning never replaces a confirmed
         finding. Sinks that were notified get a correction when the finding is confirmed again after it was
-        resolved, is not about the cluster after all, or has another final cause.
+        resolved, is not about the cluster after all, or has another final cause or suspect.
         """
         with self._transaction() as connection:
             stored = connection.execute(
@@ -247,12 +255,14 @@ class FindingsStore:
         latest = min(next_at_wall_ns, now_wall_ns + MAX_RETRY_WAIT_NS)
         with self._transaction() as connection:
             content = _content(connection, row)
-            if row.kind == "corrected" and not content.previous_cause:
+            is_news = bool(content.previous_cause or content.previous_suspect)
+            if row.kind in CORRECTIONS.values() and not is_news:
                 connection.execute(outbox.DROP, outbox.identity(row))
                 return None
             finding = content.finding
-            cause = "" if finding is None else outbox.joined_causes(row.cause, finding.cause)
-            values = (latest, content.progress, cause, *outbox.identity(row))
+            named = () if finding is None else joined(row.named, (named_cause(finding),))
+            known = named_causes_text(named)
+            values = (latest, content.progress, known, *outbox.identity(row))
             return content if connection.execute(outbox.BEGIN_TRY, values).rowcount else None
 
     def content(self, row: Notification) -> NotificationContent:
@@ -272,7 +282,7 @@ class FindingsStore:
         """
         with self._transaction() as connection:
             if not may_have_arrived:
-                connection.execute(outbox.RESTORE_CAUSE, (row.cause, *outbox.identity(row)))
+                outbox.restore_named(connection, row)
             values = ("refused", now_wall_ns, detail, *outbox.identity(row))
             connection.execute(outbox.SETTLE, values)
 
@@ -290,7 +300,7 @@ class FindingsStore:
         latest = min(next_at_wall_ns, now_wall_ns + MAX_RETRY_WAIT_NS)
         with self._transaction() as connection:
             if not may_have_arrived:
-                connection.execute(outbox.RESTORE_CAUSE, (row.cause, *outbox.identity(row)))
+                outbox.restore_named(connection, row)
             values = (latest, detail, progress, *outbox.identity(row))
             connection.execute(outbox.DEFER, values)
 
@@ -344,7 +354,9 @@ class FindingsStore:
             outbox.forget_digests_after(connection, sink, wall_ns)
 
     def _notifications(self, statement: str, values: tuple[object, ...]) -> list[Notification]:
-        return [notification_of(row) for row in self._rows(statement, values)]
+        rows = self._rows(statement, values)
+        with _typed_errors(self.path):
+            return [notification_of(row) for row in rows]
 
     def _write(self, statement: str, values: tuple[object, ...]) -> int:
         with self._transaction() as connection:
@@ -542,9 +554,11 @@ def _content(connection: sqlite3.Connection, row: Notification) -> NotificationC
     finding = _load_finding(connection, row.subject)
     if finding is None:
         return NotificationContent(None, previous_cause="", progress=row.progress)
-    previous = outbox.previous_cause(connection, row, finding.cause)
-    is_new_to_all = row.kind != "opened" and bool(outbox.other_causes(row.cause, finding.cause))
-    return NotificationContent(finding, previous, progress="" if is_new_to_all else row.progress)
+    now = named_cause(finding)
+    cause, suspect = outbox.previously_named(connection, row, now)
+    is_other = bool(other_causes(row.named, now) or other_suspects(row.named, now))
+    progress = "" if is_other and row.kind != "opened" else row.progress
+    return NotificationContent(finding, cause, progress, suspect)
 
 
 def _parts_by_key(

@@ -46,7 +46,7 @@ LOG = logging.getLogger(__name__)
 TOPIC_VERSION = schema.VERSION
 """Of the values, which hold rows of the tables: a program refuses those of a newer layout.
 
-Version 1 is layout 9.
+Versions 1 and 9 are layout 9, whose rows this program reads as they are.
 """
 MAX_TURNS = 20
 """So often a write is retried because another process wrote at the same time."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +15,14 @@ from soak.core.model import Evidence, Explanation, Finding
 from soak.core.plan.plan import Plan
 from soak.core.plan.text import load
 from tests.support.alerting.findings import finding
+from tests.support.paths import RECORDED
 
 PLACES = Places(mount_points={("b1", "nvme0n1"): "/var/lib/kafka"})
 LOSSES = (
     "for i in 1 2 3 4 5 6; do date +%T; ss -tinH '( dport = :9092 or sport = :9092 )' | "
     "grep -o 'retrans:[0-9]*/[0-9]*'; sleep 5; done"
 )
+GC_PAUSES = r"grep -E 'Pause (Full|Young)|\[(Full )?GC [(p]' {} | tail"
 SECURED = "{bootstrap_servers: 'b1:9093', common: {security.protocol: sasl_ssl}}"
 
 
@@ -144,7 +148,7 @@ def test_an_address_without_a_port_is_asked_at_the_usual_one(broker: str, comman
     [
         ("broker_down", "-e:9092", "nc -zv -w 3 HOST PORT"),
         ("drive_gc", "-h on b1", "iostat -dxy 1 5 DEVICE"),
-        ("gc_pause", "JVM of -f on b1", "grep -E 'Pause (Full|Young)' GC_LOG | tail"),
+        ("gc_pause", "JVM of -f on b1", GC_PAUSES.format("GC_LOG")),
     ],
 )
 def test_a_name_that_looks_like_an_option_is_not_used_in_a_command(
@@ -167,6 +171,44 @@ def test_the_folder_of_the_brokers_log_is_that_which_a_probe_reads() -> None:
         "grep -h 'Deleting segment files' /var/log/kafka/server.log*",
         "grep -h 'Deleting segment files' LOG_DIR/server.log*",
     ]
+
+
+def shown(command: str, folder: Path) -> list[str]:
+    """Return what a command prints in this folder."""
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("log", "pauses"), [("gc-8.log", 5), ("gc-g1-21.log", 4)])
+def test_the_pauses_of_every_jdk_are_found_by_the_bare_name_of_their_log(
+    log: str, pauses: int
+) -> None:
+    """As the probe gives it; those of JDK 21 have a line at their begin, too."""
+    where, command, _ = lines("gc_pause", f"JVM of {log} on b1")
+
+    assert where == "on b1, in the folder of its GC log"
+    assert len(shown(command, RECORDED / "logs")) == pauses
+
+
+@pytest.mark.parametrize("cause", ["retention_cliff", "segment_roll"])
+def test_what_redpanda_deletes_and_rolls_is_found_in_its_own_words(
+    cause: str, tmp_path: Path
+) -> None:
+    """Its log is in the journal; one line a segment, without those of its indexes."""
+    logged = (RECORDED / "logs" / "redpanda-24.log").read_text().splitlines()
+    journal = tmp_path / "journal"
+    journal.write_text("".join(f"2024-03-01T14:08:50+0000 b1 rpk[7]: {one}\n" for one in logged))
+
+    where, command, _ = lines(cause, "topic soak", kind="redpanda", plan=PLANS["kafka"])
+    printed, _, rest = command.partition(" | ")
+
+    assert (where, printed) == (
+        "on the broker's host, as root",
+        "journalctl --utc -o short-iso -u UNIT",
+    )
+    assert shown(f"cat journal | {rest}", tmp_path) == ["      1 2024-03-01T14:08:50"]
 
 
 def level(series: str, before: float) -> Evidence:
@@ -227,8 +269,8 @@ def test_without_the_values_before_the_sign_is_that_of_the_runbook() -> None:
         (
             "gc_pause",
             "JVM of /logs/gc.log on b1",
-            "on b1",
-            "grep -E 'Pause (Full|Young)' /logs/gc.log | tail",
+            "on b1, in the folder of its GC log",
+            GC_PAUSES.format("/logs/gc.log"),
         ),
         (
             "leader_move",
@@ -298,7 +340,9 @@ def test_the_host_of_a_drive_is_not_taken_for_the_load_host() -> None:
 
 def test_shares_of_the_step_and_of_the_rate_are_numbers() -> None:
     """The step is 56.9 ms, the rate before the onset 1000 messages a second."""
-    assert lines("gc_pause", "")[2] == "a pause of 14.2ms or more, or any Pause Full"
+    assert lines("gc_pause", "")[2] == (
+        "a pause of 14.2ms (0.0142 secs) or more, or any Pause Full or Full GC"
+    )
     assert lines("foreign_load", "topic orders")[2].endswith("grows by 100 a second or more")
 
 

@@ -9,6 +9,7 @@ from soak.alerting.delivery import RESEND_PERIOD_NS
 from soak.core.model import Evidence, Explanation
 from soak.core.units import SECOND_NS
 from soak.sinks import mail, webhook
+from soak.store.findings.outbox import SETTLE_LIMIT_NS
 from soak.store.findings.store import FindingsStore
 from tests.support.alerting.daemon import (
     DELIVERED,
@@ -167,3 +168,83 @@ def test_a_resolved_finding_waits_for_its_final_cause(tmp_path: Path) -> None:
         "cause     compaction (score 0.80, very likely, was retention_cliff)\n"
         in world.sink.messages[1].text
     )
+
+
+def save_gone(world: AlertWorld, **other: object) -> None:
+    """Save that the finding was over after some seconds, with any field replaced."""
+    gone = finding("gone", run=RUN, key=KEY, series=SERIES.replace("@h", "@host"), resolved_k=128)
+    with FindingsStore(world.folder.findings) as store:
+        store.save_finding(replace(gone, **other), ["mail"], world.clock.wall_ns())  # type: ignore[arg-type]  # the fields of a finding
+
+
+def over_early(path: Path) -> AlertWorld:
+    """Return a run whose finding was sent as opened and as resolved, without its final cause."""
+    world = AlertWorld(path, DELIVERED).without_charts()
+    world.clock.advance(200)
+    world.daemon().poll()
+    save_gone(world, is_settled=False)
+    world.clock.advance(SETTLE_LIMIT_NS / SECOND_NS)
+    world.daemon().poll()
+    return world
+
+
+def test_a_final_cause_after_the_end_is_one_mail_that_refers_to_resolved(tmp_path: Path) -> None:
+    """A second save and a restart of the daemon add none."""
+    world = over_early(tmp_path)
+    for _ in range(2):
+        save_gone(world, causes=LAST_WORD)
+        world.daemon().poll()
+
+    assert sent_keys(world) == ["-130.confirmed", "-130.gone", "-130.revised"]
+    last = world.sink.messages[-1]
+    sent = mail.compose(mail.Config(to=("a@example.org",)), last)
+    assert last.subject == SUBJECT.replace("cause now", "resolved: cause now")
+    assert last.text.startswith(
+        "Cause corrected by newer records: compaction, not retention cliff.\n"
+        "The incident is resolved; only its cause is new.\n\nwhat "
+    )
+    assert sent["References"] == "<synthetic-1-130.gone@localhost>"
+
+
+def test_a_finding_of_the_client_is_withdrawn_after_it_was_sent_as_resolved(tmp_path: Path) -> None:
+    world = over_early(tmp_path)
+    client = (Explanation("client", 0.9, ()),)
+    save_gone(world, causes=client, is_about_cluster=False)
+    world.daemon().poll()
+
+    last = world.sink.messages[-1]
+    assert (last.key, last.follows) == (f"{KEY}.revised", f"{KEY}.gone")
+    assert last.subject.startswith("[soakd] false alarm withdrawn: p99 end-to-end")
+    assert last.text.startswith("Withdrawn: data recorded since clears the cluster.")
+
+
+def test_a_correction_after_the_end_counts_towards_the_hourly_limit(tmp_path: Path) -> None:
+    world = over_early(tmp_path)
+    world.change_plan("alerts: {max_per_hour: 2}")
+    save_gone(world, causes=LAST_WORD)
+    world.daemon().poll()
+    within = sent_keys(world)
+    world.clock.advance(3601)
+    world.daemon().poll()
+
+    assert within == ["-130.confirmed", "-130.gone"]
+    assert sent_keys(world)[2:] == ["-130.revised"]
+
+
+def test_a_correction_after_the_end_does_not_fire_the_alert_again(tmp_path: Path) -> None:
+    """It has the labels and the end of the message before; open alerts alone are sent again."""
+    world = over_early(tmp_path)
+    before = world.sink.messages[-1]
+    sink = world.sink = FakeRepeatingSink(world.clock, DELIVERED)
+    save_gone(world, causes=LAST_WORD)
+    daemon = world.daemon()
+    daemon.poll()
+    world.clock.advance(RESEND_PERIOD_NS / SECOND_NS)
+    daemon.poll()
+
+    config, now_ns = webhook.Config(url="http://127.0.0.1:9093"), world.clock.wall_ns()
+    first, second = (webhook.alert_of(config, one, now_ns) for one in (before, *sink.messages))
+    assert first["endsAt"] == second["endsAt"]
+    assert first["labels"] == second["labels"]
+    assert second["annotations"]["summary"] == sink.messages[0].subject  # type: ignore[index]  # a dict
+    assert list(sink.again) == []

@@ -476,6 +476,72 @@ def test_a_corrected_cause_is_shown_with_the_previous_one_and_its_evidence() -> 
     assert message.end_wall_ns is None
 
 
+def suspected(suspect: str, **other: object) -> MessageContext:
+    """Return a correction of a finding with a suspect."""
+    causes = (dataclasses.replace(CAUSES[0], suspect=suspect), *CAUSES[1:])
+    finding = dataclasses.replace(FINDING, causes=causes)
+    return dataclasses.replace(CONTEXT, finding=finding, kind="corrected", **other)  # type: ignore[arg-type]  # the fields of a context
+
+
+def test_a_corrected_suspect_is_shown_with_the_previous_one() -> None:
+    """The cause stays, so it is not called corrected."""
+    places = Places({"b3:9092": "3", "b1:9092": "1"})
+
+    message = compose(
+        suspected("b3:9092", previous_suspect="b1:9092", places=places, advice="see the drive"),
+        None,
+        7,
+    )
+
+    assert message.subject == (
+        "[soakd] suspect now broker 3 at b3:9092, not broker 1 at b1:9092: "
+        "p99 end-to-end 4.1 ms -> 61 ms (x15) - demo"
+    )
+    assert message.text.startswith(
+        "Suspect corrected by newer records: broker 3 at b3:9092, not broker 1 at\nb1:9092.\n\n"
+    )
+    assert "suspect   broker 3 at b3:9092 (was broker 1 at b1:9092)\n" in message.text
+    assert "cause     retention_cliff (score 0.93, almost certain)\n" in message.text
+    assert ">Open - suspect corrected<" in message.html
+
+
+def test_a_resolved_finding_has_the_next_step_of_a_suspect_that_readers_did_not_know() -> None:
+    over = suspected("b3", previous_suspect="b1", advice="see the drive")
+    gone = dataclasses.replace(over.finding, state="gone", resolved_k=180)
+
+    text = compose(dataclasses.replace(over, finding=gone, kind="resolved"), None, 0).text
+
+    assert "suspect   b3 (was b1)\n" in text
+    assert "next step see the drive\n" in text
+
+
+def test_a_cause_that_is_corrected_after_resolved_was_sent_says_that_it_is_over() -> None:
+    gone = dataclasses.replace(FINDING, state="gone", resolved_k=180)
+    context = dataclasses.replace(
+        CONTEXT,
+        finding=gone,
+        kind="revised",
+        window=None,
+        previous_cause="noisy_neighbour",
+        advice="see the drive",
+        confirmation=dataclasses.replace(LASTING, is_lasting=False),
+    )
+
+    message = compose(context, None, START_WALL_NS + 400 * SECOND_NS)
+
+    assert message.subject.startswith("[soakd] resolved: cause now retention cliff, not noisy n")
+    assert message.text.startswith(
+        "Cause corrected by newer records: retention cliff, not noisy neighbour.\n"
+        "The incident is resolved; only its cause is new.\n\n"
+    )
+    assert "resolved  by 14:16:20Z, after 1 min 8 s\n" in message.text
+    assert "next step see the drive\n" in message.text
+    assert "\nrun " not in message.text
+    assert ">Resolved - cause corrected<" in message.html
+    assert (message.key, message.follows) == ("run1-118.revised", "run1-118.gone")
+    assert message.end_wall_ns == START_WALL_NS + 180 * SECOND_NS
+
+
 def test_a_correction_that_is_sent_after_the_end_does_not_look_open() -> None:
     gone = dataclasses.replace(FINDING, state="gone", resolved_k=180)
     context = dataclasses.replace(
@@ -530,7 +596,7 @@ def test_a_finding_without_journals_and_cause_makes_a_message() -> None:
 
 
 @pytest.mark.parametrize("resolved_k", [None, 180])
-@pytest.mark.parametrize("kind", ["opened", "corrected", "resolved"])
+@pytest.mark.parametrize("kind", ["opened", "corrected", "resolved", "revised"])
 def test_a_long_message_stays_within_its_lines_of_78_columns(
     kind: NotificationKind, resolved_k: int | None
 ) -> None:

@@ -12,6 +12,7 @@ from soak.app.check import small_drive_warnings
 from soak.cli import main
 from soak.core.errors import PlanError
 from soak.core.plan import text as plan_text
+from soak.core.plan.plan import Plan
 from tests.support.alerting.mail_server import free_port
 from tests.support.fakes import FakeBroker
 
@@ -115,14 +116,82 @@ def test_without_a_broker_that_is_known_the_rest_of_the_text_is_checked(tmp_path
     assert warnings == []
 
 
+def plan_with_folders(*folders: Path, servers: str = "192.0.2.1:9092") -> Plan:
+    """Return a plan that names these folders of brokers on this host; the address is of no host."""
+    named = ", ".join(map(str, folders))
+    text = f"""name: x
+broker: {{kafka: {{bootstrap_servers: '{servers}'}}}}
+probes: {{disk_io: {{directory: [{named}]}}}}
+"""
+    return plan_text.load(text, "plan.yaml").plan
+
+
+def data_folder(folder: Path, broker: int) -> Path:
+    """Make a folder with the description that a broker leaves in its data folders."""
+    folder.mkdir()
+    (folder / "meta.properties").write_text(f"#\nversion=1\nnode.id={broker}\n")
+    return folder
+
+
+def small_drives(plan: Plan, held_bytes: float, devices: dict[str, int]) -> list[str]:
+    """Return the warnings for a cluster of three brokers and drives with 100 bytes free each."""
+    return small_drive_warnings(
+        plan, held_bytes, FakeBroker(range(3)), device=devices.__getitem__, free=lambda _: 100
+    )
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_broker_spreads_its_part_over_its_folders(tmp_path: Path, *, is_known: bool) -> None:
+    """Of 480 bytes each of three brokers holds 160, and each of its two drives 80."""
+    folders = [tmp_path / name for name in "ab"]
+    if is_known:
+        folders = [data_folder(one, broker=2) for one in folders]
+    plan, devices = plan_with_folders(*folders), {str(one): at for at, one in enumerate(folders)}
+
+    assert small_drives(plan, 480.0, devices) == []
+    assert len(small_drives(plan, 690.0, devices)) == 2
+
+
+def test_the_parts_of_two_brokers_on_one_drive_add_up(tmp_path: Path) -> None:
+    """Each is to hold 80 bytes of 240: their drive has no room for both."""
+    folders = [data_folder(tmp_path / str(broker), broker) for broker in (1, 2)]
+
+    (warning,) = small_drives(
+        plan_with_folders(*folders), 240.0, dict.fromkeys(map(str, folders), 7)
+    )
+
+    assert warning == (
+        f"160 B of the run's data are to be held on the drive of {folders[0]} and {folders[1]}, which has"
+        " 100 B free: lower the rate or the retention"
+    )
+
+
+def test_brokers_at_addresses_of_this_host_have_a_folder_each(tmp_path: Path) -> None:
+    """Their folders do not say of whom they are, or may not be read."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    devices = dict.fromkeys(map(str, folders), 7)
+    two, one = (
+        plan_with_folders(*folders, servers=servers)
+        for servers in ("127.0.0.1:9092,127.0.0.1:9093", "127.0.0.1:9092")
+    )
+
+    assert len(small_drives(two, 240.0, devices)) == 1
+    assert small_drives(one, 240.0, devices) == []
+
+
+def test_a_drive_and_the_folder_on_it_are_one(tmp_path: Path) -> None:
+    """A probe may name where the drive is mounted, and another one the data."""
+    folders = [tmp_path, tmp_path / "data", tmp_path.parent / "other"]
+    devices = {str(one): at for at, one in enumerate((folders[1], folders[2]))}
+
+    assert small_drives(plan_with_folders(*folders), 480.0, devices) == []
+    assert len(small_drives(plan_with_folders(*folders), 690.0, devices)) == 2
+
+
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_a_drive_that_is_too_small_is_reported(brokers: int, tmp_path: Path) -> None:
     """Each of the brokers holds its part; the drive of one is on this host."""
-    text = f"""name: x
-broker: {{kafka: {{bootstrap_servers: a}}}}
-probes: {{disk_io: {{directory: {tmp_path}}}}}
-"""
-    plan = plan_text.load(text, "plan.yaml").plan
+    plan = plan_with_folders(tmp_path)
     broker = FakeBroker(range(brokers))
     free = shutil.disk_usage(tmp_path).free
 
@@ -130,7 +199,7 @@ probes: {{disk_io: {{directory: {tmp_path}}}}}
     (warning,) = small_drive_warnings(plan, 4.0 * free * brokers, broker)
 
     assert fits == []
-    assert f"the drive of {tmp_path} has " in warning
+    assert f"the drive of {tmp_path}, which has " in warning
 
 
 def test_the_drives_of_a_lab_may_be_filled(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from soak.core.model import Evidence, Explanation, Finding
 from soak.core.units import SECOND_NS
 from soak.store.findings.outbox import SETTLE_LIMIT_NS
-from soak.store.findings.rows import STEPS
+from soak.store.findings.rows import CORRECTIONS, STEPS
 from soak.store.findings.store import FindingsStore
 from tests.support.alerting.findings import NOW, finding
 from tests.support.examples import examples
@@ -25,6 +25,13 @@ CLIFF, COMPACTION, UNKNOWN, CLIENT = (
 )
 FIRST = finding(causes=CLIFF, is_settled=False)
 LAST = finding(causes=COMPACTION)
+EARLY_END = replace(FIRST, state="gone", resolved_k=160)
+LATE_END = replace(LAST, state="gone", resolved_k=160)
+
+
+def on(suspect: str) -> tuple[Explanation]:
+    """Return the first cause with a suspect."""
+    return (replace(CLIFF[0], suspect=suspect),)
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,7 @@ class Sent:
     kind: str
     cause: str
     previous_cause: str = ""
+    previous_suspect: str = ""
 
 
 @pytest.fixture
@@ -52,7 +60,8 @@ def send_due(store: FindingsStore, now_ns: int = NOW) -> list[Sent]:
         content = store.begin_try(rows[0], now_ns, now_ns)
         if content is not None and content.finding is not None:
             store.mark_sent(rows[0], now_ns)
-            sent.append(Sent(rows[0].kind, content.finding.cause, content.previous_cause))
+            previous = content.previous_cause, content.previous_suspect
+            sent.append(Sent(rows[0].kind, content.finding.cause, *previous))
     return sent
 
 
@@ -342,11 +351,184 @@ def test_an_open_finding_is_sent_again_with_its_newest_cause(store: FindingsStor
     assert store.unresolved("mail") == []
 
 
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        ("nvme1n1 on b1", "nvme1n1 on b3"),
+        ("vda on b1", "vdb on b1"),
+        ("b1:9092", "b3:9092"),
+        ("127.0.0.1:9092", "127.0.0.1:9093"),
+        ("b1:9092, b2:9092", "b3:9092"),
+        ("topic orders", "topic payments"),
+    ],
+)
+def test_another_final_suspect_of_the_same_cause_is_sent_once(
+    store: FindingsStore, first: str, last: str
+) -> None:
+    """Else people work on the wrong broker."""
+    save(store, replace(FIRST, causes=on(first)))
+    send_due(store)
+    save(store, *[replace(LAST, causes=on(last))] * 2)
+    sent = send_due(store)
+    save(store, replace(LAST, causes=on("b7:9092")))
+
+    assert sent == [Sent("corrected", "retention_cliff", previous_suspect=first)]
+    assert send_due(store) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        ("b1:9092", "b1.example.org:9092"),
+        ("B1", "b1:9092"),
+        ("b1:9092", "vda on b1"),
+        ("127.0.0.1:9092", "localhost:9092"),
+        ("pulsar://b1:6650", "b1:6650"),
+        ("/data on b1", "/data/kafka on b1"),
+        ("b1:9092, b2:9092", "b2:9092"),
+        ("leader 2", "b2:9092"),
+        ("b1:9092", ""),
+        ("", "b1:9092"),
+    ],
+)
+def test_a_suspect_that_is_named_otherwise_is_not_sent(
+    store: FindingsStore, first: str, last: str
+) -> None:
+    """Nor is one that was not known, or is not known any more."""
+    save(store, replace(FIRST, causes=on(first)))
+    send_due(store)
+    save(store, replace(LAST, causes=on(last)))
+
+    assert send_due(store) == []
+
+
+def test_a_suspect_is_corrected_once_and_another_cause_nevertheless(store: FindingsStore) -> None:
+    """The incident becomes worse after the correction, so it is judged anew."""
+    save(store, replace(FIRST, causes=on("b1")))
+    send_due(store)
+    save(store, replace(LAST, causes=on("b2")))
+    corrected = send_due(store)
+    save(store, replace(EARLY_END, causes=on("b2")))
+    send_due(store, NOW + SETTLE_LIMIT_NS)
+    save(store, replace(LATE_END, causes=on("b3")))
+    same_cause = send_due(store)
+    save(store, LATE_END)
+
+    assert [one.kind for one in corrected] == ["corrected"]
+    assert same_cause == []
+    assert send_due(store) == [Sent("revised", "compaction", previous_cause="retention_cliff")]
+
+
+def test_a_resolved_message_names_the_other_suspect(store: FindingsStore) -> None:
+    save(store, replace(FIRST, causes=on("b1")))
+    send_due(store)
+    save(store, replace(LATE_END, causes=on("b3")))
+
+    assert send_due(store) == [Sent("resolved", "retention_cliff", previous_suspect="b1")]
+
+
+def over_early(store: FindingsStore, causes: tuple[Explanation] = CLIFF) -> None:
+    """Send that a finding was opened and resolved, before its final cause is known."""
+    save(store, replace(FIRST, causes=causes))
+    send_due(store)
+    save(store, replace(EARLY_END, causes=causes))
+    send_due(store, NOW + SETTLE_LIMIT_NS)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "news"),
+    [
+        (CLIFF, COMPACTION, Sent("revised", "compaction", previous_cause="retention_cliff")),
+        (UNKNOWN, CLIFF, Sent("revised", "retention_cliff", previous_cause="unknown")),
+        (on("b1"), on("b3"), Sent("revised", "retention_cliff", previous_suspect="b1")),
+    ],
+)
+def test_a_final_cause_that_comes_after_resolved_was_sent_is_sent_once(
+    store: FindingsStore, first: tuple[Explanation], last: tuple[Explanation], news: Sent
+) -> None:
+    """The first message promised it, also of an incident that is over within minutes."""
+    over_early(store, causes=first)
+    save(store, *[replace(LATE_END, causes=last)] * 2)
+    sent = send_due(store)
+    save(store, replace(LATE_END, causes=CLIENT))
+
+    assert sent == [news]
+    assert send_due(store) == []
+    assert store.unresolved("mail") == []
+
+
+def test_a_finding_that_proves_to_be_the_clients_after_resolved_was_sent_is_withdrawn(
+    store: FindingsStore,
+) -> None:
+    over_early(store)
+    save(store, replace(LATE_END, causes=CLIENT, is_about_cluster=False))
+
+    assert send_due(store) == [Sent("revised", "client", previous_cause="retention_cliff")]
+
+
+def test_the_same_final_cause_after_resolved_was_sent_is_not_sent(store: FindingsStore) -> None:
+    over_early(store)
+    save(store, replace(LATE_END, causes=CLIFF))
+
+    assert store.open_notifications() == []
+
+
+def test_a_final_cause_while_resolved_is_in_transit_is_sent_after_it(store: FindingsStore) -> None:
+    save(store, FIRST)
+    send_due(store)
+    save(store, EARLY_END)
+    (row,) = store.due(NOW + SETTLE_LIMIT_NS)
+    store.begin_try(row, NOW, NOW)
+    save(store, LATE_END)
+    waiting = store.due(NOW)
+    store.mark_sent(row, NOW)
+
+    assert [one.kind for one in waiting] == ["resolved"]
+    assert send_due(store) == [Sent("revised", "compaction", previous_cause="retention_cliff")]
+
+
+def test_a_resolved_message_that_was_refused_has_no_correction(store: FindingsStore) -> None:
+    save(store, FIRST)
+    send_due(store)
+    save(store, EARLY_END)
+    (row,) = store.due(NOW + SETTLE_LIMIT_NS)
+    store.begin_try(row, NOW, NOW)
+    store.mark_refused(row, NOW, "554 no")
+    save(store, LATE_END)
+
+    assert store.open_notifications() == []
+
+
+def test_a_finding_that_comes_back_says_the_final_cause_itself(store: FindingsStore) -> None:
+    """A correction of what was over is not sent any more then."""
+    over_early(store)
+    save(store, LATE_END, LAST)
+
+    assert send_due(store) == [Sent("opened", "compaction")]
+
+
+def test_a_finding_that_comes_back_after_its_correction_is_opened_again(
+    store: FindingsStore,
+) -> None:
+    over_early(store)
+    save(store, LATE_END)
+    send_due(store)
+    save(store, LAST)
+
+    assert send_due(store) == [Sent("opened", "compaction")]
+    assert [(row.occurrence, row.kind) for row in store.notifications("run1")] == [
+        (1, "opened"),
+        (1, "resolved"),
+        (1, "revised"),
+        (2, "opened"),
+    ]
+
+
 SAVES = st.builds(
     replace,
     st.just(LAST),
     state=st.sampled_from(["warning", "confirmed", "gone"]),
-    causes=st.sampled_from([CLIFF, COMPACTION, UNKNOWN]),
+    causes=st.sampled_from([CLIFF, COMPACTION, UNKNOWN, on("b1"), on("b2")]),
     is_settled=st.booleans(),
     is_about_cluster=st.booleans(),
 )
@@ -357,12 +539,14 @@ TRIES = st.sampled_from(["sent", "deferred", "refused", "died", "unanswered", "o
 class Readers:
     """The two recipients of one sink, and the messages that both have got.
 
-    `known` has the causes that a reader may know of an occurrence, also from a try in which the daemon died.
+    `known` has the causes that a reader may know of an occurrence, also from a try in which the daemon died;
+    `newest` is the cause in the last message that both got.
     """
 
     store: FindingsStore
     sent: list[tuple[int, int]] = field(default_factory=list)  # occurrence and step
     known: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
+    newest: str = ""
 
     def try_all(self, outcome: str) -> None:
         """Try each due notification once; when the daemon dies in a try, no result is stored."""
@@ -376,7 +560,10 @@ class Readers:
             for one in reached:
                 self.known[one, row.occurrence].add(cause)
             if outcome == "sent" or (outcome == "one more" and reached == waiting):
-                assert row.kind != "corrected" or content.previous_cause not in {"", cause}
+                is_news = content.previous_cause or content.previous_suspect
+                assert row.kind not in CORRECTIONS.values() or is_news
+                assert content.previous_cause != cause
+                self.newest = cause
                 self.sent.append((row.occurrence, STEPS[row.kind]))
                 self.store.mark_sent(row, NOW)
             elif outcome in {"deferred", "unanswered", "one more"}:
@@ -392,14 +579,14 @@ class Readers:
 
 @pytest.mark.long
 @settings(max_examples=examples(100))
-@given(steps=st.lists(SAVES | TRIES, max_size=14))
+@given(steps=st.lists(SAVES | TRIES, max_size=14), end=st.sampled_from([LAST, LATE_END]))
 def test_each_kind_is_sent_once_and_readers_end_with_the_final_cause(
-    steps: list[Finding | str],
+    steps: list[Finding | str], end: Finding
 ) -> None:
     """Whatever is found and however the tries end: one message a kind and occurrence, in their order."""
     with FindingsStore(Path(":memory:")) as store:
         readers = Readers(store)
-        for step in [*steps, LAST]:
+        for step in [*steps, end]:
             if isinstance(step, str):
                 readers.try_all(step)
             else:
@@ -412,3 +599,5 @@ def test_each_kind_is_sent_once_and_readers_end_with_the_final_cause(
     occurrence, last = readers.sent[-1] if readers.sent else (0, -1)
     if is_all_sent and last == STEPS["opened"]:
         assert [readers.known[one, occurrence] for one in "ab"] == [{"compaction"}] * 2
+    if is_all_sent and last == STEPS["resolved"]:
+        assert readers.newest == "compaction"

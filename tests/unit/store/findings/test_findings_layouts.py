@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,31 @@ def test_a_message_sent_before_version_5_is_not_corrected(tmp_path: Path) -> Non
 
         rows = [one for one in store.notifications("run1") if one.subject == "run1-136"]
         assert [row.kind for row in rows] == ["opened", "resolved"]
+
+
+def test_a_message_of_version_9_named_a_cause_and_no_suspect(tmp_path: Path) -> None:
+    """Another cause corrects it, another suspect does not."""
+    path = tmp_path / "f.db"
+    first = finding(is_settled=False)
+    with FindingsStore(path) as store:
+        for key in ("run1-1", "run1-2"):
+            store.save_finding(replace(first, key=key), ["mail"], NOW)
+        for row in store.due(NOW):
+            store.begin_try(row, NOW, NOW)
+            store.mark_sent(row, NOW)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE notifications SET cause = 'retention_cliff'")
+        connection.execute("PRAGMA user_version = 9")
+    suspected = replace(CAUSES[0], suspect="b3:9092")
+    with FindingsStore(path) as store:
+        store.save_finding(finding(key="run1-1", causes=(suspected,)), ["mail"], NOW)
+        store.save_finding(finding(key="run1-2", causes=CAUSES[1:]), ["mail"], NOW)
+        (row,) = store.open_notifications()
+        content = store.begin_try(row, NOW, NOW)
+
+    assert (row.subject, row.kind) == ("run1-2", "corrected")
+    assert content is not None
+    assert content.previous_cause == "retention_cliff"
 
 
 def test_a_newer_layout_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -311,6 +311,18 @@ def test_damaged_numbers_of_evidence_are_a_typed_error(tmp_path: Path) -> None:
             store.findings("run1")
 
 
+@pytest.mark.parametrize("cause", ["[", "[1]", '[["a"]]', '[["a", 1]]', '["ab"]'])
+def test_a_damaged_cause_of_a_notification_is_a_typed_error(tmp_path: Path, cause: str) -> None:
+    path = tmp_path / "f.db"
+    with FindingsStore(path) as store:
+        store.save_finding(finding(), ["mail"], NOW)
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE notifications SET cause = ?", (cause,))
+
+        with pytest.raises(FindingsError, match=r"f\.db is damaged"):
+            store.due(NOW)
+
+
 def test_an_infinite_number_of_evidence_is_left_out(tmp_path: Path) -> None:
     """JSON has none: the finding could not be read again."""
     evidence = Evidence("All of it is new.", {"ratio": math.inf, "rise": math.nan, "seconds": 23})

@@ -293,6 +293,23 @@ def test_a_value_that_cannot_be_read_is_named_by_its_place(
         assert store.open_notifications() == []
 
 
+def test_records_of_the_layout_before_are_read_as_they_are(cluster: FakeCluster) -> None:
+    """Their messages named a cause, and no suspect."""
+    with topics(cluster).open() as store:
+        store.save_finding(finding(), ["mail"], NOW)
+        work(store, "again", NOW)
+    for (topic, key), value in cluster.values().items():
+        older = json.loads(value) | {"v": 9}
+        for row in older["rows"].get("notifications", ()):
+            row["cause"] = "retention_cliff"
+        cluster.put(topic, key, json.dumps(older).encode())
+    with topics(cluster).open() as store:
+        (row,) = store.open_notifications()
+
+        assert store.findings("run1") == [finding()]
+    assert (row.state, row.cause) == ("deferred", "retention_cliff")
+
+
 def test_records_of_other_programs_are_skipped(cluster: FakeCluster) -> None:
     for key in (
         b"\xff",
