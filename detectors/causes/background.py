@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,9 @@ from scipy.stats import poisson
 
 from detectors.causes import channel
 from detectors.causes.answers import ROUND_TRIPS
-from detectors.causes.channel import VALUES, risen, spacing_of
+from detectors.causes.channel import USUAL, VALUES, risen, spacing_of
 from detectors.causes.facts import BACKLOGS, COPIES, LEADER_COUNTERS, Facts
+from soak.core.model import Series
 from soak.core.series import parse_series
 
 DELETIONS = ("retention_deletion", "segment_deletion", "ledger_deletion", "segment_unlinked")
@@ -184,6 +186,7 @@ def is_way_calm(facts: Facts) -> bool:
 # --- a backlog that begins to drain at the onset: its peak lies there, and it falls from then on
 # Method:  the peak of a backlog is dated; of all its changes from there four fifths must be falls, by a
 # third at least, and be worth five seconds of the load or, where that is not known, fall for as long.
+# Falls of half its size and more that began before say how often an onset meets one by chance.
 # Assumes: a backlog known in every value; one reported late is looked for as late as its channel lags.
 
 _LEAST_VALUES = 3
@@ -194,23 +197,35 @@ _LEAST_SECONDS = 5.0
 _FULL = 0.95  # of the peak: still the full level
 _MOST_FULL = 0.25  # of the fall
 _EMPTY = 0.02  # of the peak: what follows is no drain any more
+_AS_LARGE = 0.5  # of the fall: one before that costs about as much
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A backlog at its peak and at the end of what was seen, and the second in which it began to fall."""
+    """A backlog at its peak and at the end of what was seen, and the second in which it began to fall.
+
+    `earlier`: how many backlogs of its metric fell like that in the `earlier_seconds` before the onset.
+    `usual_ratio`: of these seconds, that would have had such a fall at their onset.
+    """
 
     series: str
     peak: float
     end: float
     from_k: int
     seconds: int
+    earlier: int
+    earlier_seconds: int
+    usual_ratio: float
+
+    @property
+    def is_usual(self) -> bool:
+        return self.usual_ratio > USUAL
 
 
 def draining(facts: Facts) -> Drain | None:
-    """Return the largest backlog that began to drain at the onset, or None."""
+    """Return the largest backlog that began to drain at the onset, an unusual one first, or None."""
     found = [one for name in facts.named(*BACKLOGS) if (one := _drain(name, facts))]
-    return max(found, key=lambda one: one.peak, default=None)
+    return max(found, key=lambda one: (not one.is_usual, one.peak), default=None)
 
 
 def _drain(name: str, facts: Facts) -> Drain | None:
@@ -234,8 +249,44 @@ def _drain(name: str, facts: Facts) -> Drain | None:
         seconds = int(k[at + falling.size - 1]) - from_k
         rate = _rate(name, facts)
         if (peak / rate if rate > 0.0 else seconds) >= _LEAST_SECONDS:
-            return Drain(name, peak, float(falling[-1]), from_k, seconds)
+            end = float(falling[-1])
+            earlier = _earlier(name, _AS_LARGE * (peak - end), (first - spacing, last), facts)
+            return Drain(name, peak, end, from_k, seconds, *earlier)
     return None
+
+
+def _earlier(
+    name: str, least: float, window: tuple[int, int], facts: Facts
+) -> tuple[int, int, float]:
+    """Return how many backlogs of a metric fell by so much before, in how many seconds, and how usual it is.
+
+    `window`: the seconds, both included, in which a fall is at the onset.
+    """
+    start, stop = facts.nearby.soak_start(facts.onset_k), window[0]
+    backlogs = facts.named(parse_series(name).metric).values()
+    begun = np.array([k for one in backlogs for k in _begun(one, start, stop, least)], np.int64)
+    until_next = np.diff(np.append(np.unique(begun), stop))
+    seconds = max(1, stop - start)
+    covered = int(np.minimum(until_next, window[1] - window[0] + 1).sum())
+    return begun.size, seconds, covered / seconds
+
+
+def _begun(series: Series, start: int, stop: int, least: float) -> list[int]:
+    """Return the seconds in which a backlog began to fall by so much, each before it grew as much again."""
+    low, end = np.searchsorted(series.k, [start, stop])
+    begun: list[int] = []
+    high, high_k, bottom = -inf, start, inf  # no bottom while it does not fall
+    for k, value in zip(series.k[low:end].tolist(), series.values[low:end].tolist(), strict=True):
+        if bottom < inf:
+            bottom = min(bottom, value)
+            if value >= bottom + least:
+                high, high_k, bottom = value, k, inf
+        elif value >= high:
+            high, high_k = value, k
+        elif value <= high - least:
+            begun.append(high_k)
+            bottom = value
+    return begun
 
 
 def _begins(k: NDArray[np.int64], values: NDArray[np.float64]) -> Iterator[tuple[int, int]]:

@@ -44,13 +44,17 @@ _GIVEN_OUT = (
 )
 OTHER_WRITES = "cluster_other_messages"
 """Messages a second that were written to topics that are not this run's."""
-BACKLOGS = (
-    "lag_messages",
-    "backlog_messages",
+_OWN_BACKLOGS = ("lag_messages", "backlog_messages")
+CLUSTER_BACKLOGS = ("kminion_kafka_consumer_group_topic_lag", "kafka_consumergroup_lag_sum")
+"""Of all consumer groups, on one page."""
+BROKER_BACKLOGS = (
+    "redpanda_kafka_consumer_group_lag_sum",
     "pulsar_subscription_back_log",
     "pulsar_storage_backlog_size_bytes",
     "pulsar_ml_NumberOfMessagesInBacklog",
 )
+"""Of all consumers, on each broker's page its own part."""
+BACKLOGS = (*_OWN_BACKLOGS, *CLUSTER_BACKLOGS, *BROKER_BACKLOGS)
 _FLUSHES = ("fsync_latency_seconds", "bookie_journal_JOURNAL_SYNC_floor_seconds")
 _MOST_OURS = 0.5  # of what a host's CPU rose by
 MORE = 1.3  # a ratio from which on something counts as more work
@@ -200,6 +204,17 @@ class Facts:
         return frozenset((led if len(led) > len(asked) else asked) - {""})
 
     @cached_property
+    def cluster_size(self) -> int:
+        """Return how many brokers the cluster says it has; 0 where it is not asked."""
+        return places.cluster_size(self.nearby)
+
+    @cached_property
+    def least_brokers(self) -> int:
+        """Return how many brokers there are at least: those that clients or the cluster name."""
+        leaders = affected_brokers.rises_by_leader(self.change, self.nearby)
+        return max(self.cluster_size, len(self.brokers), len(leaders))
+
+    @cached_property
     def members(self) -> places.Members:
         """Return the brokers and bookies that are known."""
         return places.every_member(self.nearby)
@@ -216,7 +231,7 @@ class Facts:
         """
         if not is_of_each:
             return places.unwatched(what, [*map(str, watched)], self.members, self.nearby)
-        known = len(self.members.hosts)
+        known = self.members.count
         left = known - len(watched)
         return f"{what} of {left} of {known} {self.members.noun}" if 0 < left < known else ""
 

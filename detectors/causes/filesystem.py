@@ -2,7 +2,8 @@
 
 Method:  flushes slow down while the device below them does not, or while it slows too little to explain it:
          they wait above it, for a limit, a journal or a lock. A drive is full where free space was down to
-         little at the onset and was more before, or where an error says so then.
+         little at the onset and was more before, or where an error says so then, for the first
+         time by its source.
 Assumes: drives that are watched are the brokers'. Deletions slow flushes by more than the device below.
 """
 
@@ -30,10 +31,10 @@ from detectors.causes.hypothesis import (
     ruled_out,
     unmeasured,
 )
-from detectors.nearby import between, when
+from detectors.nearby import TimedEvent, between, when
 from soak.core import wording
 from soak.core.model import Evidence, Series
-from soak.core.series import parse_series, source_of
+from soak.core.series import host_of, parse_series, source_of
 
 NEXT = {
     "slow_fsync": "see limits on IO (cgroups) and the filesystem above the drive",
@@ -175,24 +176,31 @@ _SHRANK = 0.5
 _REPORTED = re.compile(r"no space left|less space is free|disk full|out of space", re.IGNORECASE)
 _VALUES = 3  # that are the onset's: a drive that fills later made no step
 _EARLIER_SECONDS = 60  # space runs out before latency feels it
+_MOST_REPORTS = 3
+_PROBE = "probe@"
 _ENDS = frozenset({"broker_down"})
 
 
 def _full(facts: Facts) -> Iterator[Hypothesis]:
-    """Give the drive that had no space left at the onset."""
+    """Give the drives that had no space left at the onset."""
     free = [s for m in facts.metrics if _FREE.search(m) for s in facts.touched(m).values()]
-    reported = _no_space_reported(facts)
+    reports = _no_space_reported(facts)
+    first, last = facts.near
+    reported = [one for one in reports if first - _EARLIER_SECONDS <= one.k <= last]
     short = [(one.name, text) for one in free if (text := _short(one, facts))]
     if reported or short:
-        signs = [Sign(CLEAR + FAIR, one) for _, one in reported]
+        signs = [
+            Sign(0.0 if at else CLEAR + FAIR, _report_text(one, facts))
+            for at, one in enumerate(reported[:_MOST_REPORTS])
+        ]
         signs += [Sign(CLEAR + FAIR, text) for _, text in short[:1]]
-        suspect = _mount(short[0][0]) if short else ""
-        full = [*(name for name, _ in short), *(f"{source}|" for source, _ in reported)]
+        suspect = _mount(short[0][0]) if short else _hosts(reported)
+        full = [*(name for name, _ in short), *(f"{one.source}|" for one in reported)]
         explains = _ENDS if _may_end(full, facts) else frozenset[str]()
         yield Hypothesis("disk_full", tuple(signs), suspect, explains=explains)
-    elif free:
+    elif free and not reports:
         yield ruled_out("disk_full", "There was free space on the drives that were watched.")
-    else:
+    elif not reports:
         yield unmeasured("disk_full", "free space of the brokers' drives (probe fsync)")
 
 
@@ -215,19 +223,28 @@ def _mount(series: str) -> str:
     return f"{place or 'drive'} on {places.place_of(series).name}"
 
 
-def _no_space_reported(facts: Facts) -> list[tuple[str, Evidence]]:
-    """Return who reported first that there is no space, where that was at the onset, and the report."""
-    first, last = facts.near
-    reported = [
-        (one.k, reason, one.source)
-        for one in facts.nearby.events
-        if _REPORTED.search(reason := str(one.event.fields.get("reason", "")))
-    ]
-    if not reported or not first - _EARLIER_SECONDS <= reported[0][0] <= last:
-        return []
-    k, reason, source = reported[0]
-    text = f"First reported {when(k - facts.onset_k)}: {reason}."
-    return [(source, Evidence(text, {"k": k}))]
+def _no_space_reported(facts: Facts) -> list[TimedEvent]:
+    """Return the first report of each source that there is no space: its next ones tell nothing new."""
+    found: dict[str, TimedEvent] = {}
+    for one in facts.nearby.events:
+        if _REPORTED.search(str(one.event.fields.get("reason", ""))):
+            found.setdefault(one.source, one)
+    return list(found.values())
+
+
+def _report_text(one: TimedEvent, facts: Facts) -> Evidence:
+    by = f" by {one.source}" if one.source else ""
+    text = (
+        f"First reported{by} {when(one.k - facts.onset_k)}: {one.event.fields.get('reason', '')}."
+    )
+    return Evidence(text, {"k": one.k})
+
+
+def _hosts(reported: Sequence[TimedEvent]) -> str:
+    """Return the hosts whose probes reported: they read drives and logs of their own host."""
+    sources = (one.source for one in reported)
+    hosts = (host_of(source) for source in sources if source.startswith(_PROBE))
+    return ", ".join(dict.fromkeys(hosts))
 
 
 def _short(series: Series, facts: Facts) -> Evidence | None:
@@ -266,7 +283,7 @@ _BROKER = "on {the broker's host}"
 CONFIRM = {
     "slow_fsync": Confirmation(
         _BROKER,
-        "cat /sys/fs/cgroup$(systemctl show -P ControlGroup {unit})/io.max",
+        "cat /sys/fs/cgroup$(systemctl show -p ControlGroup --value {unit})/io.max",
         "1 line or more, each of them a limit on IO",
         is_lasting=True,
     ),

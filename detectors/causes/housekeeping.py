@@ -9,7 +9,8 @@ Assumes: deletions and rolls are reported within two seconds, and cost latency w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ from detectors.causes.hypothesis import (
     unmeasured,
 )
 from detectors.causes.locking import Words, repeated
-from detectors.nearby import when
+from detectors.nearby import TimedEvent, when
 from soak.core import wording
 from soak.core.model import Evidence
 
@@ -38,7 +39,7 @@ NEXT = {
 }
 
 DELETION = "retention_deletion"
-# the first that is reported: of one deletion each
+# each has all deletions, as far as it can tell
 _DELETIONS = (DELETION, "segment_deletion", "ledger_deletion")
 _DELETED = ("vectorized_storage_log_log_segments_removed", "bookie_DELETED_LEDGERS")
 _DELETION_WORDS = Words(
@@ -58,38 +59,65 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
 
 
 def _deleting(facts: Facts) -> Hypothesis:
-    kind = next((kind for kind in _DELETIONS if facts.event_ks(kind).size), None)
-    ks = facts.counted_ks(*_DELETED) if kind is None else facts.event_ks(kind)
-    if not ks.size and not background.are_deletions_known(facts):
+    """Return what says most for deletions: those of one kind, or those of other topics among them."""
+    reported = list(_deletions(facts))
+    if not reported and not background.are_deletions_known(facts):
         return unmeasured(
             "retention_cliff", "deletions of old segments (probe broker_log, or retention_kafka)"
         )
-    found = repeated(
-        ks,
-        _DELETION_WORDS,
-        facts,
-        earlier=None if kind is None else facts.nearby.earlier_events.get(kind, 0),
-        about_first=_about_first(facts),
-    )
-    if found is None:
+    found = [one for ks, earlier, events in reported if (one := _begun(ks, earlier, events, facts))]
+    if not found:
         text = "Deletions neither began at the onset nor is latency higher when one goes on."
         return ruled_out("retention_cliff", text)
-    return Hypothesis("retention_cliff", found.signs, _topic(kind, facts), found.explained)
+    return max(found, key=lambda one: one.log_odds)
 
 
-def _topic(kind: str | None, facts: Facts) -> str:
-    events = facts.events(kind) if kind is not None else []
-    topics = sorted({str(one.event.fields.get("topic", "")) for one in events} - {""})
+def _deletions(
+    facts: Facts,
+) -> Iterator[tuple[NDArray[np.int64], int | None, Sequence[TimedEvent]]]:
+    """Give the seconds of deletions, their number in the run before, and the events that report them.
+
+    Those of other topics apart, too: regular ones of this run would hide them. How many of these there were
+    before is not known, nor of those that are only counted.
+    """
+    for kind in _DELETIONS:
+        events = facts.events(kind)
+        others = [one for one in events if not facts.is_ours(one)]
+        if 0 < len(others) < len(events):
+            yield np.unique(np.array([one.k for one in others], np.int64)), None, others
+        if events:
+            yield facts.event_ks(kind), facts.nearby.earlier_events.get(kind, 0), events
+    counted = facts.counted_ks(*_DELETED)
+    if counted.size:
+        yield counted, None, ()
+
+
+def _begun(
+    ks: NDArray[np.int64], earlier: int | None, events: Sequence[TimedEvent], facts: Facts
+) -> Hypothesis | None:
+    about = _about(events[0]) if events else ""
+    found = repeated(ks, _DELETION_WORDS, facts, earlier=earlier, about_first=about)
+    if found is None:
+        return None
+    suspect = _topics(one for one in events if one.k >= facts.near[0])
+    return Hypothesis("retention_cliff", found.signs, suspect, found.explained)
+
+
+def _topics(events: Iterable[TimedEvent]) -> str:
+    """Return the topics that most of these events are of."""
+    counts = Counter(str(one.event.fields.get("topic", "")) for one in events)
+    topics = sorted(counts.keys() - {""}, key=lambda topic: (-counts[topic], topic))
     return f"topic {', '.join(topics[:3])}" if topics else ""
 
 
-def _about_first(facts: Facts) -> str:
-    first = next((one.event for one in facts.events(DELETION)), None)
-    if first is None:
-        return ""
-    what = f"topic {first.fields.get('topic', '?')}, partition {first.fields.get('partition', '?')}"
-    size = first.number("bytes")
-    return f" ({what}, about {wording.amount(size, 'bytes')})" if size > 0.0 else f" ({what})"
+def _about(one: TimedEvent) -> str:
+    """Return what was deleted, as far as the event tells."""
+    fields = one.event.fields
+    what = [f"{key} {fields[key]}" for key in ("topic", "partition") if key in fields]
+    size = one.event.number("bytes")
+    if size > 0.0:
+        what.append(f"about {wording.amount(size, 'bytes')}")
+    return f" ({', '.join(what)})" if what else ""
 
 
 # --- rolls
@@ -115,12 +143,12 @@ def _rolling(facts: Facts) -> Hypothesis:
     period = period_of(ks)
     if period is not None:
         signs = (*signs, Sign(0.0, _periodic(ks, period)))
-    return Hypothesis("segment_roll", signs, _topic_of_rolls(facts), explained)
+    return Hypothesis("segment_roll", signs, _topics_of_rolls(facts), explained)
 
 
-def _topic_of_rolls(facts: Facts) -> str:
+def _topics_of_rolls(facts: Facts) -> str:
     kind = next(kind for kind in background.ROLLS if facts.event_ks(kind).size)
-    return _topic(kind, facts)
+    return _topics(facts.events(kind))
 
 
 def _comes_with_deletions(ks: NDArray[np.int64], facts: Facts) -> bool:
@@ -238,3 +266,18 @@ _BOOKIE = Confirmation(
     "a d/s above 0, or more writes, in the seconds of the peaks alone",
 )
 CONFIRM_ON_PULSAR = {"retention_cliff": _BOOKIE, "segment_roll": _BOOKIE}
+_LOGGED = "journalctl --utc -o short-iso -u {unit} | grep '%s' | cut -c-19 | uniq -c | tail -n 40"
+CONFIRM_ON_REDPANDA = {
+    "retention_cliff": Confirmation(
+        f"{_BROKER}, as root",
+        _LOGGED % r'Removing "[^"]*\.log"',
+        CONFIRM["retention_cliff"].sign,
+        is_lasting=True,
+    ),
+    "segment_roll": Confirmation(
+        f"{_BROKER}, as root",
+        _LOGGED % "Creating new segment",
+        CONFIRM["segment_roll"].sign,
+        is_lasting=True,
+    ),
+}

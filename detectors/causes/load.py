@@ -1,9 +1,9 @@
 """More to do: a backlog that is read, other clients, other users of a drive; or less allowed, by a quota.
 
-Method:  a backlog that begins to drain at the onset; messages to topics that are not ours, or bytes or
-         requests at the brokers that grow while what we send and receive stays, so that other clients must
-         have sent or read them; a drive that gets more to do, which neither brokers nor clients account for;
-         a throttle time in the answers of brokers.
+Method:  a backlog that begins to drain at the onset, and seldom did before; messages to topics that
+         are not ours, or bytes or requests at the brokers that grow while what we send and receive stays, so
+         that other clients must have sent or read them; a drive that gets more to do, which neither brokers
+         nor clients account for; a throttle time in the answers of brokers.
 Assumes: brokers report what they take in and give out for all clients, each broker its own part. Of some of
          the brokers it proves little: leaders that move to them bring what they have to do.
 """
@@ -11,19 +11,19 @@ Assumes: brokers report what they take in and give out for all clients, each bro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import log
 
 import numpy as np
 from scipy.special import bdtrc
 
-from detectors import affected_brokers
-from detectors.causes import background, channel, drive_facts
+from detectors.causes import background, channel, drive_facts, places
 from detectors.causes.background import Drain
 from detectors.causes.channel import Shift, are_calm, risen
 from detectors.causes.drive_facts import Drive
-from detectors.causes.facts import BACKLOGS, MORE, Facts
+from detectors.causes.facts import BACKLOGS, BROKER_BACKLOGS, CLUSTER_BACKLOGS, MORE, Facts
 from detectors.causes.hypothesis import (
     CLEAR,
     DECISIVE,
@@ -55,7 +55,9 @@ NEXT_OF_OWN_CONSUMER = {
 _READ_MORE = 1.1
 _STANDS_AROUND_SECONDS = 10  # the peak of a backlog, and the first message after it
 _LEAST_STANDING_SECONDS = 5
-_MOST_TOPICS = 3
+_MOST_NAMED = 3  # topics or pages
+_GROUPS = ("group_id", "consumergroup", "redpanda_group")
+"""Labels that name a consumer group."""
 
 
 def examine(facts: Facts) -> Iterator[Hypothesis]:
@@ -73,16 +75,42 @@ def _catch_up(facts: Facts) -> Hypothesis:
     if drain is None:
         if not facts.named(*BACKLOGS):
             return unmeasured("catch_up_read", "backlogs of all consumer groups (probe prometheus)")
-        return ruled_out("catch_up_read", "No backlog began to drain at the onset.")
+        missing = _unread_backlogs(facts)
+        which = "known backlog" if missing else "backlog"
+        return absent("catch_up_read", f"No {which} began to drain at the onset.", missing)
     received = risen(facts.shifts("received_messages", "consume_rate"), _READ_MORE)
     read = risen(d.shifts[drive_facts.READ] for d in facts.drives if drive_facts.READ in d.shifts)
     reads = [one for one in (received, read) if one is not None]
-    signs = [Sign(DECISIVE, _drained(drain, facts.onset_k))]
+    signs = [Sign(_strength(drain), _drained(drain, facts.onset_k))]
     stood = _stood_before(drain, facts)
     signs += [] if stood is None else [Sign(0.0, stood)]
     signs += [Sign(SLIGHT, one.evidence(facts.change)) for one in reads]
     fallen = 1.0 - drain.end / drain.peak
-    return Hypothesis("catch_up_read", tuple(signs), source_of(drain.series), fallen)
+    return Hypothesis("catch_up_read", tuple(signs), _reader(drain), fallen)
+
+
+def _unread_backlogs(facts: Facts) -> str:
+    """Return whose backlogs are not known across the onset, "" where those of all consumer groups are."""
+    if facts.known_channels(*CLUSTER_BACKLOGS):
+        return ""
+    pages = {_page(name) for name in facts.known_channels(*BROKER_BACKLOGS)}
+    if pages:
+        return _unwatched("backlogs", pages, facts)
+    is_awaited = bool(facts.named(*CLUSTER_BACKLOGS, *BROKER_BACKLOGS))
+    how = ", in more of the seconds since the onset" if is_awaited else " (probe prometheus)"
+    return f"backlogs of other consumer groups{how}"
+
+
+def _strength(drain: Drain) -> float:
+    """Return the odds of a drain at the onset: as rare as it is there by chance."""
+    return min(DECISIVE, -log(drain.usual_ratio)) if drain.usual_ratio > 0.0 else DECISIVE
+
+
+def _reader(drain: Drain) -> str:
+    """Return whose backlog it is: a consumer group, or what reports it where no group is named."""
+    one = parse_series(drain.series)
+    group = next(filter(None, map(one.label, _GROUPS)), "")
+    return f"group {group}" if group else one.source
 
 
 def _drained(drain: Drain, onset_k: int) -> Evidence:
@@ -91,7 +119,7 @@ def _drained(drain: Drain, onset_k: int) -> Evidence:
         f"A backlog began to drain {when(drain.from_k - onset_k)}: "
         f"{wording.title(drain.series)} of {source_of(drain.series)} fell from "
         f"{wording.amount(drain.peak, unit)} to {wording.amount(drain.end, unit)} "
-        f"in {wording.span(drain.seconds)}{_empty_soon(drain)}.",
+        f"in {wording.span(drain.seconds)}{_empty_soon(drain)}.{_often(drain)}",
         {"peak": drain.peak, "end": drain.end, "from_k": drain.from_k, "seconds": drain.seconds},
     )
 
@@ -100,6 +128,14 @@ def _empty_soon(drain: Drain) -> str:
     """Return when a backlog is read at the pace of its fall, "" where it is read already."""
     left_seconds = drain.end * drain.seconds / (drain.peak - drain.end)
     return f"; at this pace it is empty {wording.span(left_seconds)} later" if drain.end > 0 else ""
+
+
+def _often(drain: Drain) -> str:
+    """Return how often backlogs fell as much before, "" where none did."""
+    if not drain.earlier:
+        return ""
+    times = wording.counted(drain.earlier, "time")
+    return f" Backlogs fell like that {times} in the {wording.span(drain.earlier_seconds)} before."
 
 
 def _stood_before(drain: Drain, facts: Facts) -> Evidence | None:
@@ -126,6 +162,10 @@ def _stood_before(drain: Drain, facts: Facts) -> Evidence | None:
 
 
 # --- other clients
+
+
+_Page = tuple[str, str, str]
+"""A metrics page: its source, target and instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,19 +215,18 @@ _FLOWS = (
     ),
 )
 _BY_REQUEST, _REQUEST = "redpanda_kafka_request_bytes", "redpanda_request"
-_FOLLOWERS = "cluster_under_replicated_partitions"  # one channel for each broker of the cluster
 
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
     """One flow of all pages that report it on both sides of the onset, whoever was touched.
 
-    `unwatched`: of how many brokers it is not known on both sides; None where their number is not known.
+    `missing`: of which brokers it is not known, "" where these are all that the cluster has.
     """
 
     kind: _Kind
     parts: Sequence[Shift]
-    unwatched: int | None
+    missing: str
 
     @property
     def before(self) -> float:
@@ -208,18 +247,17 @@ class _Flow:
         return max(self.parts, key=lambda one: one.rise)
 
     @property
-    def whose(self) -> str:
-        if not self.unwatched:
-            return "brokers"
-        pages = len({_page(one.series) for one in self.parts})
-        return f"{wording.counted(pages, 'broker')} watched"
+    def pages(self) -> set[_Page]:
+        return {_page(one.series) for one in self.parts}
 
     @property
-    def missing(self) -> str:
-        """Return of how many brokers it is not known, "" where it is of all that are known."""
-        if not self.unwatched:
-            return ""
-        return f"{self.kind.what} of {wording.counted(self.unwatched, 'broker')} more"
+    def whose(self) -> str:
+        if not self.missing:
+            return "brokers"
+        names = sorted({places.place_of(one.series).name for one in self.parts})
+        more = [f"{len(names) - _MOST_NAMED:,} more"] if len(names) > _MOST_NAMED else []
+        listed = _listed([*names[:_MOST_NAMED], *more])
+        return f"{wording.counted(len(self.pages), 'broker')} watched ({listed})"
 
     @property
     def text(self) -> str:
@@ -227,8 +265,8 @@ class _Flow:
         return f"{self.kind.what} ({was} a second, then {became})"
 
 
-def _flow(kind: _Kind, facts: Facts, known: int) -> _Flow:
-    """Return a flow of all pages; `known`: how many brokers there are, 0 where that is not known."""
+def _flow(kind: _Kind, facts: Facts) -> _Flow:
+    """Return a flow of all pages."""
     series = facts.named(*kind.metrics)
     for name, one in facts.named(_BY_REQUEST).items():
         if kind.request and parse_series(name).label(_REQUEST) == kind.request:
@@ -236,8 +274,8 @@ def _flow(kind: _Kind, facts: Facts, known: int) -> _Flow:
     near = [one for one in series.values() if _is_near(one, facts)]
     parts = [shift for one in near if (shift := facts.shift(one)) is not None]
     pages = {_page(one.series) for one in parts}
-    lost = len({_page(one.name) for one in near} - pages)
-    return _Flow(kind, parts, max(lost, known - len(pages)) if lost or known else None)
+    lost = {_page(one.name) for one in near} - pages
+    return _Flow(kind, parts, _unwatched(kind.what, pages, facts, lost))
 
 
 def _is_near(series: Series, facts: Facts) -> bool:
@@ -246,17 +284,24 @@ def _is_near(series: Series, facts: Facts) -> bool:
     return between(series, start, facts.end_k).size > 0
 
 
-def _page(series: str) -> tuple[str, str, str]:
-    """Return which page a channel is of: its source, target and instance."""
+def _page(series: str) -> _Page:
+    """Return which page a channel is of."""
     one = parse_series(series)
     return one.source, one.label("target"), one.label("instance")
 
 
-def _broker_count(facts: Facts) -> int:
-    """Return how many brokers clients or the cluster name; 0 where none is named."""
-    followers = {parse_series(name).label("follower") for name in facts.named(_FOLLOWERS)}
-    leaders = affected_brokers.rises_by_leader(facts.change, facts.nearby)
-    return max(len(facts.brokers), len(followers), len(leaders))
+def _unwatched(
+    what: str, pages: Collection[_Page], facts: Facts, lost: Collection[_Page] = ()
+) -> str:
+    """Return of which brokers `what` is not known, "" where these pages are of all that the cluster has.
+
+    Leaders of this run's partitions are some of the brokers: only the cluster says how many there are.
+    `lost`: pages that end or begin at the onset.
+    """
+    left = max(len(lost), facts.least_brokers - len(pages))
+    if left > 0:
+        return f"{what} of {wording.counted(left, 'broker')} more"
+    return "" if facts.cluster_size else f"how many brokers there are, and {what} of each"
 
 
 def _foreign(facts: Facts) -> Hypothesis:
@@ -266,8 +311,7 @@ def _foreign(facts: Facts) -> Hypothesis:
     written = _written_by_others(facts)
     if written is not None:
         return written
-    known = _broker_count(facts)
-    flows = [one for kind in _FLOWS if (one := _flow(kind, facts, known)).parts]
+    flows = [one for kind in _FLOWS if (one := _flow(kind, facts)).parts]
     if flows:
         return _by_flows(flows, facts)
     return rolls or _without_pages(facts)
@@ -281,7 +325,7 @@ def _by_flows(flows: Sequence[_Flow], facts: Facts) -> Hypothesis:
         one for one in flows if one.is_grown and ("out" not in one.kind.what or is_reading_known)
     ]
     if not grown and not all(part.is_sparse for one in flows for part in one.parts):
-        whole = min(flows, key=lambda one: one.unwatched or 0)
+        whole = min(flows, key=lambda one: (one.missing != "", -len(one.pages)))
         stayed = ", ".join(one.text for one in flows)
         text = f"The {whole.whose} did not take in or give out more: {stayed}."
         return absent("foreign_load", text, whole.missing)
@@ -315,8 +359,7 @@ def _grown(flow: _Flow, facts: Facts) -> Hypothesis:
         return Hypothesis(
             "foreign_load", (Sign(FAIR, total), part), suspect, missing=(flow.missing,)
         )
-    strength = CLEAR if flow.unwatched is None else DECISIVE
-    return Hypothesis("foreign_load", (Sign(strength, total), part, *_felt(facts)), suspect)
+    return Hypothesis("foreign_load", (Sign(DECISIVE, total), part, *_felt(facts)), suspect)
 
 
 def _felt(facts: Facts) -> list[Sign]:
@@ -435,7 +478,7 @@ def _rolls_of_others(facts: Facts) -> Hypothesis | None:
     if bdtrc(len(after) - 1, len(before) + len(after), share) > _MOST_P:
         return None
     topics = Counter(str(one.event.fields.get("topic", "")) for one in after)
-    names = [name for name, _ in topics.most_common(_MOST_TOPICS)]
+    names = [name for name, _ in topics.most_common(_MOST_NAMED)]
     text = Evidence(
         f"Others write more: {wording.counted(len(after), 'segment')} of {', '.join(names)} rolled in"
         f" {wording.span(end - first)} from the onset on, {len(before)} in the"
@@ -582,12 +625,13 @@ def _neighbour(drive: Drive, facts: Facts) -> Hypothesis | None:
 
 def _own_work(facts: Facts, more: Shift) -> str:
     """Return what the brokers may have done themselves; "" if nothing."""
+    drain = background.draining(facts)
     work = [*facts.sent, *facts.taken_in, *facts.given_out]
     is_moving = facts.has_begun("leader_change", "isr_shrink") or background.is_copying(facts)
     reasons = (
         (facts.has_grown(work), "more was sent, taken in or given out"),
         (_may_have_written(facts, more), "others wrote more"),
-        (background.draining(facts) is not None, "a backlog began to drain"),
+        (drain is not None and not drain.is_usual, "a backlog began to drain"),
         (facts.has_begun(*background.DELETIONS), "deletions began"),
         (is_moving, "leaders or copies moved"),
         (background.may_be_compacting(facts), "a compaction may be running"),
@@ -602,7 +646,7 @@ def _unknown_work(facts: Facts, *, is_reading: bool) -> list[str]:
     """
     others = facts.other_writes
     pages = {_page(one.series) for one in facts.taken_in if not one.is_sparse}
-    are_read = bool(pages) and len(pages) >= _broker_count(facts)
+    are_read = bool(pages) and len(pages) >= facts.least_brokers
     is_written_known = are_read or (others is not None and not others.is_sparse)
     reasons = (
         (not (facts.sent or facts.taken_in), "what we send"),

@@ -164,26 +164,41 @@ def repeated(
     """
     if ks.size == 0 or ks[0] > facts.near[1]:
         return None
-    start = _first(ks, words, facts, earlier, about_first) or _rose(ks, words, facts)
+    start = begun(ks, words, facts, earlier=earlier, about_first=about_first)
     locking = _locked(ks, facts)
     explained = 0.0 if locking is None else explained_ratio(facts.change, locking)
     is_locked = (
         locking is not None
         and locking.p_value <= _MOST_P
         and explained >= _LEAST_EXPLAINED
-        and (start is not None or not _was_locked(ks, facts, locking))
+        and (bool(start) or not _was_locked(ks, facts, locking))
     )
-    if start is None and not is_locked:
+    if not start and not is_locked:
         return None
     is_dense = not is_locked and _is_dense(ks, facts)
     since = _since(ks, words, facts, None if is_dense else locking, explained, is_dense=is_dense)
-    begun = () if start is None else (Sign(FAIR + SLIGHT, start),)
-    felt = (
-        CLEAR + SLIGHT * (start is not None) if is_locked else CLEAR - SLIGHT if is_dense else 0.0
-    )
+    felt = CLEAR + SLIGHT * bool(start) if is_locked else CLEAR - SLIGHT if is_dense else 0.0
     return Repeated(
-        (*begun, Sign(felt, since)), 1.0 if is_dense else explained, is_dense, is_locked
+        (*start, Sign(felt, since)), 1.0 if is_dense else explained, is_dense, is_locked
     )
+
+
+def begun(
+    ks: NDArray[np.int64],
+    words: Words,
+    facts: Facts,
+    *,
+    earlier: int | None = None,
+    about_first: str = "",
+) -> tuple[Sign, ...]:
+    """Return that events began at the onset, or came three times as often from then on; empty if neither.
+
+    The arguments are those of `repeated`.
+    """
+    if ks.size == 0:
+        return ()
+    start = _first(ks, words, facts, earlier, about_first) or _rose(ks, words, facts)
+    return () if start is None else (Sign(FAIR + SLIGHT, start),)
 
 
 def _first(

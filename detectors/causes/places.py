@@ -4,7 +4,8 @@ Method:  a place is a host or a page. A broker is covered by the channels that i
          number of its host maps to it. Where these tell too little, one observer that watches as many hosts
          as there are brokers covers all, for it counts none twice; two observers may count the same host.
 Assumes: drives and CPU that are watched are the brokers'. In a run without labels of leaders one broker
-         leads all, for they are recorded from two on.
+         leads all, for they are recorded from two on. Of the leaders beyond those with a name there is one,
+         where the cluster does not say how many brokers it has.
 """
 
 from __future__ import annotations
@@ -19,10 +20,17 @@ from detectors.affected_brokers import PLACE_LABELS, host_seen, is_local, is_one
 from detectors.causes.answers import ROUND_TRIPS
 from detectors.nearby import Nearby
 from soak.core.series import host_of, parse_series
+from soak.core.wording import OTHERS_NAME
 
 _OF_BOOKIES = ("bookie_", "bookkeeper_server_")
 _OF_PULSAR = "pulsar_"
 _LEDGERS = ("ledger_created", "ledger_roll", "ledger_deletion")
+_LISTS = {
+    "cluster_under_replicated_partitions": "follower",
+    "kminion_kafka_broker_log_dir_size_bytes": "broker_id",
+}
+"""Metrics with a channel for each broker of the cluster, and the label that names it."""
+_COUNTS = frozenset({"redpanda_cluster_brokers", "kafka_brokers"})
 
 
 class Place(NamedTuple):
@@ -61,12 +69,33 @@ class Members:
     """The brokers, or bookies, of a cluster, by id or address, with the hosts on which each may be.
 
     `machine`: the host on which all listen at local addresses, or "". `is_whole`: their number is known.
+    `unnamed`: so many more, at least, lead under one name that they share.
     """
 
     hosts: Mapping[str, AbstractSet[str]]
     noun: str = "brokers"
     machine: str = ""
     is_whole: bool = True
+    unnamed: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.hosts) + self.unnamed
+
+
+def cluster_size(nearby: Nearby) -> int:
+    """Return how many brokers the cluster says it has; 0 where it is not asked, or its list is cut short."""
+    listed: dict[tuple[str, str, str], set[str]] = {}  # by who asked, and what
+    counts = [0]
+    for name, series in nearby.series.items():
+        one = parse_series(name)
+        if one.metric in _LISTS:
+            key = one.source, one.label("target"), one.metric
+            listed.setdefault(key, set()).add(one.label(_LISTS[one.metric]))
+        elif one.metric in _COUNTS and series.values.size:
+            counts.append(int(series.values.max()))
+    lists = [len(found) for found in listed.values() if OTHERS_NAME not in found]
+    return max(lists + counts)
 
 
 def brokers(nearby: Nearby) -> Members:
@@ -81,13 +110,16 @@ def brokers(nearby: Nearby) -> Members:
                 named.add((address, one.source))
         elif target and one.metric in ROUND_TRIPS:
             asked.setdefault(target, set()).add((target, one.source))
-    known = led if len(led) >= len(asked) else asked
+    has_others = led.pop(OTHERS_NAME, None) is not None
+    is_led = len(led) + has_others >= len(asked)
+    known = led if is_led else asked
+    unnamed = max(1, cluster_size(nearby) - len(led)) if is_led and has_others else 0
     hosts = {one: {host_seen(*at) for at in seen} for one, seen in known.items()}
     every = {host for found in hosts.values() for host in found}
     is_local_to_one = len(every) == 1 and all(
         seen and all(is_local(address) for address, _ in seen) for seen in known.values()
     )
-    return Members(hosts, machine=min(every) if is_local_to_one else "")
+    return Members(hosts, machine=min(every) if is_local_to_one else "", unnamed=unnamed)
 
 
 def storing(nearby: Nearby) -> Members:
@@ -121,7 +153,7 @@ def every_member(nearby: Nearby) -> Members:
     found, others = brokers(nearby), storing(nearby)
     hosts = {**found.hosts, **others.hosts}
     noun = found.noun if found.noun == others.noun else "brokers and bookies"
-    return Members(hosts, noun, found.machine, others.is_whole)
+    return Members(hosts, noun, found.machine, others.is_whole, found.unnamed)
 
 
 def unwatched(what: str, channels: Collection[str], members: Members, nearby: Nearby) -> str:
@@ -131,12 +163,13 @@ def unwatched(what: str, channels: Collection[str], members: Members, nearby: Ne
     """
     if not members.is_whole:
         return f"{what} of the {members.noun}"
-    known = len(members.hosts)
+    known = members.count
     left = known - len(_covered(channels, members, nearby))
     most = max(_watched_by_each(channels), default=0)
-    if left == 0 or most == known:
+    if left == 0 or most >= known:
         return ""
-    return f"{what} of {max(1, min(left, known - most))} of {known} {members.noun}"
+    least = "at least " if members.unnamed else ""
+    return f"{what} of {min(left, known - most)} of {least}{known} {members.noun}"
 
 
 def _covered(channels: Collection[str], members: Members, nearby: Nearby) -> AbstractSet[str]:

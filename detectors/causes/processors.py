@@ -4,7 +4,9 @@ Method:  the CPU of a broker's host, its steal, the time that tasks wait for CPU
          steps up at the onset to a level at which work has to wait. Pauses of a JVM long enough to matter (a
          quarter of the step, 5 ms at least) begin at the onset, or come there three times as often, and
          latency is locked to them. Shorter ones matter together where they take much of a second; where only
-         the time a second is known, as of a metrics page, that must step at the onset.
+         the time a second is known, as of a metrics page, that must step at the onset. A pause is dated by
+         its begin; one alone counts where it fills half of the slow seconds, or of those without
+         acknowledgements.
          Where the hypervisor takes more of the CPU though no more is done on it, drives, flushes and JVMs
          of that host are slower for that alone.
          CPU that was nearly as short before says little. Request handlers of Kafka that are not idle are busy
@@ -12,6 +14,7 @@ Method:  the CPU of a broker's host, its steal, the time that tasks wait for CPU
          On a CPU that runs short usual pauses last longer, too: what latency is not locked to is sure only
          where it takes more of the time than G1 allows itself.
 Assumes: a host of which drive, flushes or a broker's log are watched is a broker's; a log is a broker's.
+         A JVM logs a pause when it is over.
          Concurrent collectors report threads that wait for memory as `gc_stall`; what a page counts of their
          cycles is work of the CPU. Of a collector that is not known, or where a log of the same host is
          read, the time of a page is not sure.
@@ -19,19 +22,21 @@ Assumes: a host of which drive, flushes or a broker's log are watched is a broke
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors import affected_brokers
 from detectors.causes import cpu
+from detectors.causes.answers import STOPPED_SECONDS, Silence
 from detectors.causes.channel import SAME_RATIO, Shift, risen, spacing_of
 from detectors.causes.facts import Facts
 from detectors.causes.hypothesis import (
     BARELY,
     CLEAR,
+    DECISIVE,
     FAIR,
     Confirmation,
     Hypothesis,
@@ -39,8 +44,8 @@ from detectors.causes.hypothesis import (
     absent,
     unmeasured,
 )
-from detectors.causes.locking import Words, repeated
-from detectors.nearby import between
+from detectors.causes.locking import LAGS, Words, begun, repeated
+from detectors.nearby import between, when
 from soak.core import wording
 from soak.core.model import Evidence
 from soak.core.series import host_of, parse_series, source_of
@@ -164,15 +169,25 @@ _LEAST_SHARE = 0.03  # of a second, stopped
 _MUCH = 1.0 / 13.0  # of the time: beyond it G1 asks for a larger heap (-XX:GCTimeRatio=12)
 _ROSE = 2.0
 _EFFECTS = frozenset({"broker_pause"})  # its broker answers nothing meanwhile
+_EFFECTS_OF_STANDSTILL = _EFFECTS | {"broker_down", "leader_move", "under_replicated", "network"}
+_STILL_SECONDS = 1.0  # of a pause: the least that empties a second
+_COVERED = 0.5  # of the seconds without acknowledgements, or of high latency
+
+_Log = tuple[str, str]
+"""Who reads the log of one JVM, and its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pause:
-    """A pause that a log reported by itself."""
+    """A pause that a log reported by itself, when it was over."""
 
     k: int
     seconds: float
-    log: tuple[str, str]  # host and name: of one JVM
+    log: _Log
+
+    @property
+    def begin_k(self) -> int:
+        return _begin(self.k, self.seconds)
 
 
 def _pausing(facts: Facts) -> Iterator[Hypothesis]:
@@ -185,27 +200,146 @@ def _pausing(facts: Facts) -> Iterator[Hypothesis]:
         for one in facts.events(*_KINDS)
     ]
     longest = _long_pauses(pauses, facts)
-    ks = np.array(sorted(longest), np.int64)
-    found = repeated(ks, _WORDS, facts)
-    if found is not None:
-        signs = list(found.signs)
-        if found.is_dense and not _are_much(pauses, facts):
-            text = "They take no more of the time than usual pauses do on a busy host."
-            signs.append(Sign(-FAIR, Evidence(text)))
-        signs.append(Sign(0.0, _lengths(ks, longest, facts.onset_k)))
-        suspect = _log(longest, pauses)
-        yield Hypothesis("gc_pause", tuple(signs), suspect, found.explained, explains=_EFFECTS)
-        return
-    page = None if ks.size else _stopped(pauses, facts)
-    if page is not None:
+    found = [*_recurring(longest, pauses, facts), *_standing_still(pauses, facts)]
+    page = None if longest else _stopped(pauses, facts)
+    if found:
+        effects = frozenset[str]().union(*(one.explains for one in found))
+        yield replace(max(found, key=lambda one: one.log_odds), explains=effects)
+    elif page is not None:
         yield page
     elif pauses or facts.named(*_SUMS) or any(map(_may_pause, facts.named(_COLLECTIONS))):
         text = "No JVM that is watched began to pause longer, or more often, at the onset."
-        yield absent("gc_pause", text, _unwatched(pauses, facts))
+        missing = (_unwatched(pauses, facts), _unwritten(facts), _not_told_apart(pauses, facts))
+        yield absent("gc_pause", text, ", ".join(filter(None, missing)))
     else:
         yield unmeasured(
             "gc_pause", "pauses of the brokers' JVMs (their GC logs: probe broker_log)"
         )
+
+
+def _recurring(
+    longest: Mapping[int, float], pauses: list[_Pause], facts: Facts
+) -> Iterator[Hypothesis]:
+    """Give long pauses that began at the onset, or that latency is locked to.
+
+    By the seconds that they took. An acknowledgement that waited is counted when it comes, so also by their
+    ends alone.
+    """
+    ends = np.array(sorted(longest), np.int64)
+    held = _held(longest.items())
+    for ks in [held] if held.size == ends.size else [held, ends]:
+        found = repeated(ks, _WORDS, facts)
+        if found is None:
+            continue
+        signs = list(found.signs)
+        if found.is_dense and not _are_much(pauses, facts):
+            text = "They take no more of the time than usual pauses do on a busy host."
+            signs.append(Sign(-FAIR, Evidence(text)))
+        signs.append(Sign(0.0, _lengths(ends, longest, facts.onset_k)))
+        suspect = _most_stopped(longest, pauses)
+        yield Hypothesis("gc_pause", tuple(signs), suspect, found.explained, explains=_EFFECTS)
+
+
+def _standing_still(pauses: Iterable[_Pause], facts: Facts) -> Iterator[Hypothesis]:
+    """Give each JVM that stood still in most of the seconds without acknowledgements, or of high latency."""
+    by_log: dict[_Log, list[_Pause]] = {}
+    for one in pauses:
+        if one.seconds >= _STILL_SECONDS:
+            by_log.setdefault(one.log, []).append(one)
+    silence = facts.answers.unacknowledged
+    is_stopped = silence is not None and silence.seconds >= STOPPED_SECONDS
+    is_process_there = is_stopped and not facts.answers.refused
+    slow = facts.end_k - facts.onset_k
+    for log, own in by_log.items():
+        still = _still(own, facts, silence) if _may_be_silent(log, facts) else None
+        if still is None:
+            continue
+        seconds, text = still
+        held = _held((one.k, one.seconds) for one in own)
+        ends = np.unique(np.array([one.k for one in own], np.int64))
+        start = begun(held, _WORDS, facts) or begun(ends, _WORDS, facts)
+        yield Hypothesis(
+            "gc_pause",
+            (Sign(DECISIVE if is_stopped else CLEAR, text), *start),
+            _jvm(log),
+            seconds / max(seconds, slow),
+            explains=_EFFECTS_OF_STANDSTILL if is_process_there else _EFFECTS,
+        )
+
+
+def _still(
+    pauses: Sequence[_Pause], facts: Facts, silence: Silence | None
+) -> tuple[int, Evidence] | None:
+    """Return in how many seconds one JVM stood still, with a sentence; None where these are not most.
+
+    Of those without acknowledgements; where none was missing, of the slow ones, if it did not do so before.
+    """
+    first, stop = facts.onset_k, facts.end_k
+    if silence is not None:
+        first, stop = silence.from_k, silence.from_k + silence.seconds
+    held = _held((one.k, one.seconds) for one in pauses)
+    lag = max(LAGS, key=lambda seconds: _count(held - seconds, first, stop))
+    seconds = _count(held - lag, first, stop)
+    before = 0 if silence is not None else _count(held - lag, 2 * first - stop, first)
+    if seconds == 0 or seconds < max(_COVERED * (stop - first), 2 * before):
+        return None
+    then = [one for one in pauses if first <= one.k - lag and one.begin_k - lag < stop]
+    longest, begin = max(one.seconds for one in then), min(one.begin_k for one in then)
+    what = "of high latency" if silence is None else "in which acknowledgements were missing"
+    text = (
+        f"The JVM stood still in {seconds} of the {stop - first} s {what}, for up to "
+        f"{wording.amount(longest, 'seconds')}, first {when(begin - facts.onset_k)}."
+    )
+    return seconds, Evidence(text, {"pause_max_seconds": longest, "seconds_held": seconds})
+
+
+def _may_be_silent(log: _Log, facts: Facts) -> bool:
+    """True unless the brokers that do not answer are known to be others than the one of this log."""
+    seen = facts.answers
+    silent = [*(one.what for one in seen.unanswered), *seen.stopped_leaders]
+    return not seen.all_silent and (
+        not silent
+        or any(affected_brokers.may_be_of(f"{log[0]}|", one, facts.nearby) for one in silent)
+    )
+
+
+def _begin(k: int, seconds: float) -> int:
+    """Return the second in which a pause began that was over in second `k`."""
+    return k - int(min(k, seconds))
+
+
+def _held(pauses: Iterable[tuple[int, float]]) -> NDArray[np.int64]:
+    """Return the seconds that hold a part of a pause, ascending, each once; a pause is its end and length."""
+    ks = (np.arange(_begin(k, seconds), k + 1, dtype=np.int64) for k, seconds in pauses)
+    return np.unique(np.concatenate([np.empty(0, np.int64), *ks]))
+
+
+def _count(ks: NDArray[np.int64], first: int, stop: int) -> int:
+    return int(np.count_nonzero((ks >= first) & (ks < stop)))
+
+
+def _unwritten(facts: Facts) -> str:
+    """Return what no log tells yet where acknowledgements are still missing, "" where they came again."""
+    silence = facts.answers.unacknowledged
+    if silence is None or silence.is_over:
+        return ""
+    return "the end of a pause that may still go on (a JVM logs a pause when it is over)"
+
+
+def _not_told_apart(pauses: list[_Pause], facts: Facts) -> str:
+    """Return what would tell one pause from many where a page alone counts more than ever at the onset."""
+    if pauses or facts.named(*_SUMS):
+        return ""
+    first, last = facts.near
+    for name, series in facts.named(_COLLECTIONS).items():
+        spacing = spacing_of(series)
+        lag = round(facts.nearby.lag_seconds.get(name, 0.0))
+        before = between(series, facts.nearby.k0, first).max(initial=0.0)
+        then = between(series, first, last + spacing + lag + 1).max(initial=0.0)
+        is_long = spacing * then >= max(_STILL_SECONDS, _least(facts, spacing))
+        if is_long and then > before and _may_pause(name):
+            return "each pause of the JVM by itself (its GC log: probe broker_log)"
+    return ""
 
 
 def _unwatched(pauses: list[_Pause], facts: Facts) -> str:
@@ -217,16 +351,18 @@ def _unwatched(pauses: list[_Pause], facts: Facts) -> str:
     return facts.unwatched("pauses of the JVM", watched, is_of_each=True)
 
 
-def _log(longest: dict[int, float], pauses: list[_Pause]) -> str:
+def _most_stopped(longest: Mapping[int, float], pauses: list[_Pause]) -> str:
     """Return whose long pauses took most, by host and log."""
-    total: dict[tuple[str, str], float] = {}
+    total: dict[_Log, float] = {}
     for one in pauses:
         if one.k in longest:
             total[one.log] = total.get(one.log, 0.0) + one.seconds
-    if not total:
-        return ""
-    source, log = max(total, key=total.__getitem__)
-    return f"JVM of {log or 'a broker'}" + (f" on {host_of(source)}" if source else "")
+    return _jvm(max(total, key=total.__getitem__)) if total else ""
+
+
+def _jvm(log: _Log) -> str:
+    source, name = log
+    return f"JVM of {name or 'a broker'}" + (f" on {host_of(source)}" if source else "")
 
 
 def _long_pauses(pauses: list[_Pause], facts: Facts) -> dict[int, float]:
@@ -250,9 +386,9 @@ def _long_pauses(pauses: list[_Pause], facts: Facts) -> dict[int, float]:
 def _are_much(pauses: list[_Pause], facts: Facts) -> bool:
     """True when the pauses of one JVM took so much of the time since the onset as usual ones never do."""
     first, end = facts.onset_k, facts.end_k
-    stopped: dict[tuple[str, str], float] = {}
+    stopped: dict[_Log, float] = {}
     for one in pauses:
-        if first <= one.k < end:
+        if first <= one.k and one.begin_k < end:
             stopped[one.log] = stopped.get(one.log, 0.0) + one.seconds
     sums = [
         float(between(series, first, end).sum())
@@ -261,7 +397,7 @@ def _are_much(pauses: list[_Pause], facts: Facts) -> bool:
     return max([*stopped.values(), *sums], default=0.0) >= _MUCH * (end - first)
 
 
-def _lengths(ks: NDArray[np.int64], longest: dict[int, float], onset_k: int) -> Evidence:
+def _lengths(ks: NDArray[np.int64], longest: Mapping[int, float], onset_k: int) -> Evidence:
     since = [longest[int(k)] for k in ks if k >= onset_k] or list(longest.values())
     middle, longest_one = float(np.median(since)), max(since)
     return Evidence(
@@ -330,10 +466,11 @@ CONFIRM = {
         f"or an st of {100 * cpu.STOLEN.after:.0f} or more",
     ),
     "gc_pause": Confirmation(
-        _BROKER,
-        "grep -E 'Pause (Full|Young)' {gc_log} | tail",
-        f"a pause of {_OF_STEP:.0%} of the step or more, or any Pause Full",
-        f"a pause of {{step_seconds*{1000 * _OF_STEP:g}}}ms or more, or any Pause Full",
+        f"{_BROKER}, in the folder of its GC log",
+        r"grep -E 'Pause (Full|Young)|\[(Full )?GC [(p]' {gc_log} | tail",
+        f"a pause of {_OF_STEP:.0%} of the step or more, or any Pause Full or Full GC",
+        f"a pause of {{step_seconds*{1000 * _OF_STEP:g}}}ms ({{step_seconds*{_OF_STEP:g}}} secs) or more, "
+        "or any Pause Full or Full GC",
         is_lasting=True,
     ),
 }

@@ -537,9 +537,9 @@ def cause_page() -> str:
     return table(("cause", "first step"), rows)
 
 
-def pulsar_page() -> str:
-    """Return a row for each cause that another command confirms on Pulsar than on Kafka."""
-    usual, own = map(attribution.confirmations, ("kafka", "pulsar"))
+def own_commands(kind: str) -> str:
+    """Return a row for each cause that another command confirms on this kind of cluster than on Kafka."""
+    usual, own = map(attribution.confirmations, ("kafka", kind))
     rows = [
         (f"[{cause}](causes.md#{cause})", filled.where, code(filled.command), filled.sign)
         for cause, one in own.items()
@@ -560,7 +560,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "shipped-plans": shipped_page,
     "units": unit_page,
     "causes": cause_page,
-    "confirm-on-pulsar": pulsar_page,
+    "confirm-on-pulsar": lambda: own_commands("pulsar"),
+    "confirm-on-redpanda": lambda: own_commands("redpanda"),
 }
 
 

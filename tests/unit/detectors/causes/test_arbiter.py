@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from detectors.attribution import BAR
 from detectors.causes.arbiter import weigh
 from detectors.causes.facts import Facts
@@ -64,6 +66,39 @@ def test_a_cause_that_is_not_sure_itself_explains_no_other() -> None:
     moved = Hypothesis("leader_move", (sign(DECISIVE),))
 
     assert weighed(moved, down)[0].cause == "leader_move"
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        *("broker_cpu", "drive_gc", "drive_throttled", "gc_pause"),
+        *("network", "slow_drive", "slow_fsync"),
+    ],
+)
+def test_leaders_that_moved_come_after_whatever_passes_and_may_have_moved_them(reason: str) -> None:
+    """By itself the move is surer."""
+    moved = Hypothesis("leader_move", (sign(CLEAR + FAIR),))
+    found = weighed(moved, Hypothesis(reason, (sign(CLEAR),)))
+
+    assert [one.cause for one in found] == [reason, "leader_move"]
+
+
+@pytest.mark.parametrize(
+    ("strength", "order"),
+    [
+        (DECISIVE, ["broker_pause", "metadata_storm"]),
+        (DECISIVE + FAIR, ["metadata_storm", "broker_pause"]),
+    ],
+    ids=["as sure", "surer"],
+)
+def test_of_two_causes_that_bring_each_other_about_one_explains_the_other(
+    strength: float, order: list[str]
+) -> None:
+    paused = Hypothesis("broker_pause", (sign(CLEAR), sign(FAIR)))
+    first, second = weighed(Hypothesis("metadata_storm", (sign(strength),)), paused)
+
+    assert [first.cause, second.cause] == order
+    assert not first.against
 
 
 def test_unknown_says_what_is_ruled_out_and_what_would_have_to_be_measured() -> None:

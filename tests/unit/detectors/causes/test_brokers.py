@@ -292,6 +292,43 @@ def test_leaders_that_move_all_the_time_or_at_another_are_no_cause(ks: range) ->
     assert causes(around(events=told("leader_change", *ks))) == ["unknown"]
 
 
+def test_leaders_that_move_come_after_what_kept_a_broker_from_being_heard() -> None:
+    """Redpanda elects others within two seconds: of a lost packet, or a processor that is not there."""
+    moved = told("leader_change", ONSET, topic="t", partition=3)
+    page = channel('probe@b1|jvm_gc_collection_seconds{target="b1"}', 0.004, 0.15)
+    lost = late_answers(3, *range(ONSET, END, 9))
+    short = [channel(CPU, 0.3, 0.97), channel(FSYNC, 0.002, 0.002)]
+
+    assert causes(around(page, events=moved)) == ["gc_pause", "leader_move"]
+    assert causes(around(lost, events=moved)) == ["network", "leader_move"]
+    assert causes(around(*short, events=moved)) == ["broker_cpu", "leader_move"]
+
+
+def test_leaders_that_somebody_moves_bring_cpu_with_them() -> None:
+    """No broker was silent: all that are asked answer as soon as before."""
+    moved = told("leader_change", ONSET, topic="t", partition=3)
+    trip = channel('probe@h|broker_round_trip_seconds{target="b1:9092"}', 1e-3, 1e-3)
+    short = [channel(CPU, 0.3, 0.97), channel(FSYNC, 0.002, 0.002)]
+
+    assert causes(around(*short, trip, events=moved)) == ["leader_move", "broker_cpu"]
+
+
+@pytest.mark.parametrize(
+    ("added", "cause"), [(0, "leader_move"), (5, "unknown"), (100, "metadata_storm")]
+)
+def test_elections_that_are_counted_are_no_moves_where_partitions_are_added(
+    added: int, cause: str
+) -> None:
+    """The counters of Redpanda have the elections of all topics, also the first of a new partition."""
+    k = np.arange(END, dtype=np.int64)
+    name = 'probe@b1|redpanda_raft_leadership_changes{target="b1"}'
+    elected = Series(name, k, np.where((k == ONSET) | (k == ONSET + 1), 30.0, 0.0))
+    name = 'probe@b1|redpanda_cluster_partitions{target="b1"}'
+    partitions = Series(name, k, np.where(k < ONSET, 400.0, 400.0 + added))
+
+    assert causes(around(elected, partitions)) == [cause]
+
+
 def test_a_broker_that_does_not_answer_any_more() -> None:
     events = told("leader_change", ONSET + 1)
     found = around(silent(UP, 1.0, *range(ONSET, END)), events=events)

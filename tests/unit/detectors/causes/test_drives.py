@@ -514,6 +514,82 @@ def test_samples_every_ten_seconds_tell_a_drain_as_well() -> None:
     assert causes(Nearby(0, END, {name: Series(name, k, values)})) == ["catch_up_read"]
 
 
+GROUP = 'probe@h|kminion_kafka_consumer_group_topic_lag{group_id="%s",target="kminion"}'
+EXPORTED = 'probe@h|kafka_consumergroup_lag_sum{consumergroup="%s",target="exporter"}'
+
+
+def is_catch_up_ruled_out(*series: Series) -> bool:
+    (found,) = attribute(STEP, around(channel(SENT, 200.0, 200.0), *series))
+    return any("Catch up read is ruled out" in one.text for one in found.against)
+
+
+@pytest.mark.parametrize("group", [GROUP, EXPORTED])
+def test_a_reader_of_old_data_is_ruled_out_where_the_backlogs_of_all_groups_are_known(
+    group: str,
+) -> None:
+    """Our own consumers say nothing of another group's."""
+    own, others = channel(LAG, 5.0, 5.0), channel(group % "etl", 4000.0, 4000.0)
+    (found,) = attribute(STEP, around(own))
+
+    assert not is_catch_up_ruled_out(own)
+    assert any("backlogs of other consumer groups" in one.text for one in found.evidence)
+    assert is_catch_up_ruled_out(own, others)
+
+
+def test_backlogs_of_some_brokers_groups_do_not_rule_a_reader_out() -> None:
+    """Each of Redpanda's brokers reports those of the groups that it coordinates."""
+    pages = [
+        channel(
+            f'probe@h|redpanda_kafka_consumer_group_lag_sum{{redpanda_group="g",target="b{at}:9644"}}',
+            4000.0,
+            4000.0,
+        )
+        for at in (1, 2, 3)
+    ]
+    k = np.arange(END, dtype=np.int64)
+    size = Series('probe@h|redpanda_cluster_brokers{target="b1:9644"}', k, np.full(END, 3.0))
+
+    assert is_catch_up_ruled_out(size, *pages)
+    assert not is_catch_up_ruled_out(size, *pages[:2])
+    assert not is_catch_up_ruled_out(*pages)
+
+
+@pytest.mark.parametrize("group", [GROUP, EXPORTED])
+def test_a_consumer_group_whose_backlog_drains_is_named(group: str) -> None:
+    drained = replace(draining(), name=group % "etl")
+    (found,) = attribute(STEP, around(drained, channel(LAG, 5.0, 5.0), channel(SENT, 200.0, 200.0)))
+
+    assert (found.cause, found.suspect) == ("catch_up_read", "group etl")
+
+
+def tooth(name: str, *peaks: int) -> Series:
+    """Return a backlog that grows to 6,000 until each of these seconds and is read in the eight after it."""
+    k = np.arange(END, dtype=np.int64)
+    grown = [np.interp(k, [at - 15, at, at + 8], [0.0, 6000.0, 0.0]) for at in peaks]
+    return Series(name, k, np.maximum.reduce(grown))
+
+
+def test_a_backlog_that_drains_every_half_minute_is_none_of_the_onset() -> None:
+    """One does so at any onset; one that is far larger than those before does not."""
+    usual = tooth(LAG, 10, 40, 70, ONSET)
+    large = replace(usual, values=0.1 * usual.values + draining().values)
+    seen = [
+        replace(around(one, channel(SENT, 200.0, 200.0)), k1=ONSET + 21)
+        for one in (usual, tooth(LAG, ONSET), large)
+    ]
+    (found,) = attribute(STEP, seen[0])
+
+    assert [causes(one) for one in seen] == [["unknown"], ["catch_up_read"], ["catch_up_read"]]
+    assert any("Backlogs fell like that 3 times in the " in one.text for one in found.evidence)
+
+
+def test_one_of_many_groups_that_each_read_at_times_drains_at_any_onset() -> None:
+    groups = [tooth(GROUP % f"g{at}", ONSET - 9 * at) for at in range(10)]
+
+    assert causes(around(groups[0], channel(SENT, 200.0, 200.0))) == ["catch_up_read"]
+    assert causes(around(*groups, channel(SENT, 200.0, 200.0))) == ["unknown"]
+
+
 def test_a_backlog_that_is_there_at_once_has_its_peak_for_a_level() -> None:
     """As of a subscription that was set back before the step: no sample beside the peak is near it."""
     k = np.arange(0, END, 10, dtype=np.int64)

@@ -23,6 +23,14 @@ def taken_in(target: str, before: float, after: float) -> Series:
     return channel(name, before, after)
 
 
+def cluster(*brokers: str) -> list[Series]:
+    """Return the cluster's own list of its brokers: how many copies on each are behind."""
+    return [
+        channel(f'probe@h|cluster_under_replicated_partitions{{follower="{at}"}}', 0.0, 0.0)
+        for at in brokers
+    ]
+
+
 def causes(*series: Series) -> list[str]:
     return [one.cause for one in attribute(STEP, around(*series))]
 
@@ -32,7 +40,8 @@ def first(*series: Series) -> Explanation:
 
 
 def test_what_brokers_take_in_beyond_what_we_send_is_other_clients() -> None:
-    found = first(SENT, RECEIVED, taken_in("b1:7071", 3e5, 4e6), taken_in("b2:7071", 3e5, 3e5))
+    pages = taken_in("b1:7071", 3e5, 4e6), taken_in("b2:7071", 3e5, 3e5)
+    found = first(SENT, RECEIVED, *cluster("b1:9092", "b2:9092"), *pages)
 
     assert (found.cause, found.suspect) == ("foreign_load", "b1:7071")
     assert "what we send and receive stayed" in found.evidence[0].text
@@ -55,7 +64,8 @@ def led(**after: float) -> list[Series]:
 def test_leaders_that_move_to_the_one_broker_that_slowed_are_no_other_clients() -> None:
     """10 MB/s go from b2 to b1, whose latency alone steps; the pages of all three brokers are read."""
     latencies = led(b1=0.06, b2=5e-3, b3=5e-3)
-    rest = [SENT, RECEIVED, *latencies, taken_in("b3:7071", 1e7, 1e7)]
+    every = cluster("b1:9092", "b2:9092", "b3:9092")
+    rest = [SENT, RECEIVED, *latencies, *every, taken_in("b3:7071", 1e7, 1e7)]
     moved = [taken_in("b1:7071", 1e7, 2e7), taken_in("b2:7071", 2e7, 1e7)]
     more = [taken_in("b1:7071", 1e7, 4e7), taken_in("b2:7071", 2e7, 2e7)]
 
@@ -87,20 +97,52 @@ def test_a_page_that_ends_at_the_onset_takes_nothing_from_the_sum() -> None:
 def test_pages_of_two_of_three_brokers_do_not_rule_other_clients_out() -> None:
     latencies = led(b1=0.06, b2=0.06, b3=0.06)
     pages = [taken_in(f"b{at}:7071", 1e7, 1e7) for at in (1, 2, 3)]
-    some, all_of_them = (first(SENT, *latencies, *pages[:n]) for n in (2, 3))
+    every = cluster("b1:9092", "b2:9092", "b3:9092")
+    some, all_of_them = (first(SENT, *latencies, *every, *pages[:n]) for n in (2, 3))
 
     assert not any("Foreign load is ruled out" in one.text for one in some.against)
     assert any("Foreign load is ruled out" in one.text for one in all_of_them.against)
+
+
+def test_pages_of_those_who_lead_our_partitions_are_of_all_brokers_only_if_the_cluster_says_so() -> (
+    None
+):
+    """Leaders of others may have moved to them from a fourth; a list that is cut short does not say."""
+    three = ["b1:9092", "b2:9092", "b3:9092"]
+    seen = [SENT, RECEIVED, *led(b1=0.06, b2=0.06, b3=0.06)]
+    seen += [taken_in(f"b{at}:7071", 1e7, 2e7) for at in (1, 2, 3)]
+    unlisted = first(*seen)
+    found = [
+        first(*seen, *cluster(*three, *more)).cause
+        for more in ([], ["b4:9092", "b5:9092", "b6:9092"], ["others"])
+    ]
+    texts = " ".join(one.text for one in unlisted.evidence)
+
+    assert unlisted.cause == "unknown"
+    assert "The 3 brokers watched (b1:7071, b2:7071 and b3:7071) had more bytes in" in texts
+    assert "how many brokers there are, and bytes in of each" in texts
+    assert found == ["foreign_load", "unknown", "unknown"]
+
+
+def test_pages_that_stay_do_not_rule_other_clients_out_where_nobody_says_how_many_there_are() -> (
+    None
+):
+    pages = [taken_in(f"b{at}:7071", 1e7, 1e7) for at in (1, 2, 3)]
+    found = first(SENT, *led(b1=0.06, b2=0.06, b3=0.06), *pages)
+
+    assert not any("Foreign load is ruled out" in one.text for one in found.against)
 
 
 def test_bytes_of_a_redpanda_s_public_page_are_other_clients_by_request() -> None:
     """What is written grows; what is read is another channel of the same metric."""
     page = 'probe@h|redpanda_kafka_request_bytes{redpanda_request="%s",target="b1:9644"}'
     written_more = channel(page % "produce", 1e7, 5e7)
+    one_broker = Series('probe@h|redpanda_cluster_brokers{target="b1:9644"}', K, np.ones(END))
+    more = SENT, one_broker, written_more
 
-    assert causes(SENT, RECEIVED, written_more) == ["foreign_load"]
-    assert causes(SENT, written_more, channel(page % "consume", 1e7, 1e7)) == ["foreign_load"]
-    assert causes(SENT, channel(page % "consume", 1e7, 5e7)) == ["unknown"]
+    assert causes(*more, RECEIVED) == ["foreign_load"]
+    assert causes(*more, channel(page % "consume", 1e7, 1e7)) == ["foreign_load"]
+    assert causes(SENT, one_broker, channel(page % "consume", 1e7, 5e7)) == ["unknown"]
 
 
 def test_more_that_we_send_ourselves_is_not_foreign() -> None:
@@ -113,6 +155,7 @@ def test_cpu_and_drives_that_others_keep_busy_come_after_them() -> None:
     found = causes(
         SENT,
         RECEIVED,
+        *cluster("b1:9092"),
         taken_in("b1:7071", 3e5, 4e6),
         channel("probe@b1|host_cpu_ratio", 0.3, 0.97),
         channel('probe@b1|fsync_latency_seconds{directory="/d",quantile="0.99"}', 0.002, 0.002),
@@ -378,7 +421,8 @@ def test_others_who_write_as_before_may_still_read_more() -> None:
 
 
 def test_where_pages_say_what_brokers_take_in_and_give_out_it_is_ruled_out() -> None:
-    found = first(SENT, RECEIVED, written(120.0, 118.0), taken_in("b1:7071", 3e5, 3e5))
+    page = taken_in("b1:7071", 3e5, 3e5)
+    found = first(SENT, RECEIVED, written(120.0, 118.0), *cluster("b1:9092"), page)
 
     assert any("Foreign load is ruled out" in one.text for one in found.against)
 

@@ -597,3 +597,75 @@ def test_pages_that_fall_silent_with_all_leaders_name_no_broker_either() -> None
     found = attribute(OUTAGE, around(*counted(out, 1.0), *leaders, *pages))
 
     assert [one.cause for one in found] == ["unknown"]
+
+
+# --- what is no broker, or not the one that is silent
+
+KMINION = channel('probe@h|kminion_end_to_end_messages_produced{target="kminion"}', 10.0, 10.0)
+CATCHING_UP = np.where((K >= ONSET - 30) & (K < ONSET + 50), 12.0, 0.0)
+AWAY = range(ONSET - 30, ONSET)
+
+
+def addresses(*leaders: int) -> list[Series]:
+    """Return where these leaders are, as their clients know it."""
+    return [led(one)[1] for one in leaders]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [page("b3:7071", range(ONSET - 3, ONSET))],
+        [page("kminion", AWAY), KMINION],
+        [page("b2:7071", AWAY), *addresses(2, 3)],
+        [trips("b2:9092", AWAY), RECORDED, *addresses(2, 3)],
+    ],
+    ids=["a few seconds", "an exporter", "another page", "another broker"],
+)
+def test_copies_that_are_behind_are_not_caught_up_where_their_broker_was_not_away(
+    others: list[Series],
+) -> None:
+    found = attribute(STEP, around(behind(CATCHING_UP), *others))
+
+    assert "under_replicated" not in [one.cause for one in found]
+
+
+def test_copies_that_are_behind_all_along_are_not_caught_up() -> None:
+    found = attribute(STEP, around(behind(np.full(END, 12.0)), page("b3:7071", AWAY)))
+
+    assert "under_replicated" not in [one.cause for one in found]
+
+
+@pytest.mark.parametrize(
+    ("others", "event"),
+    [
+        ([page("kminion", range(0)), KMINION], refused("kminion")),
+        ([page("b1", range(0)), *addresses(1, 3)], refused("b1")),
+        (
+            [
+                page("all", range(0)),
+                Series('probe@h|up{instance="b1:9404",target="all"}', K, np.ones(END)),
+            ],
+            refused("all"),
+        ),
+        ([], told("probe_failed", ONSET + 1, probe="round_trip", reason="the login is refused")),
+    ],
+    ids=["an exporter", "another broker", "a server that scrapes", "a login"],
+)
+def test_only_a_broker_that_is_silent_is_gone_when_it_refuses_connections(
+    others: list[Series], event: tuple[TimedEvent, ...]
+) -> None:
+    """A broker stands still meanwhile, and another process was gone."""
+    silent = range(ONSET, ONSET + 45)
+    late = told("target_failed", ONSET + 6, target="b3", reason="b3: no complete answer within 5 s")
+    still = [trips("b1:9092"), trips("b3:9092", silent), page("b3", silent)]
+    found = first(around(*stopped(11), *still, *others, events=(*late, *event)))
+
+    assert (found.cause, found.suspect) == ("broker_pause", "b3:9092")
+
+
+def test_brokers_that_are_all_cut_off_are_so_though_an_exporter_refuses_connections() -> None:
+    silent = [trips(f"b{at}:9092", range(ONSET, ONSET + 22)) for at in (1, 2, 3)]
+    exporter = [page("kminion", range(0)), KMINION]
+    found = first(around(*stopped(22), *silent, *exporter, RECORDED, events=refused("kminion")))
+
+    assert found.cause == "network"

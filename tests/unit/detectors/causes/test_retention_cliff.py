@@ -215,3 +215,37 @@ def test_an_empty_minute_is_unknown_and_the_report_says_what_to_measure() -> Non
 
     assert explanation.cause == "unknown"
     assert "these would have to be measured" in explanation.evidence[-1].text
+
+
+# --- deletions of others
+
+
+def logged(topic: str, *ks: int) -> list[TimedEvent]:
+    """Return deletions as a broker's log has them: those of all topics."""
+    return [
+        replace(one, event=replace(one.event, kind="segment_deletion", fields={"topic": topic}))
+        for one in map(deletion, ks)
+    ]
+
+
+@pytest.mark.parametrize("every", [2, 10])
+def test_deletions_of_other_topics_that_begin_at_the_onset_are_named(every: int) -> None:
+    """This run's topic deletes all along, and both its probe and the log report that."""
+    own = list(range(0, END, every))
+    of_log = [*logged("t", *own), *logged("other", *range(ONSET, END))]
+    events = sorted([*map(deletion, own), *of_log], key=lambda one: one.k)
+    found = replace(nearby(STEPPED, []), events=tuple(events), topics=frozenset({"t"}))
+    (explanation,) = attribute(STEP, found)
+
+    assert (explanation.cause, explanation.suspect) == ("retention_cliff", "topic other")
+    assert "at the onset (topic other)" in explanation.evidence[0].text
+
+
+def test_deletions_that_a_broker_only_counts_are_seen_beside_those_of_the_run() -> None:
+    name = 'probe@b1|vectorized_storage_log_log_segments_removed{target="rp"}'
+    k = np.arange(END, dtype=np.int64)
+    own = nearby(STEPPED, list(range(0, END, 10)))
+    counted = Series(name, k, (k >= ONSET).astype(float))
+
+    assert causes(own) == ["unknown"]
+    assert causes(replace(own, series={**own.series, name: counted})) == ["retention_cliff"]

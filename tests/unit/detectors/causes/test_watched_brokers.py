@@ -70,10 +70,11 @@ def test_a_drive_that_is_measured_twice_does_not_stand_for_one_that_is_not() -> 
     assert "time of a write of 1 of 3 brokers" in missing(found)
 
 
-def test_as_many_pages_of_one_observer_as_there_are_brokers_are_of_all_of_them() -> None:
-    """Whatever they are called: it reads the page of no host twice."""
+@pytest.mark.parametrize("hosts", ["123", "12345"])
+def test_as_many_pages_of_one_observer_as_there_are_brokers_are_of_all_of_them(hosts: str) -> None:
+    """Whatever they are called, and of other hosts too: it reads the page of no host twice."""
     pages = [
-        one for n in "123" for one in drive("probe@load", f',instance="n{n}:9100",target="hosts"')
+        one for n in hosts for one in drive("probe@load", f',instance="n{n}:9100",target="hosts"')
     ]
 
     assert is_ruled_out(judged(*led("10.0.0.1:9092", "10.0.0.2:9092", "10.0.0.3:9092"), *pages))
@@ -121,6 +122,44 @@ def test_on_pulsar_without_a_page_of_a_bookie_it_is_not_known_how_many_there_are
 
     assert not is_ruled_out(found)
     assert "time of a write of the bookies" in missing(found)
+
+
+MANY = [*led(*(f"b{n}:9092" for n in range(1, 17))), latency("others", 0.06)]
+"""Sixteen leaders with a name, and more that share one."""
+THIRTY = [f"b{n}" for n in range(1, 31)]
+
+
+def test_more_hosts_than_leaders_with_a_name_are_all_brokers() -> None:
+    assert is_ruled_out(judged(*MANY, *on(*THIRTY)))
+
+
+def test_of_leaders_without_a_name_there_is_one_or_as_many_as_the_cluster_has_more() -> None:
+    ids = [
+        channel(
+            f'probe@h|kminion_kafka_broker_log_dir_size_bytes{{broker_id="{n}",target="k"}}',
+            1e9,
+            1e9,
+        )
+        for n in range(30)
+    ]
+    few, most = judged(*MANY, *on(*THIRTY[:5])), judged(*MANY, *ids, *on(*THIRTY[:20]))
+
+    assert "time of a write of 12 of at least 17 brokers" in missing(few)
+    assert "time of a write of 10 of at least 30 brokers" in missing(most)
+    assert is_ruled_out(judged(*MANY, *ids, *on(*THIRTY)))
+
+
+def test_the_network_is_named_where_thirty_brokers_are_calm() -> None:
+    hosts = [
+        one
+        for host in THIRTY
+        for one in (
+            channel(f'probe@{host}|node_disk_io_time_seconds{{device="vda"}}', 0.1, 0.1),
+            channel(f"probe@{host}|host_cpu_ratio", 0.3, 0.3),
+        )
+    ]
+
+    assert judged(*MANY, *on(*THIRTY), *hosts, channel(RETRANSMITTED, 1.0, 5.0)).cause == "network"
 
 
 @pytest.mark.parametrize(("hosts", "cause"), [(("b1",), "unknown"), (("b1", "b2"), "network")])
