@@ -363,6 +363,17 @@ def drift(values: Sequence[float]) -> Drift:
     return Drift(math.exp(slope * (len(values) - 1)), 1.0 if math.isnan(chance) else chance)
 
 
+def least_level_runs(error_rate: float) -> int:
+    """Return the least number of values in which `level_changes` can find a change at all.
+
+    Of all orders of n values two at least have a step as large as two levels of n / 2 values each.
+    """
+    n = 2 * MIN_LEVEL_RUNS
+    while 2 / math.comb(n, n // 2) > error_rate:
+        n += 1
+    return n
+
+
 def _largest_step(rows: Floats) -> tuple[Floats, Ints]:
     """Return for each row the largest standardised step of its mean, and its place."""
     n = rows.shape[1]

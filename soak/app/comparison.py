@@ -10,13 +10,14 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from detectors.comparison import Verdict
-from soak.app.live.folder import list_run
+from soak.app.live.folder import as_it_is, list_run
 from soak.core import wording
+from soak.core.clock import SystemClock
 from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.service.files import write_atomically
+from soak.store.run_folder import RunFolder
 from spark.batch.compared_run import acknowledge, read_compared, started
 from spark.batch.comparison import (
-    MIN_TREND_RUNS,
     MOST_DETECTABLE,
     Comparison,
     Quantity,
@@ -50,7 +51,9 @@ def compare_runs(
     return [compare(before, after, settings) for after in others]
 
 
-def compare_trend(folder: Path, settings: Settings) -> tuple[Trend, list[str]]:
+def compare_trend(
+    folder: Path, settings: Settings, *, is_cached: bool = True
+) -> tuple[Trend, list[str]]:
     """Return the trend over the runs of a folder, and a line for each run that cannot be read.
 
     Raises:
@@ -59,7 +62,7 @@ def compare_trend(folder: Path, settings: Settings) -> tuple[Trend, list[str]]:
     runs, skipped = [], []
     for path in runs_in(folder):
         try:
-            runs.append(read_compared(path))
+            runs.append(read_compared(path, is_cached=is_cached))
         except SoakError as error:
             skipped.append(f"left out: {error}")
     if not runs:
@@ -147,8 +150,9 @@ def cost_text(value: float | None, unit: str) -> str:
 def trend_lines(found: Trend, skipped: Sequence[str]) -> Iterator[str]:
     """Give a trend as lines for the terminal: the changes first."""
     yield f"{_runs(found.runs)}; verdict: {found.verdict}"
-    if len(found.runs) < MIN_TREND_RUNS:
-        yield f"  fewer than {MIN_TREND_RUNS} runs: a change of level cannot be distinguished from noise"
+    if len(found.runs) < found.least_runs:
+        yield f"  fewer than {found.least_runs} runs: a change of level cannot be distinguished from noise"
+    yield from (f"WARNING: {line}" for line in found.warnings)
     for one in found.changes:
         unit = found.unit(one.name)
         levels = " -> ".join(wording.amount(value, unit) for value in (one.before, one.after))
@@ -205,10 +209,12 @@ def write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:
     for found in comparisons:
         suite = ET.SubElement(root, "testsuite", name=wording.printable(found.after.label))
         verdicts = [one.verdict for one in found.quantities]
-        suite.set("tests", str(len(verdicts)))
+        suite.set("tests", str(max(1, len(verdicts))))
         suite.set("failures", str(verdicts.count("worse")))
         suite.set("errors", "0")
-        suite.set("skipped", str(verdicts.count("cannot tell")))
+        suite.set("skipped", str(verdicts.count("cannot tell") if verdicts else 1))
+        if not verdicts:
+            _skip(suite, "soak.compare", "comparison", "nothing was measured on both sides")
         for one in found.quantities:
             name = wording.printable(one.name)
             case = ET.SubElement(suite, "testcase", classname="soak.compare", name=name)
@@ -225,6 +231,11 @@ def write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:
     _write(path, text + "\n")
 
 
+def _skip(suite: ET.Element, classname: str, name: str, why: str) -> None:
+    case = ET.SubElement(suite, "testcase", classname=classname, name=name)
+    ET.SubElement(case, "skipped", message=why)
+
+
 def write_trend_junit(path: Path, found: Trend) -> None:
     """Write a JUnit file of a trend: a case a quantity, which fails where its last change is for the worse.
 
@@ -236,6 +247,11 @@ def write_trend_junit(path: Path, found: Trend) -> None:
     last = {one.name: one for one in found.changes}
     worse = [one for one in last.values() if one.verdict == "worse"]
     suite.set("failures", str(len(worse)))
+    if found.verdict == "cannot tell":
+        suite.set("tests", str(len(found.values) + 1))
+        suite.set("skipped", "1")
+        why = f"fewer than {found.least_runs} runs"
+        _skip(suite, "soak.compare.trend", "changes of level", why)
     for name in found.values:
         case = ET.SubElement(
             suite, "testcase", classname="soak.compare.trend", name=wording.printable(name)
@@ -271,9 +287,10 @@ def list_lines(folder: Path) -> Iterator[str]:
     Raises:
         RunFolderError: there is no such folder.
     """
+    now_ns = SystemClock().wall_ns()
     rows = [
         (one.name, one.plan, one.start, one.state, one.verdict, one.p99, one.incidents)
-        for one in map(list_run, runs_in(folder))
+        for one in (as_it_is(list_run(path), RunFolder(path), now_ns) for path in runs_in(folder))
     ]
     if not rows:
         yield f"{folder} has no runs"

@@ -220,7 +220,7 @@ def compare(  # noqa: PLR0913, PLR0917  # the options of a command
             raise PlanError("--trend takes a folder, and no further runs")
         if align is not Align.soak:
             raise PlanError("--align is for runs that are compared; a trend is over whole soaks")
-        over_runs, skipped = app.compare_trend(trend, settings)
+        over_runs, skipped = app.compare_trend(trend, settings, is_cached=not no_cache)
         body: object = over_runs.to_json() | {"left_out": skipped}
         lines = list(app.trend_lines(over_runs, skipped))
         code = app.EXIT_CODE[over_runs.verdict]

@@ -32,7 +32,7 @@ from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS
 from soak.omb.result import Result
 from soak.omb.result_file import parse_json, parse_result, read_text
-from soak.service.files import read_small_text, write_atomically
+from soak.service.files import read_json, write_atomically
 from soak.store.journal.merged import read_segment
 from soak.store.journal.reader import SourceReader, segments, sources
 from soak.store.run_folder import (
@@ -207,6 +207,11 @@ class ComparedRun:
         counts = self.counts(metric)
         return float(counts.mean()) if counts.size else None
 
+    def audited(self, name: str) -> int | None:
+        """Return a count of the audit, such as `lost`, of the whole run; None: not known."""
+        found = dict(self.summary.get("audit") or {}).get(name)
+        return found if isinstance(found, int) else None
+
     @property
     def counting(self) -> list[Incident]:
         """Return the incidents about the cluster that were not acknowledged."""
@@ -261,7 +266,7 @@ def read_summary(folder: RunFolder) -> Mapping[str, Any]:
     """
     advice = f"make it with `soak report {folder.path}`"
     try:
-        body = json_text.loads(read_small_text(folder.summary))
+        body = read_json(folder.summary)
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder.path} has no report yet: {advice}") from error
     except OSError as error:
@@ -314,7 +319,8 @@ def acknowledge(path: Path, incident: str, note: str) -> Incident:
 
 def _incident(body: Mapping[str, Any], notes: Mapping[str, str]) -> Incident:
     key = str(body["key"])
-    counts = bool(body.get("is_about_cluster")) and body.get("state") != "warning"
+    is_counted = body.get("is_counted", body.get("is_about_cluster"))
+    counts = bool(is_counted) and body.get("state") != "warning"
     what, at, cause, kind = (str(body.get(name) or "") for name in ("what", "at", "cause", "kind"))
     return Incident(key, what, at, cause, kind, counts, notes.get(key))
 

@@ -32,7 +32,6 @@ from spark.batch.compared_run import (
 MOST_DETECTABLE = 10.0
 """A ratio above it is no power worth stating."""
 OTHER_RATE = 0.02
-MIN_TREND_RUNS = 6
 _HEADLINE = ("acks", "replication factor", "min.insync.replicas", "flush.messages", "flush.ms")
 _LOAD = ("rate", "profile", "producers", "message_size", "message_sizes", "compressible", "keys")
 _PARQUET_MAGIC = b"PAR1"
@@ -242,11 +241,16 @@ def compare(before: Side, after: Side, settings: Settings) -> Comparison:
         for quantile in SHARES
     }
     both = {name: sides for name, sides in estimates.items() if all(sides)}
+    alone = {name: sides for name, sides in estimates.items() if any(sides) and not all(sides)}
+    if any(run.result is not None for run in runs):  # benchmarks do not measure everything
+        alone = {}
     objectives = list(_objectives(before, after))
     error_rate = settings.error_rate / max(1, len(both) + len(objectives))  # Bonferroni
     quantities = [
         _quantile(name, old, new, settings, error_rate) for name, (old, new) in both.items()
     ]
+    quantities += [_alone(name, *sides) for name, sides in alone.items()]
+    quantities += _lost(before, after)
     quantities += [_objective(*one, error_rate) for one in objectives]
     only_before, only_after = _only(before, after), _only(after, before)
     return Comparison(
@@ -294,6 +298,23 @@ def _quantile(
         found.detectable(settings.margin, error_rate) if is_known and found.error else None,
         (blocks[0], blocks[1]),
     )
+
+
+def _alone(name: str, before: Sequence[Estimate], after: Sequence[Estimate]) -> Quantity:
+    """Return a latency that one side alone measured, such as one where the other received nothing."""
+    side = "before" if before else "after"
+    old, new = (_mean(one) if one else math.nan for one in (before, after))
+    return Quantity(name, "seconds", old, new, "cannot tell", f"measured {side} only")
+
+
+def _lost(before: Side, after: Side) -> Iterator[Quantity]:
+    """Give the acknowledged messages that were lost, where all audits know it: chance loses none."""
+    counts = [[run.audited("lost") for run in side.runs] for side in (before, after)]
+    if any(one is None for side in counts for one in side):
+        return
+    old, new = (sum(one or 0 for one in side) / len(side) for side in counts)
+    verdict: Verdict = "same" if old == new else "worse" if new > old else "better"
+    yield Quantity("lost messages", "messages", old, new, verdict, "a single one counts")
 
 
 def _why(found: Difference, settings: Settings, verdict: Verdict) -> str:
@@ -352,6 +373,8 @@ def _objective(
     verdict = found.verdict(math.expm1(budget), error_rate)  # there margins are ratios
     missed = [sum(one.is_missed for one in side) / len(side) for side in (before, after)]
     low, high = (math.log(one) for one in found.interval())
+    if not any(plain):
+        verdict = "same"
     why = (
         f"bad share {wording.share_up(plain[0], 2)}, then {wording.share_up(plain[1], 2)}; "
         f"a difference below the budget of {wording.share_up(budget, 2)} counts as none"
@@ -382,14 +405,40 @@ def _warnings(before: Side, after: Side, align: Alignment) -> Iterator[str]:
     for name, *values in _differing(one, other):
         old, new = map(wording.printable, values)
         yield f"{name} is {old} before, {new} after"
+    yield from _unequal(before.runs, "the runs before")
+    yield from _unequal(after.runs, "the runs after")
+    yield from _objectives_alone(before, after)
     for side, names in (("before", _only_of(one, other)), ("after", _only_of(other, one))):
         if names:
             yield f"versions that were recorded {side} only: {', '.join(map(wording.printable, names))}"
     for metric, what in (("acked_messages", "acknowledged"), ("received_messages", "received")):
         rates = [_average(run.per_second(metric) for run in side.runs) for side in (before, after)]
-        if rates[0] and rates[1] and abs(rates[1] / rates[0] - 1.0) > OTHER_RATE:
-            yield f"load: {rates[0]:,.0f} messages/s were {what} before, {rates[1]:,.0f} after"
+        old_rate, new_rate = rates
+        if old_rate is None or new_rate is None:
+            continue
+        if abs(new_rate - old_rate) > OTHER_RATE * max(old_rate, new_rate):
+            yield f"load: {old_rate:,.0f} messages/s were {what} before, {new_rate:,.0f} after"
     yield from _run_warnings((*before.runs, *after.runs), align)
+
+
+def _unequal(runs: Sequence[ComparedRun], which: str) -> Iterator[str]:
+    """Give what differs between runs that are taken for equal, each with all its values."""
+    found: dict[str, dict[str, None]] = {}
+    for other in runs[1:]:
+        for name, *values in _differing(runs[0], other):
+            found.setdefault(name, {}).update(dict.fromkeys(values))
+    for name, several in found.items():
+        yield f"{which} differ: {name} is {' and '.join(map(wording.printable, several))}"
+
+
+def _objectives_alone(before: Side, after: Side) -> Iterator[str]:
+    """Give the objectives that some of the runs were judged by, and not all."""
+    runs = [run for run in (*before.runs, *after.runs) if run.result is None]
+    by_run = [shares_of(run) for run in runs]
+    for name in dict.fromkeys(name for found in by_run for name in found):
+        lacking = [run for run, found in zip(runs, by_run, strict=True) if name not in found]
+        if lacking:
+            yield f"objective {name} is not compared: {lacking[0].path} has no verdict on it"
 
 
 def _durability_warnings(before: Side, after: Side) -> Iterator[str]:
@@ -414,6 +463,9 @@ def _run_warnings(runs: Sequence[ComparedRun], align: Alignment) -> Iterator[str
         yield f"{path} was cut short or goes on: what there is of its soak is compared"
     for path in dict.fromkeys(run.path for run in runs if run.verdict == "inconclusive"):
         yield f"{path} is inconclusive by its own report"
+    for path, lost in dict.fromkeys((run.path, run.audited("lost")) for run in runs):
+        if lost:
+            yield f"{path} lost {wording.counted(lost, 'acknowledged message')}"
 
 
 def _differing(one: ComparedRun, other: ComparedRun) -> Iterator[tuple[str, str, str]]:
@@ -505,6 +557,8 @@ def _costs(before: Side, after: Side) -> Iterator[tuple[str, float | None, float
     yield row("skipped", "messages/s", lambda run: run.per_second("missed_messages"))
     yield row("CPU of the hosts with probes", "ratio", _cpu)
     yield row("written to drives per message", "bytes", _written)
+    yield row("lost", "messages", lambda run: run.audited("lost"))
+    yield row("duplicated", "messages", lambda run: run.audited("duplicated"))
     yield row("incidents that count", "", lambda run: float(len(run.counting)))
 
 
@@ -565,6 +619,8 @@ class Trend:
     values: Mapping[str, tuple[float, ...]]
     changes: tuple[TrendChange, ...]
     drifts: Mapping[str, Drift] = field(default_factory=dict)  # of latencies with values enough
+    least_runs: int = 0  # in which a change of level can be told from noise
+    warnings: tuple[str, ...] = ()  # what else than versions differs between the runs
 
     def unit(self, name: str) -> str:
         """Return the unit of a quantity: latencies in seconds, the bad share of an objective as a ratio."""
@@ -574,7 +630,7 @@ class Trend:
     def verdict(self) -> Verdict:
         """Return the verdict on the last change of each quantity."""
         last = {one.name: one.verdict for one in self.changes}
-        if len(self.runs) < MIN_TREND_RUNS:
+        if len(self.runs) < self.least_runs:
             return "cannot tell"
         return comparison.overall(list(last.values()) or ["same"])
 
@@ -582,6 +638,7 @@ class Trend:
         """Return it as `--format json` prints it."""
         return {
             "verdict": self.verdict,
+            "warnings": list(self.warnings),
             "runs": [
                 {
                     "run": run.id,
@@ -618,7 +675,9 @@ def trend(runs: Sequence[ComparedRun], settings: Settings) -> Trend:
             measured = (run.value(latency, quantile) for run in runs)
             values[f"{text} {quantile}"] = tuple(measured)
     objectives = [shares_of(run) for run in runs]
+    budgets: dict[str, float] = {}
     for name in dict.fromkeys(name for found in objectives for name in found):
+        budgets[name] = 1.0 - min(found[name].target for found in objectives if name in found)
         values[name] = tuple(
             found[name].bad / found[name].judged if name in found else math.nan
             for found in objectives
@@ -630,7 +689,7 @@ def trend(runs: Sequence[ComparedRun], settings: Settings) -> Trend:
         there = [at for at, one in enumerate(found) if math.isfinite(one)]
         is_share = name not in _QUANTILES
         scaled = [found[at] if is_share else math.log(found[at]) for at in there]
-        least = 0.0 if is_share else math.log1p(settings.margin)
+        least = budgets[name] if is_share else math.log1p(settings.margin)
         for place, before, after in comparison.level_changes(scaled, least, error_rate):
             levels = (before, after) if is_share else (math.exp(before), math.exp(after))
             verdict: Verdict = "worse" if after > before else "better"
@@ -647,7 +706,14 @@ def trend(runs: Sequence[ComparedRun], settings: Settings) -> Trend:
         for name, found in measured_by.items()
         if len(found) >= LEAST_DRIFT_VALUES
     }
-    return Trend(tuple(runs), values, tuple(changes), drifts)
+    return Trend(
+        tuple(runs),
+        values,
+        tuple(changes),
+        drifts,
+        comparison.least_level_runs(error_rate),
+        tuple(one for one in _unequal(runs, "the runs") if ": version of " not in one),
+    )
 
 
 def _incident_json(one: Incident) -> dict[str, object]:

@@ -94,10 +94,11 @@ def trend_html(found: Trend) -> str:
             f"{_sentence(found.verdict)} {len(found.runs)} runs.",
             class_=_verdict_class(found.verdict),
         ),
+        *(tag("p", _shown(f"Warning: {line}"), class_="warning") for line in found.warnings),
         tag("h2", "Changes of level"),
         table(("", "quantity", "from this run on", "before", "after"), changes, numeric=3)
         if changes
-        else tag("p", "None was found."),
+        else tag("p", _no_change(found)),
     ]
     for name, values in found.values.items():
         by_run = {run.path.name: value for run, value in zip(found.runs, values, strict=True)}
@@ -223,7 +224,15 @@ def _headline(found: Comparison) -> str:
         for verdict in ("worse", "cannot tell", "better", "same")
         if (names := [_shown(one.name) for one in found.quantities if one.verdict == verdict])
     ]
+    if not by_verdict:
+        return f"{_sentence(found.verdict)} Nothing was measured on both sides."
     return f"{_sentence(found.verdict)} {'; '.join(by_verdict).capitalize()}."
+
+
+def _no_change(found: Trend) -> str:
+    if len(found.runs) < found.least_runs:
+        return f"Fewer than {found.least_runs} runs: a change of level cannot be told from noise."
+    return "None was found."
 
 
 def _sentence(verdict: Verdict) -> str:

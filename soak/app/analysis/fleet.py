@@ -19,12 +19,12 @@ from typing import Any
 from markupsafe import Markup
 
 from detectors import comparison
-from soak.core import json_text, wording
+from soak.core import wording
 from soak.core.errors import RunFolderError
 from soak.core.model import Finding
 from soak.core.plan.text import load_fleet
 from soak.core.ports import Clock
-from soak.service.files import read_small_text
+from soak.service.files import read_json
 from soak.store.findings.topic import findings_by_run
 from soak.store.findings.topic_log import KafkaFindingsLog
 from soak.store.run_folder import (
@@ -33,7 +33,7 @@ from soak.store.run_folder import (
     counting_verdict,
     read_acknowledged,
 )
-from spark.batch.comparison import MIN_TREND_RUNS, Settings, runs_in
+from spark.batch.comparison import Settings, runs_in
 from spark.report.comparison import drift_text, page_html
 from spark.report.comparison_charts import course_svg
 from spark.report.page import table, tag
@@ -134,7 +134,7 @@ def _in_folders(folders: Sequence[Path], unread: list[str]) -> Iterable[FleetRun
             folder = RunFolder(path)
             try:
                 notes = read_acknowledged(folder)
-                yield _of_summary(json_text.loads(read_small_text(folder.summary)), notes, path)
+                yield _of_summary(read_json(folder.summary), notes, path)
             except FileNotFoundError:
                 unread.append(
                     f"{path}: no report yet; make it with `soak report {shlex.quote(str(path))}`"
@@ -219,8 +219,7 @@ def trend(plan: str, figure: str, values: Mapping[str, float]) -> Trend:
     runs, numbers = tuple(values), tuple(values.values())
     drift = comparison.drift(numbers)
     least = math.log1p(Settings().margin)
-    logs = [math.log(value) for value in numbers] if len(numbers) >= MIN_TREND_RUNS else []
-    changes = comparison.level_changes(logs, least)
+    changes = comparison.level_changes([math.log(value) for value in numbers], least)
     return Trend(
         plan=plan,
         figure=figure,

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from soak.app.live.pages import ListedRun
-from soak.app.live.run import REPORT_SECONDS, SILENT_SECONDS
-from soak.core import json_text, wording
+from soak.app.live.run import OVER_STATES, REPORT_SECONDS, SILENT_SECONDS
+from soak.core import wording
 from soak.core.errors import RunFolderError, SoakError
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
-from soak.service.files import read_small, read_small_text
+from soak.service.files import read_json, read_small
 from soak.store.journal.reader import segments
 from soak.store.run_folder import (
     RunFolder,
@@ -35,12 +35,14 @@ def list_run(path: Path) -> ListedRun:
     folder = RunFolder(path)
     try:
         run = read_run(folder)
-        start = wording.iso(run.start_wall_ns)[:16].replace("T", " ")
+        start = wording.iso(run.start_wall_ns)[:16].replace("T", " ") if run.start_wall_ns else "-"
     except (SoakError, OverflowError, ValueError, OSError, TypeError):
         return ListedRun(path.name, state="run.json is damaged")
     known = ListedRun(path.name, str(run.name), start, str(run.state), "no report")
     try:
-        body = json_text.loads(read_small_text(folder.summary))
+        body = read_json(folder.summary)
+        if body.get("is_running") and run.state in OVER_STATES:
+            return known  # the end may have brought what the report does not know
         notes = read_acknowledged(folder)
         counting = counting_incidents(body, notes)
         p99 = body.get("soak", {}).get("latency_seconds", {}).get("publish", {}).get("p99")
@@ -105,12 +107,17 @@ class ServedFolder:
         self._listed[key] = kept
         if len(self._listed) > _MAX_KEPT:
             self._listed.popitem(last=False)
-        try:
-            if kept[1].state == "running" and _is_silent(folder, now_ns):
-                return replace(kept[1], state="stopped")
-        except RunFolderError:  # the other runs are listed all the same
-            return replace(kept[1], state="phases.jsonl is damaged")
-        return kept[1]
+        return as_it_is(kept[1], folder, now_ns)
+
+
+def as_it_is(run: ListedRun, folder: RunFolder, now_ns: int) -> ListedRun:
+    """Return a run that was listed, as `stopped` where it calls itself running and records nothing."""
+    try:
+        if run.state == "running" and _is_silent(folder, now_ns):
+            return replace(run, state="stopped")
+    except RunFolderError:  # the other runs are listed all the same
+        return replace(run, state="phases.jsonl is damaged")
+    return run
 
 
 def _is_silent(folder: RunFolder, now_ns: int) -> bool:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from soak.app.comparison import compare_runs, compare_trend
 from soak.cli.main import build
 from soak.core.errors import PlanError, RunFolderError
-from soak.store.run_folder import RunFolder
+from soak.store.run_folder import RunFolder, counting_verdict
 from spark.batch.compared_objectives import shares_of
 from spark.batch.compared_run import acknowledge, read_compared
 from spark.batch.comparison import Settings
@@ -290,6 +290,89 @@ def test_an_objective_that_was_kept_and_then_missed_is_worse(before: Path, tmp_p
     assert (objective.before, objective.after) == (0.0, 0.02)
 
 
+def with_summary(run: Path, **changes: object) -> Path:
+    """Change `summary.json` of a run."""
+    summary = RunFolder(run).summary
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | changes))
+    return run
+
+
+@pytest.mark.long
+def test_a_run_that_lost_messages_is_worse_however_fast_it_was(
+    before: Path, tmp_path: Path
+) -> None:
+    after = write_compared_run(tmp_path / "after", replace(SHAPE, seed=2))
+    with_summary(after, audit={"acked": 24_000, "lost": 5, "duplicated": 2})
+
+    (found,) = compare_runs([before, after], Settings())
+
+    by_name = {one.name: one for one in found.quantities}
+    assert (by_name["lost messages"].verdict, by_name["publish p99"].verdict) == ("worse", "same")
+    assert f"{after} lost 5 acknowledged messages" in found.warnings
+    assert ("duplicated", None, 2.0, "messages") in found.costs
+
+
+@pytest.mark.long
+def test_a_latency_that_one_run_alone_measured_is_no_sameness(before: Path, tmp_path: Path) -> None:
+    """Such as of a run in which nothing was acknowledged."""
+    after = write_compared_run(tmp_path / "after", replace(SHAPE, seed=2))
+    for path in RunFolder(after).journal.glob("*/*"):
+        path.write_text("")
+    junit = tmp_path / "out.xml"
+
+    done = soak("compare", "--junit", junit, before, after)
+
+    assert done.exit_code == 4
+    assert "publish p99: measured before only" in done.output
+    assert ET.parse(junit).getroot()[0].get("skipped") == "3"
+
+
+@pytest.mark.long
+def test_runs_of_one_side_that_differ_are_named(tmp_path: Path) -> None:
+    for name, rate in (("old/a", 200), ("old/b", 300), ("new/a", 200)):
+        write_compared_run(tmp_path / name, replace(SHAPE, seconds=20, rate=rate))
+
+    (found,) = compare_runs([tmp_path / "old", tmp_path / "new"], Settings())
+
+    assert "the runs before differ: load.rate is 200 and 300" in found.warnings
+
+
+def test_an_objective_of_one_run_alone_is_named(before: Path, tmp_path: Path) -> None:
+    write_summary(RunFolder(before), replace(SHAPE, objectives=[OBJECTIVE]))
+    after = write_compared_run(tmp_path / "after", replace(SHAPE, seed=2))
+
+    (found,) = compare_runs([before, after], Settings())
+
+    name = OBJECTIVE["objective"]
+    assert f"objective {name} is not compared: {after} has no verdict on it" in found.warnings
+
+
+@pytest.mark.parametrize(
+    ("findings", "acknowledged", "expected"),
+    [
+        ([{"key": "a", "is_counted": True}], [], "regressed"),
+        ([{"key": "a", "is_counted": True}], ["a"], "inconclusive"),
+        ([{"key": "a", "is_counted": True}, {"key": "b", "is_counted": True}], ["a"], "regressed"),
+        (
+            [{"key": "a", "is_counted": True}, {"key": "b", "kind": "objective"}],
+            ["a"],
+            "inconclusive",
+        ),
+    ],
+)
+def test_the_verdict_without_known_incidents_is_that_of_the_report(
+    findings: list[dict[str, object]], acknowledged: list[str], expected: str
+) -> None:
+    """Here too little was recorded for a clean run."""
+    summary = {
+        "verdict": "regressed",
+        "verdict_without_incidents": "inconclusive",
+        "findings": findings,
+    }
+
+    assert counting_verdict(summary, dict.fromkeys(acknowledged, "known")) == expected
+
+
 @pytest.mark.long
 def test_an_acknowledged_incident_counts_no_more(before: Path, tmp_path: Path) -> None:
     after = write_compared_run(
@@ -325,10 +408,7 @@ SLOW = replace(
 def test_the_minutes_of_an_acknowledged_incident_that_was_found_offline_are_not_bad(
     tmp_path: Path,
 ) -> None:
-    """The report judged them; the journals say what is left. No detector has seen the incident.
-
-    Ten minutes are too few for "same".
-    """
+    """The report judged them; the journals say what is left. No detector has seen the incident."""
     kept = [SLOW.objectives[0] | {"bad": 0, "state": "kept"}]
     clean = replace(SLOW, seed=2, slow=(0, 0), incidents=(), objectives=kept)
     before = write_compared_run(tmp_path / "before", clean)
@@ -339,7 +419,7 @@ def test_the_minutes_of_an_acknowledged_incident_that_was_found_offline_are_not_
 
     (found,) = compare_runs([before, after], Settings())
     assert (missed.quantities[-1].verdict, missed.quantities[-1].after) == ("worse", 0.2)
-    assert (found.quantities[-1].verdict, found.quantities[-1].after) == ("cannot tell", 0.0)
+    assert (found.quantities[-1].verdict, found.quantities[-1].after) == ("same", 0.0)
     assert found.after.runs[0].value("publish", "p99.9") < 0.004
 
 
@@ -403,6 +483,37 @@ def test_a_trend_without_a_change_is_the_same(tmp_path: Path) -> None:
 
     assert (found.verdict, len(found.runs)) == ("same", 11)
     assert "night-03 has no report yet" in skipped[0]
+
+
+@pytest.mark.long
+def test_of_few_runs_a_trend_cannot_tell(tmp_path: Path) -> None:
+    """Chance puts six values in two levels in one of ten orders."""
+    for at in range(6):
+        factor = 1.0 if at < 3 else 100.0
+        shape = replace(SHAPE, seconds=20, seed=at, day=at, factor=factor, rate=200 + at // 5)
+        write_compared_run(tmp_path / f"night-{at}", shape)
+    junit = tmp_path / "out.xml"
+
+    done = soak("compare", "--trend", tmp_path, "--no-cache", "--junit", junit)
+
+    assert done.exit_code == 4
+    assert "fewer than 9 runs: a change of level cannot be distinguished from noise" in done.output
+    assert "WARNING: the runs differ: load.rate is 200 and 201" in done.output
+    assert ET.parse(junit).getroot()[0].get("skipped") == "1"
+    assert not list(tmp_path.glob("*/digests/latencies.npz"))
+
+
+@pytest.mark.long
+def test_an_objective_within_its_budget_has_no_trend(tmp_path: Path) -> None:
+    for at in range(12):
+        kept = OBJECTIVE | {"bad": 0 if at < 6 else 1}
+        shape = replace(SHAPE, seconds=20, seed=at, day=at, objectives=[kept])
+        write_compared_run(tmp_path / f"night-{at:02d}", shape)
+
+    found, _ = compare_trend(tmp_path, Settings())
+
+    assert found.values[str(OBJECTIVE["objective"])][-1] > 0
+    assert found.verdict == "same"
 
 
 def test_a_report_of_an_older_version_asks_for_a_new_one(before: Path) -> None:

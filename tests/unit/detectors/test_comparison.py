@@ -18,6 +18,7 @@ from detectors.comparison import (
     difference,
     estimate,
     estimate_of_samples,
+    least_level_runs,
     level_changes,
     overall,
 )
@@ -227,6 +228,17 @@ def test_equal_runs_rarely_have_a_change_of_level() -> None:
     several = [np.random.default_rng(seed).normal(size=30).tolist() for seed in range(200)]
 
     assert sum(bool(level_changes(values, 0.0)) for values in several) <= 16
+
+
+@pytest.mark.parametrize("error_rate", [0.05, 0.05 / 6, 0.05 / 12])
+def test_with_fewer_values_than_the_least_no_change_is_found_and_with_these_the_clearest_is(
+    error_rate: float,
+) -> None:
+    least = least_level_runs(error_rate)
+
+    for n, expected in ((least - 1, []), (least + 1, [(least + 1) // 2])):
+        values = [0.0] * ((n) // 2) + [9.0] * (n - n // 2)
+        assert [one[0] for one in level_changes(values, 1.0, error_rate)] == expected
 
 
 def test_the_verdict_on_all_is_the_most_urgent() -> None:
