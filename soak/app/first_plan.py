@@ -288,7 +288,6 @@ def plan_text(path: Path, answers: Answers, brokers: int, own_server: str = "") 
     is_pulsar = answers.kind == "pulsar"
     return _PLAN.substitute(
         name=_quoted(_name(path)),
-        file=path,
         broker="\n".join(f"  {line}" for line in _broker(answers)),
         partitions=partitions,
         partitions_why=f"{_PARTITIONS_A_BROKER} a broker",
@@ -416,7 +415,10 @@ def _with_options(error: BrokerError) -> str:
 
 def _name(path: Path) -> str:
     """Return the name of the plan: that of its file, of the characters that a name may have."""
-    return "".join(one if one.isalnum() or one in "-_." else "-" for one in path.stem) or "soak"
+    allowed = (
+        one if one.isascii() and (one.isalnum() or one in "-_.") else "-" for one in path.stem
+    )
+    return "".join(allowed).lstrip("-.") or "soak"
 
 
 def _quoted(value: str) -> str:

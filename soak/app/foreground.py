@@ -9,7 +9,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from soak.app.live.run import LiveRun
 from soak.app.live.terminal import View, open_view
 from soak.app.multi_host import WHOLE, Part, check_lead_time, check_part, resumed_part
 from soak.app.plan_files import copy_profile
-from soak.core import json_text, wording
+from soak.core import wording
 from soak.core.clock import SystemClock
 from soak.core.errors import FindingsError, SoakError
 from soak.core.plan.plan import Plan
@@ -38,7 +38,7 @@ from soak.lab.lab import Lab, fetch, start_lab
 from soak.lab.mailbox import render
 from soak.runtime.context import connect
 from soak.service import children
-from soak.service.files import file_lock, read_small_text
+from soak.service.files import file_lock, read_json
 from soak.service.metrics import remove_metrics_targets
 from soak.service.signals import stop_event
 from soak.service.systemd import START_LIMIT_NS, ChildWatchdog
@@ -163,8 +163,8 @@ def run_plan(
         write_plan(folder, plan)
         copy_profile(plan_file, folder)
         write_run(folder, dataclasses.replace(run, state="beginning"))  # before topics are created
-        check_run_drives(plan, lab, folder, part, "before", view.note)
-        with topics.remaining_topics_named(folder, view.note):
+        with _failure_noted(folder, run), topics.remaining_topics_named(folder, view.note):
+            check_run_drives(plan, lab, folder, part, "before", view.note)
             run = prepare_cluster(plan_file, plan, folder, part, run)
             check_lead_time(part, clock.wall_ns(), LEAD_NS)
         start_wall_ns = part.start_wall_ns or clock.wall_ns() + LEAD_NS
@@ -210,6 +210,17 @@ def resume_run(folder: RunFolder, console: Console, only: tuple[str, ...] = ()) 
                 plan_file=plan_file, folder=folder, run=run, part=part, view=view, stack=stack
             )
         )
+
+
+@contextmanager
+def _failure_noted(folder: RunFolder, run: Run) -> Iterator[None]:
+    """Store that a run failed if it cannot be prepared: else it would be for ever about to begin."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            write_run(folder, dataclasses.replace(run, state="failed"))
+        raise
 
 
 @contextmanager
@@ -498,18 +509,19 @@ def make_report(run_dir: Path, make: Callable[[Path], int]) -> tuple[int, RunFol
 def read_summary(folder: RunFolder) -> dict[str, Any]:
     """Return `summary.json`; raises `RunFolderError` where it is damaged or unreadable."""
     with reporting_damage(folder.summary):
-        return dict(json_text.loads(read_small_text(folder.summary)))
+        return dict(read_json(folder.summary))
 
 
 def show_outcome(console: Console, folder: RunFolder) -> None:
     """Print verdict, findings, audit and coverage of a run; every line stands alone in a log."""
-    if not folder.summary.exists():  # the report was interrupted too
+    summary = read_summary(folder) if folder.summary.exists() else {}
+    is_part = summary.get("is_running") and read_run(folder).state not in UNFINISHED_STATES
+    if not summary or is_part:  # the report was interrupted too
         _print_line(
             console,
             f"this run has no report; `soak report {shlex.quote(str(folder.path))}` creates it",
         )
         return
-    summary = read_summary(folder)
     verdict = str(summary["verdict"])
     console.print()
     console.print(f"verdict: {verdict}", style=_VERDICT_STYLES.get(verdict), highlight=False)

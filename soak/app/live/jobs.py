@@ -41,6 +41,7 @@ class Compared:
 
     page: bytes = b""
     why: str = ""
+    is_passing: bool = False  # the next one who asks may have more luck
 
 
 @dataclass(slots=True)
@@ -80,6 +81,8 @@ class Jobs:
             known = self._compared.get(pair)
             if known is not None and known[0] == stamp:
                 self._compared.move_to_end(pair)
+                if known[1].is_passing:
+                    del self._compared[pair]
                 return known[1]
             current = self._running
             if current is not None and current.pair is not None and current.pair[0] == pair:
@@ -124,7 +127,10 @@ class Jobs:
             except OSError as error:  # no room for the page, or for another process
                 if pair is not None:
                     with self._lock:
-                        self._compared[pair] = (stamp, Compared(why=f"cannot begin: {error}"))
+                        self._compared[pair] = (
+                            stamp,
+                            Compared(why=f"cannot begin: {error}", is_passing=True),
+                        )
 
     def close(self) -> None:
         """End what runs."""
@@ -189,7 +195,7 @@ class Jobs:
             if running.pair is not None:
                 pair, stamp = running.pair
                 self._waiting.pop(pair, None)  # asked for between its start and now
-                self._compared[pair] = (stamp, _compared(running.page, why))
+                self._compared[pair] = (stamp, _compared(running.page, why, code))
                 if len(self._compared) > _MAX_KEPT:
                     self._compared.popitem(last=False)
             elif running.run is not None:
@@ -205,19 +211,20 @@ def _goes_on(run: Path) -> bool:
 
 def spawn_command(arguments: list[str], log: Path, folder: Path) -> Popen[bytes]:
     """Start a command of soak in a folder at the lowest priority; call it from the main thread."""
-    command = [sys.executable, "-m", "soak.cli.main", *arguments]
+    # Without -P a file in the folder could take the place of a module.
+    command = [sys.executable, "-P", "-m", "soak.cli.main", *arguments]
     process = children.spawn(command, log_path=log, cwd=folder)
     children.set_niceness(process, _LOWEST)
     return process
 
 
-def _compared(page: Path | None, why: str) -> Compared:
+def _compared(page: Path | None, why: str, code: int | None) -> Compared:
     if why or page is None:
-        return Compared(why=why)
+        return Compared(why=why, is_passing=code is None or code < 0)  # out of time, or killed
     try:
         return Compared(page.read_bytes())
     except OSError as error:
-        return Compared(why=f"the page cannot be read: {error.strerror}")
+        return Compared(why=f"the page cannot be read: {error.strerror}", is_passing=True)
 
 
 def _reason(code: int | None, log: Path) -> str:

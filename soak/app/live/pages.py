@@ -174,6 +174,8 @@ def _badge(state: str) -> str:
 
 def _began(found: Snapshot) -> str:
     """Return the start of a run; a damaged run.json may have any."""
+    if not found.has_begun:
+        return "never" if found.is_over else "not yet"
     try:
         return wording.iso(found.start_wall_ns)
     except (OverflowError, ValueError, OSError):
@@ -187,7 +189,7 @@ def age_text(age_ns: int) -> str:
 
 def _tiles(found: Snapshot) -> list[dict[str, object]]:
     several = found.subscriptions[:_MAX_SUBSCRIPTIONS]
-    if found.is_over:
+    if found.has_stopped:
         totals = found.totals
         counts = [
             ("sent", totals.sent),

@@ -24,7 +24,7 @@ from soak.app.live.follow import (
     is_followed,
     worst_latency,
 )
-from soak.core import json_text, wording
+from soak.core import wording
 from soak.core.clock import Grid, RunClock
 from soak.core.errors import FindingsBusyError, FindingsError, RunFolderError
 from soak.core.journal_format import DamagedLineError, decode
@@ -36,7 +36,7 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.runtime.grid import grid_of, has_grid
-from soak.service.files import read_small_text
+from soak.service.files import read_json
 from soak.store.findings.store import FindingsStore
 from soak.store.journal.reader import (
     SourceReader,
@@ -96,6 +96,7 @@ class ReportHead:
     made_wall_ns: int
     publish: Latency
     end_to_end: Latency
+    is_running: bool = False  # it was made while the run went on
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +145,21 @@ class Snapshot:
         """True when nothing more will be recorded."""
         return self.state in OVER_STATES
 
+    @property
+    def has_stopped(self) -> bool:
+        """True when nothing is recorded: it is over, or was killed, and the newest second is no present."""
+        return self.is_over or self.state == "silent"
+
+    @property
+    def has_begun(self) -> bool:
+        """False while a run is being prepared."""
+        return self.start_wall_ns > 0
+
     def awaits_report(self, now_ns: int) -> bool:
         """True when the run has ended a moment ago, and its report is not there yet."""
         end_ns = self.start_wall_ns + self.k * SECOND_NS
-        has_report = self.report is not None and self.report.made_wall_ns >= end_ns
-        return self.is_over and not has_report and 0 <= now_ns - end_ns < REPORT_SECONDS * SECOND_NS
+        is_new = 0 <= now_ns - end_ns < REPORT_SECONDS * SECOND_NS
+        return self.is_over and self.report is None and is_new
 
 
 class LiveRun:
@@ -214,6 +225,8 @@ class LiveRun:
     # --- Reading.
 
     def _now_k(self) -> int:
+        if self._run.start_wall_ns <= 0:  # it is being prepared: its seconds have no beginning yet
+            return -1
         if self._seconds is None:
             start_ns = self._run.start_wall_ns
             # Only a daemon of the run stores where its seconds begin; a reader changes nothing.
@@ -341,6 +354,9 @@ class LiveRun:
             if one.newest is not None and one.newest.k >= self._newest_k - SILENT_SECONDS
         ]
         produced = [second for name, second in fresh if name.startswith("produce.")]
+        report = self._read_report()
+        if report is not None and report.is_running and state in OVER_STATES:
+            report = None  # the end may have brought what it does not know
         waiting = [one.unread_bytes() for one in self._sources.values()]
         whole = sum(one.older_bytes for one in self._sources.values())
         return Snapshot(
@@ -375,7 +391,7 @@ class LiveRun:
             bin_seconds=self._strip.seconds,
             findings=self._read_findings(),
             unread=self._unread,
-            report=self._read_report(),
+            report=report,
             read_ratio=1.0 - sum(waiting) / whole if whole else 1.0,
         )
 
@@ -536,7 +552,7 @@ def _length(seconds: int) -> str:
 def _forecast_window(path: Path) -> tuple[float, float] | None:
     """Return the forecast of the first deletion in seconds of the run; None where there is none."""
     with suppress(OSError, ValueError, TypeError, KeyError):
-        early, late = map(float, json_text.loads(read_small_text(path))["first_deletion_seconds"])
+        early, late = map(float, read_json(path)["first_deletion_seconds"])
         if 0 <= early <= late < math.inf:
             return early, late
     return None
@@ -545,7 +561,7 @@ def _forecast_window(path: Path) -> tuple[float, float] | None:
 def _report_head(path: Path, made_wall_ns: int) -> ReportHead | None:
     """Return what `summary.json` says first; None where it is damaged."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        body = json_text.loads(read_small_text(path))
+        body = read_json(path)
         found = body.get("soak", {}).get("latency_seconds", {})
 
         def latency(name: str) -> Latency:
@@ -558,6 +574,7 @@ def _report_head(path: Path, made_wall_ns: int) -> ReportHead | None:
             made_wall_ns,
             latency("publish"),
             latency("end_to_end"),
+            bool(body.get("is_running")),
         )
     return None
 

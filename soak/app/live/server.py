@@ -20,7 +20,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -55,6 +54,12 @@ class Access:
 
     address: str
     token: str = ""
+    port: int = 0
+
+    @property
+    def cookie(self) -> str:
+        """Return the name of the cookie; browsers send one to every port of a host."""
+        return f"{COOKIE}_{self.port}"
 
     def refusal(self, path: str, query: str, headers: Any) -> Answer | None:  # noqa: ANN401  # a message of http
         """Return why a request is not answered, or how it gets its cookie; None: it is answered."""
@@ -65,13 +70,13 @@ class Access:
         except ValueError as error:
             return text_answer(HTTPStatus.BAD_REQUEST, str(error))
         if given and self._is_token(given):
-            cookie = f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+            cookie = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
             # The token does not stay in the address, where others may read it.
             return redirect(
                 path if path.startswith("/") and path[1:2] != "/" else "/", ("Set-Cookie", cookie)
             )
         bearer = headers.get("Authorization", "").removeprefix("Bearer ")
-        if self._is_token(bearer) or self._is_token(_cookie(headers.get("Cookie", ""))):
+        if self._is_token(bearer) or self._is_token(self._in_cookie(headers)):
             return None
         text = "This needs its token: open the address that `soak serve` printed."
         return text_answer(HTTPStatus.UNAUTHORIZED, text)
@@ -86,6 +91,11 @@ class Access:
             return text_answer(HTTPStatus.FORBIDDEN, text)
         return None
 
+    def _in_cookie(self, headers: Any) -> str:  # noqa: ANN401  # as above
+        """Return our cookie; those of others in the header may have any form."""
+        pairs = (one.strip().partition("=") for one in headers.get("Cookie", "").split(";"))
+        return next((value for name, _, value in pairs if name == self.cookie), "")
+
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(errors="replace"), self.token.encode())
 
@@ -98,13 +108,6 @@ def _host_name(host: str) -> str:
     with suppress(ValueError):
         found = urlsplit(f"//{host}")
         return found.hostname or "" if found.netloc == host else ""
-    return ""
-
-
-def _cookie(text: str) -> str:
-    with suppress(CookieError):
-        found = SimpleCookie(text).get(COOKIE)
-        return "" if found is None else found.value
     return ""
 
 
@@ -143,14 +146,14 @@ class _Server(socketserver.ThreadingMixIn, PausingServer):
     block_on_close = False
     request_queue_size = MAX_CONNECTIONS
 
-    def __init__(self, address: str, port: int, site: Site, access: Access, clock: Clock) -> None:
+    def __init__(self, address: str, port: int, site: Site, token: str, clock: Clock) -> None:
         self.site = site
-        self.access = access
         self.clock = clock
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._lock = threading.Lock()
         self._end_by_ns: dict[socket.socket, int] = {}
         super().__init__((address, port), _Handler)
+        self.access = Access(address, token, int(self.server_address[1]))
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  # as the base class
         if not self._room.acquire(blocking=False):
@@ -203,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version = "soak"
     sys_version = ""
-    timeout = REQUEST_SECONDS  # of one read or write
+    timeout = REQUEST_SECONDS  # of one read
 
     def setup(self) -> None:
         super().setup()
@@ -211,6 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:  # as the base class calls it
         self.server.allow(self.connection, ANSWER_SECONDS)
+        self.connection.settimeout(ANSWER_SECONDS)  # of the whole answer, which is one write
         address = urlsplit(self.path) if self.path.startswith("/") else None
         if address is None or self.path.startswith("//"):
             self._send(not_found())
@@ -272,7 +276,7 @@ def start(
         token = secrets.token_urlsafe(32)
     kind = _Server6 if ":" in address else _Server
     try:
-        server = kind(address, port, Site(folder, jobs, clock), Access(address, token), clock)
+        server = kind(address, port, Site(folder, jobs, clock), token, clock)
     except (OSError, OverflowError) as error:
         raise RunFolderError(f"cannot listen on {address}, port {port}: {error}") from error
     thread = threading.Thread(

@@ -180,6 +180,8 @@ class Site:
         except _FAILURES:  # of a run that cannot be read, there may be a report
             news = {"again_seconds": 0}
         if not news["again_seconds"]:
+            if not run.report.exists():
+                return text_answer(HTTPStatus.NOT_FOUND, "This run has no report.")
             return _report(read_served_file(run.report))
         page = self._pages.report(news)
         return Answer(page.encode(errors="replace"), policy=_FRAMING_POLICY)
@@ -207,7 +209,13 @@ class Site:
             return "The run has ended. This page shows its report when it is there."
         if found.is_over:
             is_there = found.report is not None
-            return "" if is_there else "There is no report: `soak report` with its folder makes it."
+            return (
+                ""
+                if is_there
+                else "There is no report of the whole run: `soak report` with its folder makes it."
+            )
+        if found.state == "silent" and found.report is not None and not found.report.is_running:
+            return "Nothing is recorded any more; the report has what there is."
         self._jobs.watch(folder)
         return self._jobs.renewal_text(folder)
 

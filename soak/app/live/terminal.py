@@ -29,7 +29,9 @@ LINE_EVERY_SECONDS = 10
 MAX_NAME = 80
 MAX_LINE = 240
 _NOTES = 8  # newest lines that stay below the panel
-_NARROW = 60  # columns
+_QUANTILES = (("p50", "p99", "p99.9"), ("p50", "p99"), ("p99",))
+"""What a table has room for."""
+_CELL, _GAP = 9, 2  # columns of a latency with the gap before it, and of a gap
 _HEIGHT = 24  # lines, where the terminal does not say
 _HEAT_HEIGHT = 20  # a lower terminal has no room for the heat strip
 _MAX_SUBSCRIPTIONS = 4
@@ -85,16 +87,18 @@ def count_text(value: float) -> str:
 
 def time_text(snapshot: Snapshot) -> str:
     """Return where a run is: `soak 2:10 of 3:45, 1:22 of this phase left`."""
+    if not snapshot.has_begun:
+        return "the run never began" if snapshot.is_over else "the run is being prepared"
     clock = f"{clock_text(snapshot.k)} of {clock_text(snapshot.total_seconds)}"
     phase = f"{shown(snapshot.phase, MAX_NAME)} {clock}"
-    if snapshot.is_over or snapshot.state == "silent":
+    if snapshot.has_stopped:
         return phase
     if snapshot.now_k < 0:
         return f"{phase}, the load begins in {clock_text(-snapshot.now_k)}"
     current = next((one for one in snapshot.phases if one.from_k <= snapshot.k < one.to_k), None)
     late = snapshot.now_k - snapshot.total_seconds
     if current is None or late > 0:
-        return f"{phase}, the load ended {clock_text(late)} ago" if late > 0 else phase
+        return f"{phase}, recording ended {clock_text(late)} ago" if late > 0 else phase
     most = "at most " if current.name == "drain" else ""
     return f"{phase}, {most}{clock_text(current.to_k - snapshot.k)} of this phase left"
 
@@ -266,8 +270,9 @@ def plain_line(snapshot: Snapshot) -> str:
     """Return a run at one moment in a line, in an outage with how long it has lasted."""
     clock = f"{clock_text(snapshot.k)}/{clock_text(snapshot.total_seconds)}"
     start = f"{clock} {shown(snapshot.phase, MAX_NAME)}: "
-    if snapshot.is_over:
-        return start + totals_text(snapshot)
+    troubles = "".join(f"; {shown(one)}" for one in snapshot.troubles)
+    if snapshot.has_stopped:
+        return start + totals_text(snapshot) + troubles
     parts = [
         f"sent {count_text(snapshot.sent)}/s",
         f"acknowledged {count_text(snapshot.acknowledged)}/s",
@@ -281,7 +286,6 @@ def plain_line(snapshot: Snapshot) -> str:
         of = f" of subscription {one.index}" if len(snapshot.subscriptions) > 1 else ""
         latency = f"p50 {latency_text(one.latency.p50)} p99 {latency_text(one.latency.p99)}"
         parts.append(f"end to end{of} {latency}")
-    troubles = "".join(f"; {shown(one)}" for one in snapshot.troubles)
     late = f"; {snapshot.detection}" if snapshot.detection else ""
     return start + ", ".join(parts) + troubles + late
 
@@ -342,7 +346,7 @@ def panel(snapshot: Snapshot, width: int, height: int = _HEIGHT) -> list[Part]:
     parts += [_line(text, "bold red") for text in map(shown, snapshot.troubles)]
     share = snapshot.k / max(1, snapshot.total_seconds)
     parts += [Text(bar(share, width)), _line(phases_text(snapshot))]
-    if snapshot.is_over:
+    if snapshot.has_stopped:
         parts += [_line(totals_text(snapshot))]
         if snapshot.report is not None:
             parts.append(Text(report_text(snapshot), style="bold", overflow="fold"))
@@ -405,20 +409,22 @@ def _number(value: float) -> float:
 
 def latency_table(snapshot: Snapshot, width: int) -> Table:
     """Return the latencies of the newest second with sparklines; of a run that is over, of its report."""
+    rows = list(latency_rows(snapshot, "end to end {}", _MAX_SUBSCRIPTIONS))
+    room = width - max(len(name) for name, _, _ in rows)
+    # The last one is dropped first, but p99 stays.
+    quantiles = next((names for names in _QUANTILES if len(names) * _CELL <= room), _QUANTILES[-1])
+    history = f"p99 of the last {clock_text(len(snapshot.publish_history))}"
+    room = min(room - len(quantiles) * _CELL - _GAP, _SPARKLINE)
     table = Table(box=None, pad_edge=False, show_edge=False)
-    is_narrow = width < _NARROW
-    for heading in ("", "p50", "p99") if is_narrow else ("", "p50", "p99", "p99.9"):
+    for heading in ("", *quantiles):
         table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
-    room = min(width - 46, _SPARKLINE)
-    if room > 0:
-        seconds = len(snapshot.publish_history)
-        table.add_column(f"p99 of the last {clock_text(seconds)}", no_wrap=True)
+    if room >= len(history):
+        table.add_column(history, no_wrap=True)
     columns = len(table.columns)
-    for name, latency, history in latency_rows(snapshot, "end to end {}", _MAX_SUBSCRIPTIONS):
-        cells = [latency_text(one) for one in (latency.p50, latency.p99, latency.p999)]
-        cells = cells[: 2 if is_narrow else 3]
-        line = wording.sparkline(history, room)
-        table.add_row(*[name, *cells, line][:columns])
+    for name, latency, values in rows:
+        by_name = {"p50": latency.p50, "p99": latency.p99, "p99.9": latency.p999}
+        cells = [latency_text(by_name[one]) for one in quantiles]
+        table.add_row(*[name, *cells, wording.sparkline(values, room)][:columns])
     return table
 
 
@@ -431,7 +437,7 @@ def latency_rows(
     yield "publish", publish, snapshot.publish_history
     several = snapshot.subscriptions
     if report is not None and len(several) > 1:  # the report has one for all of them
-        yield "end to end, all subscriptions", report.end_to_end, ()
+        yield "end to end, all", report.end_to_end, ()
         return
     for one in several[:most]:
         name = of_one.format(one.index) if len(several) > 1 else "end to end"

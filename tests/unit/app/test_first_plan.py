@@ -206,6 +206,8 @@ def test_a_password_is_a_reference_and_never_asked_for() -> None:
 
 def test_the_name_of_a_file_with_other_characters_gives_a_name_that_a_plan_may_have() -> None:
     assert plan(KAFKA, path=Path("first soak (b1).yaml")).name == "first-soak--b1-"
+    assert plan(KAFKA, path=Path("\u00fcber.yaml")).name == "ber"
+    assert plan(KAFKA, path=Path(".night.yaml")).name == "night"
 
 
 def test_a_file_that_exists_is_kept(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from soak.app.live.folder import ServedFolder
-from soak.app.live.jobs import Jobs
+from soak.app.live.folder import ServedFolder, list_run
+from soak.app.live.jobs import Jobs, spawn_command
 from soak.app.live.pages import ListedRun, Pages
 from soak.app.live.server import (
     MAX_CONNECTIONS,
@@ -36,7 +36,7 @@ from soak.core.clock import SystemClock
 from soak.core.errors import PlanError
 from soak.core.units import SECOND_NS
 from soak.store.findings.store import FindingsStore
-from soak.store.run_folder import Run, RunFolder, write_run
+from soak.store.run_folder import Run, RunFolder, read_run, write_run
 from tests.support.compared import ComparedShape, write_compared_run
 from tests.support.examples import examples
 from tests.support.fakes import FakeClock
@@ -209,6 +209,60 @@ def test_the_report_appears_on_the_page_of_a_run_that_has_just_ended(tmp_path: P
     assert '<a href="report" id="report">' in after
     assert "data-poll" not in late
     assert "There is no report" in late
+
+
+def test_a_report_of_a_part_is_not_the_result_of_a_run_that_is_over(tmp_path: Path) -> None:
+    """The end may have brought what it does not know."""
+    clock = FakeClock()
+    run, site = _just_ended(tmp_path, clock)
+    run.folder.report.parent.mkdir()
+    body = {"verdict": "clean", "findings": [], "is_running": True}
+    run.folder.summary.write_text(json.dumps(body))
+    clock.advance(2)
+    page = site.answer("/run/run/now", "").body.decode()
+
+    assert "data-poll" in page
+    assert "clean" not in page
+    assert list_run(run.folder.path).verdict == "no report"
+
+
+def test_a_run_that_is_being_prepared_has_no_time_yet(tmp_path: Path) -> None:
+    run = written_run(tmp_path / "run")
+    write_run(
+        run.folder, dataclasses.replace(read_run(run.folder), start_wall_ns=0, state="beginning")
+    )
+    clock = FakeClock()
+    site = Site(ServedFolder(tmp_path), _jobs(tmp_path, clock)[0], clock)
+    page = site.answer("/run/run/", "").body.decode()
+
+    assert "the run is being prepared" in page
+    assert "1970" not in page
+    assert list_run(run.folder.path).start == "-"
+
+
+def test_an_ended_run_without_a_report_has_no_page_of_one(tmp_path: Path) -> None:
+    clock = FakeClock()
+    _, site = _just_ended(tmp_path, clock)
+    clock.advance(7200)
+
+    assert site.answer("/run/run/report", "").status == 404
+
+
+def test_a_killed_run_that_is_reported_is_not_reported_again(tmp_path: Path) -> None:
+    clock = FakeClock()
+    run = written_run(tmp_path / "run")
+    for k in range(100):
+        run.write("produce.0@h", k, **GOOD)
+    run.folder.report.parent.mkdir()
+    run.folder.summary.write_text(json.dumps({"verdict": "clean", "findings": []}))
+    jobs, spawned = _jobs(tmp_path, clock, 600)
+    clock.advance(3600)
+    page = Site(ServedFolder(tmp_path), jobs, clock).answer("/run/run/", "").body.decode()
+    jobs.step()
+
+    assert "Nothing is recorded any more; the report has what there is." in page
+    assert "<dd>1,000/s" not in page
+    assert spawned.asked == []
 
 
 def test_a_page_of_numbers_that_are_not_complete_says_so() -> None:
@@ -631,8 +685,11 @@ def test_a_token_becomes_a_cookie_and_leaves_the_address(runs: Path) -> None:
         cookie = first.headers["set-cookie"]
 
         assert (first.status, first.headers["location"]) == (303, "/run/after/")
-        assert cookie == f"soak_token={TOKEN}; Path=/; HttpOnly; SameSite=Strict"
+        name = f"soak_token_{found.serving.port}"  # cookies go to every port of a host
+        assert cookie == f"{name}={TOKEN}; Path=/; HttpOnly; SameSite=Strict"
         assert found.get("/", Cookie=cookie.partition(";")[0]).status == 200
+        others = f'prefs={{"a":1}}; {name}={TOKEN}; soak_token_1=wrong'
+        assert found.get("/", Cookie=others).status == 200
 
 
 @pytest.mark.parametrize(
@@ -1001,6 +1058,32 @@ def test_a_comparison_that_cannot_begin_says_so_and_the_server_goes_on(runs: Pat
 
     assert found is not None
     assert found.why == "cannot begin: no room"
+    assert jobs.comparison(before, after) is None  # it is tried again
+
+
+def test_a_comparison_that_took_too_long_is_made_again_for_the_next_reader(runs: Path) -> None:
+    clock = FakeClock()
+    jobs, _ = _jobs(runs, clock)
+    before, after = RunFolder(runs / "before"), RunFolder(runs / "after")
+    jobs.comparison(before, after)
+    jobs.step()
+    clock.advance(601)
+    jobs.step()
+    found = jobs.comparison(before, after)
+
+    assert found is not None
+    assert found.why == "it took too long"
+    assert jobs.comparison(before, after) is None
+
+
+def test_no_file_of_the_folder_takes_the_place_of_a_module(tmp_path: Path) -> None:
+    """Others may write into the folder above the runs."""
+    (tmp_path / "soak").mkdir()
+    (tmp_path / "soak" / "__init__.py").write_text("print('taken over')")
+    process = spawn_command(["--version"], tmp_path / "log", tmp_path)
+
+    assert process.wait(60) == 0
+    assert "taken over" not in (tmp_path / "log").read_text()
 
 
 def test_a_report_that_is_made_anew_is_compared_anew(tmp_path: Path, runs: Path) -> None:

@@ -67,6 +67,24 @@ def test_the_panel_fits_any_terminal(width: int, count: int) -> None:
     assert "2:10 of 3:45" in "\n".join(lines)
 
 
+@pytest.mark.parametrize("width", [24, 28, 40, 60, 80, 105, 117])
+def test_a_latency_is_shown_whole_or_not_at_all(width: int) -> None:
+    latency = Latency(0.00123, 0.0456, 0.789)
+    report = ReportHead("clean", "", 1, latency, latency)
+    found = snapshot(900, state="ended", subscriptions=(QUIET, Subscription(1)), report=report)
+    lines = [one for one in _drawn(found, width) if one.startswith(("publish", "end to end"))]
+
+    assert len(lines) == 2
+    for line in lines:
+        shown_latencies = re.findall(r"[\d.]+ ms", line)
+        assert shown_latencies in (
+            ["45.6 ms"],
+            ["1.23 ms", "45.6 ms"],
+            ["1.23 ms", "45.6 ms", "789 ms"],
+        )
+        assert "…" not in line
+
+
 @pytest.mark.parametrize("height", [10, 24, 30, 50])
 def test_the_panel_of_many_incidents_is_no_higher_than_the_terminal(height: int) -> None:
     """Those left out are counted; at least one is there however low the terminal."""
@@ -214,10 +232,18 @@ def test_a_plain_line_after_the_end_has_all_messages_and_no_rate() -> None:
     assert line == f"3:45/3:45 ended: {expected}"
 
 
+def test_of_a_killed_run_messages_are_shown_and_no_rate() -> None:
+    found = snapshot(130, state="silent", phase="stopped", troubles=("nothing is recorded",))
+
+    assert "sent 100,000" in plain_line(found)
+    assert plain_line(found).endswith("; nothing is recorded")
+    assert "/s" not in "\n".join(_drawn(found, 100)).partition("publish")[0]
+
+
 def test_after_the_load_the_panel_says_how_long_ago_it_ended() -> None:
     text = "\n".join(_drawn(snapshot(225 + 104, phase="ending"), 100))
 
-    assert "ending 3:45 of 3:45, the load ended 1:44 ago" in text
+    assert "ending 3:45 of 3:45, recording ended 1:44 ago" in text
 
 
 def test_the_panel_of_a_run_that_is_over_has_its_verdict() -> None:
@@ -238,9 +264,9 @@ def test_a_report_has_one_end_to_end_latency_for_all_subscriptions() -> None:
     found = snapshot(900, state="ended", phase="ended", subscriptions=several, report=report)
 
     assert list(latency_rows(found, "end to end {}", 4))[1:] == [
-        ("end to end, all subscriptions", Latency(0.002, 0.5), ())
+        ("end to end, all", Latency(0.002, 0.5), ())
     ]
-    assert "end to end, all subscriptions" in Pages().now(found, 0, "")
+    assert "end to end, all" in Pages().now(found, 0, "")
 
 
 def test_a_mail_is_printed_above_the_panel_and_stays() -> None:

@@ -1,16 +1,21 @@
+const REASONS = { 401: "its token has changed", 404: "the run is gone", 500: "a file of it is damaged" };
 // Asks the server for `path` as often as `element` says, while the page is seen, and shows each answer.
 function poll(element, path, show) {
   "use strict";
-  const answer = document.getElementById("answer");
+  const answer = document.getElementById("answer"), silence = answer.textContent;
   const later = () => { if (Number(element.dataset.poll)) setTimeout(look, 1000 * Number(element.dataset.poll)); };
   async function look() {
     if (document.hidden) { document.addEventListener("visibilitychange", look, { once: true }); return; }
     try {
       const response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(20000) });
-      if (!response.ok) throw new Error(String(response.status));
-      show(await response.text());
-      answer.hidden = true;
-    } catch { answer.hidden = false; }
+      const text = await response.text();
+      if (response.ok) show(text);
+      else answer.textContent = `\`soak serve\` cannot show this any more (${REASONS[response.status] ?? response.status}). What you see is old.`;
+      answer.hidden = response.ok;
+    } catch {
+      answer.textContent = silence;
+      answer.hidden = false;
+    }
     later();
   }
   later();
