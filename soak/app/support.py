@@ -24,12 +24,11 @@ from urllib.parse import quote, quote_plus
 
 from soak.app.units import CREDENTIALS
 from soak.clients.client_settings import is_secret_reference, secrets_named_in
-from soak.core import json_text
 from soak.core.errors import NotAvailableError, PlanError, RunFolderError, SoakError
 from soak.core.journal_format import Columns, DamagedLineError, decode
 from soak.core.model import Record
 from soak.core.units import SECOND_NS
-from soak.service.files import read_small_text, user_cache
+from soak.service.files import read_json, read_small_text, user_cache
 from soak.service.java import spark_java_home, version_of
 from soak.store.journal.history import position_of_interval
 from soak.store.journal.reader import complete_size, last_record, lines, segments, sources
@@ -207,7 +206,7 @@ def _middle(folder: RunFolder, run: Run, incident: str, at: str) -> tuple[int, s
 
 def _findings(folder: RunFolder) -> list[dict[str, Any]]:
     try:
-        found = json_text.loads(read_small_text(folder.summary))["findings"]
+        found = read_json(folder.summary)["findings"]
         return [one for one in found if one.get("key") and one.get("at")]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []

@@ -99,6 +99,11 @@ def source_of(text: str) -> str:
     return parse_series(text).source
 
 
+def is_client(source: str) -> bool:
+    """Return whether a source is a producer or a consumer of the load."""
+    return source.startswith(("produce.", "consume."))
+
+
 def host_of(source: str) -> str:
     """Return the part of `daemon@host` after the at, or ""."""
     return source.partition("@")[2]

@@ -13,10 +13,9 @@ from pathlib import Path
 from time import CLOCK_BOOTTIME
 from uuid import uuid4
 
-from soak.core import json_text
 from soak.core.clock import Grid
 from soak.core.ports import Clock
-from soak.service.files import read_small_text, write_atomically
+from soak.service.files import read_json, write_atomically
 from soak.store.run_folder import Run, RunFolder
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -80,7 +79,7 @@ def is_anchored(path: Path, boot: str, start_wall_ns: int) -> bool:
 def _kept(path: Path, boot: str, start_wall_ns: int) -> int | None:
     """Return the run's start on CLOCK_BOOTTIME; None for another boot or a damaged file."""
     try:
-        body = json_text.loads(read_small_text(path))
+        body = read_json(path)
         stored_boot = str(body["boot"]).strip()  # version 0.1.0 stored it with a newline
         is_ours = (stored_boot, body["start_wall_ns"]) == (boot, start_wall_ns)
         return int(body["start_boot_ns"]) if is_ours else None

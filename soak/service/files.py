@@ -12,8 +12,10 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import soak
+from soak.core import json_text
 from soak.core.errors import NotAvailableError, RunFolderError
 
 MAX_SMALL_BYTES = 2**26
@@ -71,6 +73,11 @@ def read_small(path: Path, max_bytes: int = MAX_SMALL_BYTES, flags: int = 0) -> 
 def read_small_text(path: Path) -> str:
     """Return the text of a regular file; raises the errors of `read_small`, and `UnicodeDecodeError`."""
     return read_small(path).decode()
+
+
+def read_json(path: Path) -> Any:  # noqa: ANN401  # whatever the file holds
+    """Return what a regular JSON file holds; raises the errors of `read_small` and of `json_text.loads`."""
+    return json_text.loads(read_small(path))
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o640) -> None:

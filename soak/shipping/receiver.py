@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from soak.core import json_text
 from soak.core.errors import BrokerError
 from soak.core.model import Column
 from soak.core.plan.plan import Plan, Ship
@@ -22,7 +21,7 @@ from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile, open_page
 from soak.runtime.grid import grid_of, host_name
-from soak.service.files import file_lock, raise_descriptor_limit, read_small_text, write_atomically
+from soak.service.files import file_lock, raise_descriptor_limit, read_json, write_atomically
 from soak.service.systemd import Notifier, notifier
 from soak.shipping.announcements import RunAnnouncer
 from soak.shipping.ingest import Ingest
@@ -196,7 +195,7 @@ class OffsetFile:
     def read(self) -> dict[int, int]:
         """Return the stored offsets by partition; none where the file is missing or damaged."""
         try:
-            found = json_text.loads(read_small_text(self._path))
+            found = read_json(self._path)
             return {int(at): int(offset) for at, offset in found[self._topic].items()}
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
             return {}

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from soak.core import json_text
 from soak.core.errors import BrokerError
 from soak.core.model import Column
 from soak.core.plan.plan import ProbePlan
@@ -23,7 +22,7 @@ from soak.core.retry import Backoff, Once, Retry
 from soak.core.units import SECOND_NS
 from soak.runtime.context import open_page
 from soak.runtime.grid import grid_of, host_name
-from soak.service.files import file_lock, read_small_text, write_atomically
+from soak.service.files import file_lock, read_json, write_atomically
 from soak.service.systemd import Notifier, notifier
 from soak.shipping.announcements import AnnouncementListener, RunFollower
 from soak.shipping.discovery import JoinedRuns
@@ -345,7 +344,7 @@ def _complete_lines(path: Path, begin: int, limit: int) -> tuple[bytes, bool]:
 def _stored_positions(path: Path) -> dict[str, Position]:
     """Return the positions of an earlier process; none where the file is missing or damaged."""
     try:
-        found = json_text.loads(read_small_text(path))
+        found = read_json(path)
         return {str(source): (str(name), int(at)) for source, (name, at) in found.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

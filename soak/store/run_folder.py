@@ -17,7 +17,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from soak.core import json_text
 from soak.core.cluster.drives import Measured, from_json, to_json
 from soak.core.errors import PlanError, RunFolderError
 from soak.core.plan import text as plan_text
@@ -27,6 +26,7 @@ from soak.core.plan.plan import AnyPlan, Plan
 from soak.core.plan.rates import Point, parse_rate_table
 from soak.core.plan.text import PlanFile
 from soak.service.files import (
+    read_json,
     read_small,
     read_small_text,
     reporting_permission_errors,
@@ -189,7 +189,7 @@ def read_run(folder: RunFolder) -> Run:
         RunFolderError: this is no run folder, a newer version wrote it, or the file is damaged or unreadable.
     """
     try:
-        body = json_text.loads(read_small_text(folder.run_json))
+        body = read_json(folder.run_json)
         newer = sorted(set(body) - set(Run.__slots__))
         if newer:
             raise RunFolderError(
@@ -395,7 +395,7 @@ def read_created_topics(folder: RunFolder) -> CreatedTopics:
         RunFolderError: the file is damaged or cannot be read.
     """
     try:
-        body = json_text.loads(read_small_text(folder.topics))
+        body = read_json(folder.topics)
         found = CreatedTopics(**{**body, "asked": tuple(body["asked"]), "made": dict(body["made"])})
         "".join((found.mark, *found.asked, *found.made, *found.made.values()))  # all are texts
     except FileNotFoundError:
@@ -419,7 +419,7 @@ def read_acknowledged(folder: RunFolder) -> dict[str, str]:
     """
     path = folder.acknowledged
     try:
-        body = json_text.loads(read_small_text(path))
+        body = read_json(path)
         return {str(one["incident"]): str(one["note"]) for one in body}
     except FileNotFoundError:
         return {}
@@ -430,11 +430,11 @@ def read_acknowledged(folder: RunFolder) -> dict[str, str]:
 def counting_incidents(
     summary: Mapping[str, Any], notes: Mapping[str, str]
 ) -> list[Mapping[str, Any]]:
-    """Return the incidents of a `summary.json` that count: of the cluster, and not acknowledged."""
+    """Return the incidents of a `summary.json` that count in its verdict, and are not acknowledged."""
     return [
         one
         for one in summary["findings"]
-        if one.get("is_about_cluster")
+        if one.get("is_counted", one.get("is_about_cluster"))
         and one.get("state") != "warning"
         and one.get("key") not in notes
     ]
@@ -443,10 +443,18 @@ def counting_incidents(
 def counting_verdict(summary: Mapping[str, Any], notes: Mapping[str, str]) -> str:
     """Return the verdict of a `summary.json` without its acknowledged incidents."""
     found = str(summary["verdict"])
-    had = bool(counting_incidents(summary, {}))
-    is_all_known = had and not counting_incidents(summary, notes)
-    has_lost = bool(dict(summary.get("audit") or {}).get("lost"))
-    return "clean" if found == "regressed" and is_all_known and not has_lost else found
+    if counting_incidents(summary, notes) or dict(summary.get("audit") or {}).get("lost"):
+        return found
+    is_missed = any(
+        one.get("kind") == "objective"
+        and one.get("state") != "warning"
+        and one.get("key") not in notes
+        for one in summary["findings"]
+    )
+    is_known = any(one.get("key") in notes for one in summary["findings"])
+    if not is_known or is_missed:
+        return "inconclusive" if found == "regressed" else found
+    return str(summary.get("verdict_without_incidents", "clean"))
 
 
 def append_drive_checks(folder: RunFolder, several: list[Measured]) -> None:
@@ -477,6 +485,6 @@ def read_drive_checks(folder: RunFolder) -> list[Measured]:
 
 def _read_drive_file(path: Path) -> list[Measured]:
     try:
-        return [from_json(one) for one in json_text.loads(read_small_text(path))["drives"]]
+        return [from_json(one) for one in read_json(path)["drives"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunFolderError(f"{path} is damaged: {error}") from error

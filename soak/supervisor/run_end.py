@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from soak.core import json_text
 from soak.core.clock import RunClock
 from soak.core.plan.phases import latest_end_k
 from soak.core.plan.plan import Plan
@@ -13,7 +12,7 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.runtime.grid import grid_of, host_name
-from soak.service.files import is_locked, read_small_text
+from soak.service.files import is_locked, read_json
 from soak.service.systemd import notifier
 from soak.store.journal.reader import has_ended
 from soak.store.run_folder import RunFolder, read_plan, read_run
@@ -92,7 +91,7 @@ class RunEnd:
         if is_locked(self.folder.spark / "lock"):
             return False
         try:
-            progress = json_text.loads(read_small_text(self.folder.spark / "progress.json"))
+            progress = read_json(self.folder.spark / "progress.json")
         except (OSError, ValueError):
             return False
         return not progress.get("is_running", True)

@@ -122,8 +122,8 @@ def minutes_of(
     return counter.minutes
 
 
-_STATES = frozenset({"lag_messages", "in_flight_messages"})
-"""Messages that are there, not that came in the second."""
+_STATES = frozenset({"lag_messages", "in_flight_messages", "cluster_other_messages"})
+"""Messages that are there, or a rate, not what came in the second."""
 _AMOUNTS = frozenset({"retention_deletions", "retention_deleted_bytes"})
 """What came in the second, besides messages."""
 

@@ -58,7 +58,7 @@ SCHEMA = pa.schema(
 )
 
 _LOG = logging.getLogger(__name__)
-_VERSION = 4
+_VERSION = 5
 """Counted up when the same file would give another row."""
 
 _KEY, _RANGE, _PHASES = b"soak_key", b"soak_seconds", b"soak_phases"

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.objectives import Objectives, Standing, settings_of
-from soak.core import json_text, wording
+from soak.core import wording
 from soak.core.cluster.drives import Measured, to_json, warnings
 from soak.core.cluster.forecast import compare_with_event
-from soak.core.model import Change
+from soak.core.model import THRESHOLDS_SECONDS, Change
 from soak.core.series import SeriesId, host_of, source_of
-from soak.service.files import read_small_text
+from soak.service.files import read_json
 from soak.store import run_folder
 from soak.store.run_folder import RunFolder, reporting_damage
 from spark.batch.timeline import Timeline, summed
@@ -39,7 +39,7 @@ def forecast_of(folder: RunFolder) -> Mapping[str, Any]:
     if not folder.forecast.exists():
         return {}
     with reporting_damage(folder.forecast):
-        return dict(json_text.loads(read_small_text(folder.forecast)))
+        return dict(read_json(folder.forecast))
 
 
 def retention(timeline: Timeline, forecast: Mapping[str, Any]) -> dict[str, object]:
@@ -229,12 +229,14 @@ def shares(timeline: Timeline, metric: str, bucket: int) -> tuple[list[float], F
     """Return thresholds, and the share of messages between two of them: (bands, buckets of `bucket` seconds).
 
     Messages of all clients count together; above the highest threshold they belong to the topmost band. The
-    bucket is a multiple of the timeline's step.
+    bucket is a multiple of the timeline's step. Bands are those of `THRESHOLDS_SECONDS`.
     """
     counted = counts_above(timeline, metric)
     if counted is None:
         return None
     thresholds, fine = counted
+    is_kept = np.isin(thresholds, THRESHOLDS_SECONDS)  # the limits of objectives are no bands
+    thresholds, fine = np.array(thresholds)[is_kept].tolist(), fine[is_kept]
     starts = np.arange(0, fine.shape[1], max(1, bucket // timeline.step))
     above = np.add.reduceat(fine, starts, axis=1)
     between = above[:-1] - above[1:]

@@ -22,7 +22,7 @@ from soak.core.plan.load import is_named_well
 from soak.core.plan.phases import Phases, drain_k
 from soak.core.plan.plan import Plan
 from soak.core.ports import Each, Note, no_note
-from soak.core.series import series_name
+from soak.core.series import series_name, source_of
 from soak.core.units import SECOND_NS
 from soak.service.files import read_small
 from soak.store.audit import audit_run, is_loss_known, part_reader
@@ -117,11 +117,11 @@ class Timeline:
         """Return every second that is judged, ascending."""
         return np.concatenate([np.arange(0), *(np.arange(*span) for span in self.soak_spans)])
 
-    def is_soak(self, k: Ints) -> NDArray[np.bool_]:
-        """Return which of these buckets of `step` seconds lie wholly in the soak, shape as `k`."""
+    def is_soak(self, k: Ints, seconds: int = 0) -> NDArray[np.bool_]:
+        """Return which of these buckets of `step` or so many seconds lie wholly in the soak, shape as `k`."""
         within = np.zeros(k.shape, dtype=np.bool_)
         for begin, end in self.soak_spans:
-            within |= (k >= begin) & (k + self.step <= end)
+            within |= (k >= begin) & (k + (seconds or self.step) <= end)
         return within
 
     def wall_ns(self, k: float) -> int:
@@ -149,6 +149,18 @@ def summed(parts: Sequence[tuple[Ints, Floats]]) -> tuple[Ints, Floats]:
     k, place = np.unique(np.concatenate([one for one, _ in parts]), return_inverse=True)
     values = np.concatenate([values for _, values in parts])
     return k, np.bincount(place, values, k.size).astype(np.float64)
+
+
+def per_second(timeline: Timeline, name: str) -> tuple[Ints, Floats]:
+    """Return a series of counts as rates: of each bucket its sum over the seconds that were recorded."""
+    k, values = timeline.series[name]
+    if timeline.step == 1:
+        return k, values
+    seconds = timeline.seconds[source_of(name)]
+    recorded = np.bincount(seconds[seconds >= 0] // timeline.step)
+    at = np.minimum(k // timeline.step, recorded.size - 1) if recorded.size else np.zeros_like(k)
+    counts = recorded[at] if recorded.size else np.ones(k.size)
+    return k, values / np.maximum(counts, 1)
 
 
 def leader_addresses(timeline: Timeline) -> dict[str, str]:

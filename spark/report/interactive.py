@@ -1,9 +1,7 @@
 """What the charts of the page draw: which series, in which order, packed, bounded for any length.
 
 Latency and rates come first, then the series that the evidence of incidents cites with their peers, then
-those of drives, hosts and brokers, then all others by name until the page is full. All of it is computed
-from the digests; of a run longer than two hours, seconds near incidents are read from the journals again, in
-tasks.
+those of drives, hosts and brokers, then all others by name until the page is full.
 """
 
 from __future__ import annotations
@@ -12,38 +10,27 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.objectives import SOURCES
 from soak.core import wording
 from soak.core.model import Finding
 from soak.core.series import parse_series, series_name, source_of
 from soak.runtime.incident_size import latency_of_outage
 from soak.service.metric_names import SHOWN
-from soak.store.journal.history import MAX_WINDOW_SECONDS, History
-from spark.batch.coverage import runs
 from spark.batch.digest import reduction
-from spark.batch.outcomes import CURVE, counts_above, curve, shares_shown
+from spark.batch.outcomes import CURVE, counts_above, curve
 from spark.batch.timeline import leader_addresses
-from spark.report.packing import (
-    Grid,
-    Scale,
-    Words,
-    band_words,
-    bands,
-    block,
-    scale_of,
-    usual_distance,
-    windows,
-)
+from spark.report import backdrop
+from spark.report.backdrop import FAMILIES
+from spark.report.packing import Grid
 from spark.report.page import (
     MOST_DETAILED,
     Page,
     in_microseconds,
-    merged_spans,
     number_of_worst,
     numbered,
     ranked,
@@ -52,36 +39,22 @@ from spark.report.page import (
     what_text,
     where,
 )
+from spark.report.series_blocks import Drawn, Joined, SeriesBlocks, combined
 from spark.report.summary import span_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Joined = Literal["one", "highest", "sum"]
-
-MOST_BUCKET_BYTES, MOST_SECOND_WORDS = 4_300_000, 1_000_000
-"""Room for packed buckets and for single seconds; text, pictures and the program take the remaining room."""
-MOST_SERIES = 1_500
-A_BLOCK = 24  # series; a block is unpacked as a whole
-MOST_EVENTS = 40_000  # of a row
 MOST_CITED, MOST_PEERS, MOST_LINES, MOST_BROKER_CHARTS = 6, 2, 4, 24
 MOST_NEAR = 8  # incidents of which the cited series are kept second by second
 AROUND_SECONDS = 900
 """The distributions before and after an incident are of so much of the soak on either side."""
 
-FAMILIES = {"publish": "Publish", "end_to_end": "End to end"}
 QUANTILES = (
     ("0.5", "p50", "c3"),
     ("0.99", "p99", "c1"),
     ("0.999", "p99.9", "c4"),
     ("max", "max", "c2"),
 )
-EVENT_ROWS = {
-    "deletions": ("deletion", "unlink", "reclaimed", "log_start_moved"),
-    "leader changes": ("leader", "isr_"),
-    "GC pauses": ("gc_pause", "gc_stall"),
-    "errors": ("fail", "error", "clock_step", "suspend", "rate_not_held", "skipped"),
-}
-"""Rows of events, and parts of the names of their kinds."""
 FIRST_METRICS = (
     "fsync_latency_seconds",
     "disk_write_await_seconds",
@@ -112,22 +85,6 @@ _LEFT_OUT = ("_above_messages", "leader_info", "mount_info")  # a heat map, or o
 _UNITS = {"seconds": "s", "bytes": "B", "ratio": "%"}
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A series as the page draws it: one of the run's, or the highest or the sum of several."""
-
-    title: str
-    note: str
-    unit: str
-    members: tuple[str, ...]
-    joined: Joined = "one"
-
-    @property
-    def source(self) -> str:
-        """Return the source whose gaps it has; "" for all clients."""
-        return source_of(self.members[0]) if len(self.members) == 1 else ""
-
-
 def first_kind(page: Page, kinds: Collection[str]) -> str:
     """Return the latency that the page shows first: that of the worst incident, else the first there is."""
     of_worst = [FAMILIES[_family(one.finding)] for one in ranked(page)[:1]]
@@ -135,8 +92,10 @@ def first_kind(page: Page, kinds: Collection[str]) -> str:
 
 
 def _family(found: Finding) -> str:
-    metric = (latency_of_outage(found.series) or parse_series(found.series)).metric
-    return next((family for family in FAMILIES if metric.startswith(family)), "publish")
+    name = latency_of_outage(found.series) or parse_series(found.series)
+    if name.source == SOURCES["end-to-end"]:  # an objective, of all consumers together
+        return "end_to_end"
+    return next((family for family in FAMILIES if name.metric.startswith(family)), "publish")
 
 
 def page_data(page: Page) -> tuple[dict[str, Any], dict[str, str]]:
@@ -151,13 +110,14 @@ def page_data(page: Page) -> tuple[dict[str, Any], dict[str, str]]:
 class _Making:
     page: Page
     grid: Grid = field(init=False)
+    blocks: SeriesBlocks = field(init=False)
     drawn: dict[str, Drawn] = field(default_factory=dict)  # the most important first
-    recorded: dict[str, Floats] = field(default_factory=dict)  # by source: seconds recorded a step
     counted: dict[str, tuple[list[float], Floats] | None] = field(default_factory=dict)
     addresses: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.grid = Grid.of(self.page.timeline.end_k, self.page.timeline.step)
+        self.blocks = SeriesBlocks(self.page, self.grid, self.drawn)
         self.addresses = leader_addresses(self.page.timeline)
 
     def made(self) -> tuple[dict[str, Any], dict[str, str]]:
@@ -176,8 +136,8 @@ class _Making:
             if not name.partition("|")[2].partition("{")[0].endswith(_LEFT_OUT):
                 self._add(name)
         spans = [span_of(timeline, one) for one in detailed]
-        stretches = self._stretches(spans, near)
-        packed, blocks, seconds_known = self._packed(near, stretches)
+        stretches = self.blocks.stretches(spans, near)
+        packed, blocks = self.blocks.packed(near, stretches)
         place = {name: at for at, name in enumerate(packed)}
 
         def charts(found: Iterable[dict[str, Any] | None]) -> list[dict[str, Any]]:
@@ -192,8 +152,8 @@ class _Making:
                     kept.append({**chart, "lines": lines})
             return kept
 
-        events, block_of_events = self._events()
-        heat, block_of_heat = self._heat()
+        events, block_of_events = backdrop.events(page, self.grid)
+        heat, block_of_heat = backdrop.heat(page, self.grid)
         body: dict[str, Any] = {
             "start": timeline.run.start_wall_ns / 1e9,
             "seconds": self.grid.seconds,
@@ -203,16 +163,16 @@ class _Making:
                 [f"{one.phase} {one.part}".rstrip(), one.from_k, edge]
                 for one, edge in timeline.phases.held(timeline.end_k)
             ],
-            "gaps": self._gaps(),
-            "invalid": self._invalid(),
+            "gaps": backdrop.gaps(page, self.grid),
+            "invalid": backdrop.invalid(page, self.grid),
             "series": list(packed.values()),
-            "windows": stretches if seconds_known else [],
+            "windows": stretches,
             "main": {
                 name: kept[0]
                 for name, lines in main.items()
                 if (kept := charts([{"lines": lines}]))
             },
-            "limits": self._limits(),
+            "limits": backdrop.limits(page),
             "load": charts(load),
             "hosts": charts(hosts),
             "brokers": charts(brokers),
@@ -489,7 +449,10 @@ class _Making:
         return sorted(alike, key=lambda other: (_differing(name, other), other))
 
     def _curves(self, found: Finding, span: tuple[int, int]) -> dict[str, list[float | None]]:
-        """Return latency before, during and after an incident, at `CURVE`; empty where none was counted."""
+        """Return latency before, during and after an incident, at `CURVE`; empty where none was counted.
+
+        All three are of the soak; before and after are without the seconds of other incidents.
+        """
         counts = f"{_family(found)}_latency_above_messages"
         if counts not in self.counted:
             self.counted[counts] = counts_above(self.page.timeline, counts)
@@ -497,237 +460,29 @@ class _Making:
         if counted is None:
             return {}
         thresholds, above = counted
-        step, (begin, end) = self.page.timeline.step, self.page.timeline.soak
+        timeline, step = self.page.timeline, self.page.timeline.step
+        k = np.arange(above.shape[1]) * step
+        is_apart = np.ones(k.size, dtype=np.bool_)
+        for first, last in self.page.spans:
+            is_apart &= (k + step <= first) | (k >= last)
+        is_judged, (first, last) = timeline.is_soak(k), span
         parts = {
-            "before": (max(begin, span[0] - AROUND_SECONDS), span[0]),
-            "during": span,
-            "after": (span[1], min(end, span[1] + AROUND_SECONDS)),
+            "before": is_apart & (k >= first - AROUND_SECONDS) & (k + step <= first),
+            "during": (k + step > first) & (k < last),
+            "after": is_apart & (k >= last) & (k + step <= last + AROUND_SECONDS),
         }
         curves = {
-            name: curve(
-                thresholds, above[:, -(-a // step) : max(b // step, -(-a // step))].sum(axis=1)
-            )
-            for name, (a, b) in parts.items()
+            name: curve(thresholds, above[:, part & is_judged].sum(axis=1))
+            for name, part in parts.items()
         }
         return {name: one for name, one in curves.items() if one}
-
-    # --- Packing.
-
-    def _stretches(
-        self, spans: Sequence[tuple[int, int]], near: Sequence[str]
-    ) -> list[tuple[int, int]]:
-        """Return what is kept second by second: the whole of a short run, or around the worst incidents."""
-        if self.grid.bucket == 1:
-            return []
-        if self.grid.step == 1 and self.grid.seconds * max(len(near), 1) <= MOST_SECOND_WORDS:
-            return [(0, self.grid.seconds)]
-        found: list[tuple[int, int]] = []
-        for count in range(1, len(spans) + 1):
-            wanted = windows(spans[:count], self.grid.seconds)
-            if sum(b - a for a, b in wanted) * max(len(near), 1) > MOST_SECOND_WORDS:
-                break
-            found = wanted
-        return found
-
-    def _packed(
-        self, near: Sequence[str], stretches: Sequence[tuple[int, int]]
-    ) -> tuple[dict[str, list[Any]], dict[str, str], bool]:
-        """Return series by name as the page lists them, and their blocks, until the page is full."""
-        seconds = self._seconds_near(near, stretches)
-        listed: dict[str, list[Any]] = {}
-        blocks: dict[str, str] = {}
-        names, used = list(self.drawn)[:MOST_SERIES], 0
-        for first in range(0, len(names), A_BLOCK):
-            block_name = str(first // A_BLOCK)
-            words: list[Words] = []
-            fine_words: list[Words] = []
-            rows: dict[str, list[Any]] = {}
-            for place, name in enumerate(names[first : first + A_BLOCK]):
-                one = self.drawn[name]
-                scale, packed, fine, distance = self._words(one, seconds)
-                words.append(packed)
-                fine_place = -1
-                if fine is not None:
-                    fine_place = len(fine_words)
-                    fine_words.append(fine)
-                row = [
-                    one.source,
-                    one.title,
-                    one.note,
-                    one.unit,
-                    *scale.to_json(),
-                    block_name,
-                    place,
-                    fine_place,
-                    distance,
-                ]
-                rows[name] = row
-            text = block(words)
-            if used + len(text) > MOST_BUCKET_BYTES and listed:
-                break
-            used += len(text)
-            listed |= rows
-            blocks[block_name] = text
-            if fine_words:
-                blocks[f"{block_name}-seconds"] = block(fine_words)
-        return listed, blocks, bool(stretches)
-
-    def _words(
-        self, one: Drawn, seconds: Mapping[str, Floats]
-    ) -> tuple[Scale, Words, Words | None, float]:
-        """Return scale, buckets and seconds of a series, and the usual distance of its values in seconds."""
-        native = _joined([self._native(name) for name in one.members], one.joined)
-        extremes = (
-            [self._extremes(name) for name in one.members]
-            if one.joined != "sum" or len(one.members) == 1
-            else []
-        )
-        low: Floats | None = None
-        high: Floats | None = None
-        if extremes and all(pair is not None for pair in extremes):
-            pairs = [pair for pair in extremes if pair is not None]
-            high = _joined([pair[1] for pair in pairs], one.joined)
-            low = pairs[0][0] if len(pairs) == 1 else None
-        band = bands(self.grid.rows(native, self.grid.step), low, high)
-        fine = None
-        if all(name in seconds for name in one.members):
-            fine = _joined([seconds[name] for name in one.members], one.joined)
-        scale = scale_of(native, band, fine)
-        packed = band_words(scale, band, with_extremes=self.grid.bucket > 1)
-        if fine is None or self.grid.step == 1:
-            distance = usual_distance(native, self.grid.step)
-        else:
-            distance = usual_distance(fine, 1)
-        return scale, packed, None if fine is None else scale.words(fine), distance
-
-    def _native(self, name: str) -> Floats:
-        """Return a series by `step` seconds; of counts the rate a second."""
-        timeline = self.page.timeline
-        found = self.grid.dense(*timeline.series[name], timeline.step)
-        if timeline.step > 1 and reduction(timeline.columns[name]) is np.sum:
-            source = source_of(name)
-            if source not in self.recorded:
-                seconds = timeline.seconds[source]
-                counts = np.bincount(seconds[seconds >= 0] // timeline.step, minlength=found.size)
-                self.recorded[source] = np.maximum(counts[: found.size], 1).astype(np.float64)
-            found = found / self.recorded[source]
-        return found
-
-    def _extremes(self, name: str) -> tuple[Floats, Floats] | None:
-        """Return the lowest and highest second of each bucket, where the digest has them apart."""
-        kept = self.page.timeline.extremes.get(name)
-        if kept is None:
-            return None
-        at, count = kept.k // self.grid.bucket, self.grid.buckets
-        is_within = (at >= 0) & (at < count)
-        low, high = np.full(count, np.nan), np.full(count, np.nan)
-        np.fmin.at(low, at[is_within], kept.low[is_within].astype(np.float64))
-        np.fmax.at(high, at[is_within], kept.high[is_within].astype(np.float64))
-        return low, high
-
-    def _seconds_near(
-        self, near: Sequence[str], stretches: Sequence[tuple[int, int]]
-    ) -> dict[str, Floats]:
-        """Return the seconds of the stretches, one after the other, by series."""
-        timeline = self.page.timeline
-        names = sorted({name for one in near for name in self.drawn[one].members})
-        if not stretches:
-            return {}
-        if timeline.step == 1:
-            every = {name: self._native(name) for name in names}
-            return {
-                name: np.concatenate([one[a:b] for a, b in stretches])
-                for name, one in every.items()
-            }
-        parts = [
-            (first, min(first + MAX_WINDOW_SECONDS, b))
-            for a, b in stretches
-            for first in range(a, b, MAX_WINDOW_SECONDS)
-        ]
-        wanted = [(timeline.folder.journal, a, b, tuple(names)) for a, b in parts]
-        found = self.page.each(_read_seconds, wanted)
-        joined = np.concatenate(found, axis=1).astype(np.float64)
-        return dict(zip(names, joined, strict=True))
-
-    # --- What lies behind and below the lines.
-
-    def _gaps(self) -> list[list[Any]]:
-        found: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-        for gap in self.page.covered.gaps:
-            if gap.to_k > gap.from_k:
-                found[gap.source, gap.why].append((gap.from_k, gap.to_k))
-        return [
-            [a, b, source, shown_name(why, 120)]
-            for (source, why), spans in found.items()
-            for a, b in merged_spans(sorted(spans), self.grid.seconds / 1000)
-        ]
-
-    def _invalid(self) -> list[list[Any]]:
-        found: list[list[Any]] = []
-        for source, reasons in self.page.timeline.invalid.items():
-            spans = [(a, b + 1) for a, b in runs(np.array(sorted(reasons), dtype=np.int64))]
-            found += [[a, b, source] for a, b in merged_spans(spans, self.grid.seconds / 1000)]
-        return found
-
-    def _limits(self) -> dict[str, float]:
-        """Return the limit of each latency that an objective of the plan has."""
-        found: dict[str, float] = {}
-        for one in self.page.standings:
-            family = FAMILIES.get(one.objective.latency.replace("-", "_"))
-            if family is not None:
-                found.setdefault(family, one.objective.limit_seconds)
-        return found
-
-    def _events(self) -> tuple[dict[str, dict[str, Any]], str]:
-        """Return of each row how many seconds have an event, and the names of its kinds; and their block.
-
-        The block has of each row the hours, then the seconds in them, then the kinds as places in the names.
-        """
-        rows: dict[str, dict[str, Any]] = {}
-        words: list[Words] = []
-        for name, parts in EVENT_ROWS.items():
-            kinds = [
-                one
-                for one in self.page.timeline.event_seconds
-                if any(part in one for part in parts)
-            ]
-            if not kinds:
-                continue
-            parted = [self.page.timeline.event_seconds[kind] for kind in kinds]
-            which = np.repeat(np.arange(len(kinds)), [one.size for one in parted])
-            k, first = np.unique(np.concatenate(parted), return_index=True)
-            which, is_within = which[first], (k >= 0) & (k < self.grid.seconds)
-            k, which = k[is_within], which[is_within]
-            if k.size > MOST_EVENTS:
-                k, first = np.unique(k // self.grid.bucket * self.grid.bucket, return_index=True)
-                k, which = k[:MOST_EVENTS], which[first][:MOST_EVENTS]
-            names = [shown_name(kind.replace("_", " "), 60) for kind in kinds]
-            rows[name] = {"count": int(k.size), "kinds": names}
-            words += [part.astype(np.uint16) for part in (k // 3600, k % 3600, which)]
-        return rows, block(words)
-
-    def _heat(self) -> tuple[dict[str, Any] | None, str]:
-        """Return the bands of the heat map, and its block: shares from 0 (none) to 100 (all), logarithmic."""
-        found = shares_shown(self.page.timeline, self.grid.bucket)
-        if found is None:
-            return None, ""
-        family, thresholds, share = found
-        level = np.rint(np.clip(25 * (np.log10(np.maximum(share, 1e-9)) + 4), 0, 100))
-        body = {
-            "kind": FAMILIES[family],
-            "bands": len(share),
-            "low": thresholds[0],
-            "high": thresholds[-1],
-            "perDecade": 8,
-        }
-        return body, block([level.astype(np.uint16).ravel()])
 
     def _written(self) -> list[int] | None:
         """Return the payload acknowledged by the end of each bucket, in kB; None where it is not known."""
         names = self._clients("acked_messages")
         if not names:
             return None
-        rates = _joined([self._native(name) for name in names], "sum")
+        rates = combined([self.blocks.native(name) for name in names], "sum")
         a_bucket = np.nansum(self.grid.rows(rates, self.grid.step), axis=1) * self.grid.step
         return [
             int(one) for one in np.cumsum(a_bucket) * self.page.timeline.plan.load.mean_size / 1e3
@@ -742,30 +497,9 @@ def _help(metric: str) -> str:
     )
 
 
-def _read_seconds(wanted: tuple[Path, int, int, tuple[str, ...]]) -> NDArray[np.float32]:
-    """Return seconds [a, b) of series from the journals, (series, seconds), NaN where there is none."""
-    journal, a, b, names = wanted
-    window = History(journal).window(a, b, of=sorted({source_of(name) for name in names}))
-    found = np.full((len(names), b - a), np.nan, np.float32)
-    for row, name in zip(found, names, strict=True):
-        series = window.series(name)
-        row[series.k - a] = series.values
-    return found
-
-
 def _is_own(metric: str) -> bool:
     """True for how soakd's own processes did, and for how old their last look is."""
     return metric.startswith(_OWN) or metric.endswith("_poll_age_seconds")
-
-
-def _joined(parts: Sequence[Floats], joined: Joined) -> Floats:
-    """Return one series of several; NaN where none has a value."""
-    if len(parts) == 1:
-        return parts[0]
-    if joined == "highest":
-        return np.asarray(np.fmax.reduce(list(parts)), np.float64)
-    stacked = np.stack(list(parts))
-    return np.where(np.isfinite(stacked).any(axis=0), np.nansum(stacked, axis=0), np.nan)
 
 
 def _movement(values: Floats) -> float:

@@ -26,7 +26,7 @@ from soak.core.ports import Clock, Each, Note, each_here, no_note
 from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize, incident_size
-from soak.service.files import read_small_text, write_atomically
+from soak.service.files import read_json, read_small_text, write_atomically
 from soak.store.findings.topic import findings_place
 from soak.store.journal.history import History
 from soak.store.run_folder import (
@@ -40,6 +40,7 @@ from soak.store.run_folder import (
 from spark.batch.coverage import Gap, coverage
 from spark.batch.offline_analysis import improvements_of, judge_incidents
 from spark.batch.outcomes import drives, forecast_of, judge, objective_json, retention
+from spark.batch.peaks import peaks_outside
 from spark.batch.tasks import in_tasks
 from spark.batch.timeline import Timeline, read_timeline
 from spark.cluster.executors import check_executors, shared_file
@@ -127,14 +128,14 @@ def queue_end(folder: RunFolder, run: Run, clock: Clock) -> None:
 
 def _end_summary(folder: RunFolder) -> str:
     """Return the part of `summary.json` that the message about the end needs."""
-    summary = json_text.loads(read_small_text(folder.summary))
+    summary = read_json(folder.summary)
     kept = {name: summary[name] for name in _OF_END if name in summary}
     findings = counting_incidents(summary, read_acknowledged(folder))
     kept["findings"] = [{name: one.get(name) for name in _OF_FINDING} for one in findings]
     with contextlib.suppress(
         OSError, ValueError
     ):  # of a report by a program of before there is none
-        kept["overview"] = json_text.loads(read_small_text(folder.overview))
+        kept["overview"] = read_json(folder.overview)
     return json.dumps(kept)
 
 
@@ -168,18 +169,28 @@ def write(
     covered = coverage(timeline, unread)
     durability, forecast = durability_of(timeline.folder), forecast_of(timeline.folder)
     found = verdict(timeline, judged, covered)
-    better = improvements_of(timeline, changes)
     standings = objectives.standings
     page = Page(
-        timeline, judged, covered, found, None, durability, forecast, better, standings, each
+        timeline,
+        judged,
+        covered,
+        found,
+        None,
+        durability,
+        forecast,
+        improvements_of(timeline, changes),
+        standings=standings,
+        each=each,
     )
+    page = replace(page, peaks=peaks_outside(timeline, page.spans, effect))
     note("writing the page")
     body = summary(timeline, judged, covered, durability)
     body |= {
         "headline": headline(page),
-        "objectives": [objective_json(timeline, one) for one in objectives.standings],
+        "objectives": [objective_json(timeline, one) for one in standings],
         "retention": retention(timeline, forecast),
         "drives": drives(timeline),
+        "peaks": page.peaks.to_json(timeline),
     }
     text = json.dumps(body, indent=2, allow_nan=False) + "\n"  # from here on nothing is judged
     if declared is not None:
@@ -235,6 +246,7 @@ def html(page: Page) -> str:
     axes = [("utc", "UTC"), ("local", "Local time"), ("elapsed", "Run time")]
     return environment.get_template("page.html").render(
         name=shown_name(timeline.plan.name, LONGEST_NAME),
+        began=wording.iso(timeline.run.start_wall_ns),
         facts=_page_facts(page),
         footer=f"soakd {timeline.run.versions.get('soakd', '')}, run {timeline.run.id}.",
         verdict=page.verdict,
@@ -304,7 +316,7 @@ def durability_of(folder: RunFolder) -> Mapping[str, Any]:
     if not folder.durability.exists():
         return {"level": None, "notes": ["not looked at"]}
     with reporting_damage(folder.durability):
-        return dict(json_text.loads(read_small_text(folder.durability)))
+        return dict(read_json(folder.durability))
 
 
 def seen_online(

@@ -21,6 +21,7 @@ from soak.core.series import parse_series, source_of
 from soak.core.units import SECOND_NS
 from spark.batch.coverage import LEAST_COVERAGE, MOST_UNTRUSTED, Coverage
 from spark.batch.offline_analysis import Judged
+from spark.batch.peaks import NO_PEAKS, Peaks
 from spark.batch.timeline import Timeline, leader_addresses
 from spark.report.busy_hosts import busy_hosts_of
 from spark.report.summary import (
@@ -53,6 +54,7 @@ class Page:
     durability: Mapping[str, Any] = field(default_factory=dict)
     forecast: Mapping[str, Any] = field(default_factory=dict)
     improvements: Sequence[Change] = ()  # falls of latency that belong to no finding
+    peaks: Peaks = NO_PEAKS  # of the soak, outside of what is shown
     standings: Sequence[Standing] = ()  # of the plan's objectives
     each: Each = each_here  # how a section works on many things
 
@@ -75,6 +77,13 @@ class Page:
         """Return the findings that the page shows, in order of time."""
         found = [one for one in self.judged if one.finding.state != "warning"]
         return sorted(found, key=lambda one: one.finding.onset_k)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Return first second and first after it of each incident; a missed objective has none."""
+        return [
+            span_of(self.timeline, one) for one in self.shown if one.finding.kind != "objective"
+        ]
 
 
 # --- What things are called, and where they are.

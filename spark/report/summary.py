@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
@@ -16,7 +16,7 @@ from soak.core.errors import PlanError
 from soak.core.model import Change, Finding
 from soak.core.plan.phases import Decision
 from soak.core.plan.rates import rate_text, rates_between
-from soak.core.series import parse_series, series_name
+from soak.core.series import is_client, parse_series, series_name
 from soak.core.units import SECOND_NS, format_rate
 from soak.store.admission import read_refused
 from soak.store.run_folder import rate_table
@@ -72,16 +72,19 @@ def summary(
         (one for one in judged if one.finding.state != "warning"),
         key=lambda one: one.finding.onset_k,
     )
+    known = [replace(one, acknowledged=one.acknowledged or "known") for one in judged]
     ranks = {one.finding.key: rank for rank, one in enumerate(worst_first(reported), 1)}
     return {
         "run": timeline.run.id,
         "name": timeline.plan.name,
         "start": wording.iso(timeline.run.start_wall_ns),
         "verdict": verdict(timeline, judged, covered),
+        "is_running": timeline.is_running,
+        "verdict_without_incidents": verdict(timeline, known, covered),
         "findings": [
             {**_finding(timeline, one), "rank": ranks[one.finding.key]} for one in reported
         ],
-        "soak": {**soak_json(timeline), "outages": outages(reported)},
+        "soak": {**soak_json(timeline), "outages": outages(timeline, reported)},
         "phases": _phases(timeline),
         "audit": audit_json(timeline),
         "coverage": {
@@ -144,10 +147,11 @@ def bytes_rates(timeline: Timeline, rates: Mapping[str, float | None]) -> dict[s
 
 
 def soak_seconds(timeline: Timeline) -> int:
-    """Return how many seconds of the soak any source recorded."""
+    """Return how many seconds of the soak any client recorded; without clients, any source."""
+    clients = [k for source, k in timeline.seconds.items() if is_client(source)]
     if not timeline.seconds:
         return 0
-    recorded = distinct(np.concatenate(list(timeline.seconds.values())))
+    recorded = distinct(np.concatenate(clients or list(timeline.seconds.values())))
     return int(np.isin(recorded, timeline.soak_seconds).sum())
 
 
@@ -295,18 +299,32 @@ def _waited_seconds(one: Judged) -> float:
     return one.size.slow_messages * rise if rise > 0 else 0.0  # NaN is not above 0
 
 
-def outages(judged: Sequence[Judged]) -> dict[str, float]:
-    """Return the outages of the cluster, and the seconds in which nothing was acknowledged."""
-    seconds = [
-        one.finding.after
+def outages(timeline: Timeline, judged: Sequence[Judged]) -> dict[str, float]:
+    """Return the outages of the cluster in the soak, and seconds in which a producer got no acknowledgement.
+
+    Those of several producers at one time are one.
+    """
+    found = sorted(
+        (max(first_k, begin), min(end_k, end))
         for one in judged
         if one.finding.kind == "outage"
         and one.finding.is_about_cluster
         and one.finding.state != "warning"
         and parse_series(one.finding.series).metric == wording.ACKNOWLEDGEMENTS_STOPPED
         and not parse_series(one.finding.series).label("leader")
-    ]
-    return {"count": len(seconds), "seconds": round(float(np.nansum(seconds)), 1)}
+        and math.isfinite(one.finding.after)
+        for first_k, end_k in [(one.finding.onset_k, one.finding.onset_k + one.finding.after)]
+        for begin, end in timeline.soak_spans
+        if first_k < end and end_k > begin
+    )
+    merged: list[tuple[float, float]] = []
+    for first, last in found:
+        if merged and first <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], last)
+        else:
+            merged.append((first, last))
+    seconds = sum(last - first for first, last in merged)
+    return {"count": len(merged), "seconds": round(float(seconds), 1)}
 
 
 def span_of(timeline: Timeline, one: Judged) -> tuple[int, int]:
@@ -340,6 +358,7 @@ def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:
         "state": found.state,
         "found": one.found,
         "is_about_cluster": found.is_about_cluster,
+        "is_counted": is_counted(timeline, replace(one, acknowledged=None)),
         "acknowledged": one.acknowledged,
         "suspect": found.suspect,
         "causes": [
@@ -426,7 +445,7 @@ def overview(timeline: Timeline, judged: Sequence[Judged]) -> dict[str, object]:
             is_within = (k >= 0) & (k < timeline.end_k)
             np.fmax.at(highest, k[is_within] // length, values[is_within])
         lines[family] = [_finite(float(value)) for value in highest]
-    shown = [one for one in judged if one.is_against_cluster and one.finding.state != "warning"]
+    shown = [one for one in judged if is_counted(timeline, one)]
     return {
         "start_wall_ns": timeline.run.start_wall_ns,
         "step_seconds": length,

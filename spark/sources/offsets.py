@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from soak.core import json_text
 from soak.core.journal_format import MAX_LINE_BYTES, Columns, DamagedLineError, decode
 from soak.core.model import Column
-from soak.service.files import read_small_text, write_atomically
+from soak.service.files import read_json, write_atomically
 from soak.store.journal.history import History
 from soak.store.journal.reader import line_end, lines, segment_name, segments, sources
 
@@ -177,7 +176,7 @@ class Caution:
     def read(cls, path: Path) -> Caution:
         """Return what an earlier process wrote; none where the file is missing or damaged."""
         try:
-            found = json_text.loads(read_small_text(path))
+            found = read_json(path)
             passed = tuple((str(a), int(b), int(c), int(d)) for a, b, c, d in found.pop("passed"))
             return cls(**found, passed=passed)
         except (OSError, ValueError, TypeError, LookupError, AttributeError):

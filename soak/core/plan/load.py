@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic.dataclasses import dataclass
 
 from soak.core.plan.config import STRICT, FormerName, check_between
+from soak.core.series import is_client
 from soak.core.units import SECOND_NS, Duration, Rate, Size, rate_per_second
 
 SMALLEST_MESSAGE_BYTES = 64  # the header takes 48
@@ -155,8 +156,7 @@ _CLIENT_SOURCE = re.compile(r"(?:produce|consume)\.\d{1,4}@.+", re.ASCII)
 
 def is_named_well(source: str) -> bool:
     """Return False for a source that calls itself a producer or consumer and has no number."""
-    is_client = source.startswith(("produce.", "consume."))
-    return not is_client or _CLIENT_SOURCE.fullmatch(source) is not None
+    return not is_client(source) or _CLIENT_SOURCE.fullmatch(source) is not None
 
 
 def process_index(source: str) -> int:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from soak.core import json_text
 from soak.core.errors import RunFolderError
 from soak.core.plan.plan import Plan
 from soak.core.ports import EARLIEST, LATEST, Broker
 from soak.runtime.context import topics_of
-from soak.service.files import read_small_text, write_atomically
+from soak.service.files import read_json, write_atomically
 from soak.store.run_folder import Run, RunFolder
 
 
@@ -44,7 +43,7 @@ def read_start_offsets(folder: RunFolder, plan: Plan, partitions: Iterable[int])
     if not plan.topic.use_existing:
         return dict.fromkeys(partitions, EARLIEST)
     try:
-        stored = json_text.loads(read_small_text(folder.begin))
+        stored = read_json(folder.begin)
         return {at: int(stored[at]) for at in partitions}
     except FileNotFoundError as error:
         raise RunFolderError(

@@ -150,8 +150,8 @@ class Chart {
     }
     run.gaps.forEach(([begin, end, source]) => (isOf(source) || (lanes && /^(produce|consume)/.test(source))) && box(begin, end, hatch(ctx)));
     run.incidents.forEach(({ span, isAgainstCluster }) => box(...span, ink(isAgainstCluster ? "bad" : "soft", 55), 3 * ratio));
-    if (limit) {
-      const y = this.plot.valToPos(limit, "y", true);
+    const y = limit ? this.plot.valToPos(limit, "y", true) : -1;
+    if (y >= bbox.top && y <= bbox.top + bbox.height) { // else it lies beyond what is drawn
       drawText(this.plot, `limit ${amount(limit, "s")}`, right - 4 * ratio, y - 10 * ratio, "right");
       ctx.strokeStyle = ink("soft");
       ctx.setLineDash([5 * ratio, 4 * ratio]);

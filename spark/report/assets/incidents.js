@@ -11,7 +11,7 @@ function pick(rank, isZoomed = true) {
   picked = rank;
   for (const row of document.querySelectorAll(".list tbody tr")) {
     const isPicked = Number(row.dataset.rank) === rank;
-    row.toggleAttribute("aria-current", isPicked);
+    row.ariaCurrent = isPicked ? "true" : null;
     document.getElementById(`incident-${row.dataset.rank}`).hidden = !isPicked;
   }
   opened.forEach((chart) => chart.close());

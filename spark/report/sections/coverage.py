@@ -47,7 +47,7 @@ def _missing(gap: Gap) -> str:
 
 
 def render(page: Page) -> Markup:
-    certain = tag("h3", "How certain the detector can be on this noise")
+    certain = tag("h3", "What the detector would find, and how often it would be wrong")
     return joined([_coverage(page), *_refused(page), certain, _calibration(page)])
 
 
@@ -125,7 +125,8 @@ def _calibration(page: Page) -> Markup:
     alarms, *found = page.each(_simulated, wanted)
     assert isinstance(alarms, FalseAlarms)
     powers = [one for share in found if not isinstance(share, FalseAlarms) for one in share]
-    return joined([tag("p", _alarm_text(alarms, config)), _power_table(page, powers)])
+    parts = [_power_table(page, powers), tag("p", _alarm_text(alarms, config))]
+    return joined([*parts, tag("p", _HOW, class_="soft")])
 
 
 def _simulated(wanted: tuple[str, list[Quiet], Config]) -> FalseAlarms | list[Power]:
@@ -140,16 +141,19 @@ def _alarm_text(found: FalseAlarms, config: Config) -> str:
         wording.amount(one, "")
         for one in found.ratio.of(calibration.MONTH_NS / config.false_alarms)
     )
-    return f"""Series made of blocks of this run's own quiet seconds were put through the detector. Over a
-        panel of {config.panel_size} like these noise would be taken for a step {middle} times a month
-        (95 %: {low} to {high}); {format_per_duration(config.false_alarms)} is set. Rates this low cannot
-        be counted: they are extended on a straight line from rates that can, and the interval holds what that
-        leaves open. Counted are half hours: some hours later the threshold follows the noise, towards the set
-        rate. Drift, spikes and shares of slow messages are not simulated."""
+    return f"""False alarms: with noise like this run's, a panel of {config.panel_size} series takes noise for
+        a step {middle} times a month (95 %: {low} to {high}). The plan sets
+        {format_per_duration(config.false_alarms)}."""
+
+
+_HOW = """Both are simulated: blocks of this run's quiet seconds, put together at random, went through the
+    detector. So low a rate of false alarms cannot be counted; it is extended from higher ones, and the
+    interval holds what that leaves open. It is that of half an hour: later the threshold follows the noise,
+    towards the rate that is set. Drift, spikes and shares of slow messages are not simulated."""
 
 
 def _power_table(page: Page, found: list[Power]) -> Markup:
-    times = [f"within {wording.span(seconds)}" for seconds in WITHIN_SECONDS]
+    times = [f"found within {wording.span(seconds)}" for seconds in WITHIN_SECONDS]
     rows = [
         (
             f"{wording.title(one.series)} of {source_text(page, source_of(one.series))}",
@@ -160,8 +164,11 @@ def _power_table(page: Page, found: list[Power]) -> Markup:
     ]
     return joined(
         [
-            tag("p", "The nearest level to which a step is confirmed with 90 % probability:"),
-            table(("latency", "level", *times), rows, numeric=1),
+            tag(
+                "p",
+                "A step from the usual level to this one or above is found in nine of ten cases:",
+            ),
+            table(("latency", "usual level", *times), rows, numeric=1),
         ]
     )
 

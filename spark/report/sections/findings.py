@@ -13,6 +13,7 @@ from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 from soak.runtime.incident_size import IncidentSize
 from spark.batch.offline_analysis import Judged
+from spark.batch.peaks import MOST_PEAKS
 from spark.batch.timeline import leader_addresses
 from spark.report.busy_hosts import busy_hosts_of
 from spark.report.page import (
@@ -40,6 +41,7 @@ _SEEN = {
 }
 _SEEN_SHORT = {"both": "in the run", "online": "in the run", "offline": "in the report"}
 _MOST_SERIES, _MOST_NOTE = 12, 300
+_LATENCIES = {"end_to_end": "end-to-end", "publish": "publish"}
 _P99 = "p99: median before, worst second, median after"
 _NOT_COUNTED = "Not counted against the cluster: the client or a phase of the run explains it."
 _NOT_COUNTED_BUSY = (
@@ -55,8 +57,34 @@ def render(page: Page) -> Markup:
             *(_finding(page, one, number) for number, one in enumerate(found, 1)),
         ]
     else:
-        parts = [tag("p", "No outage and no rise in latency was found.")]
+        parts = [tag("p", "No outage was found, and no rise in latency that lasted.")]
+    if page.peaks.found:
+        parts.append(_peaks(page))
     return joined([*parts, *([_improvements(page)] if page.improvements else [])])
+
+
+def _peaks(page: Page) -> Markup:
+    """Return the largest peaks that are in no incident, in order of time."""
+    peaks = page.peaks
+    limit = wording.amount(peaks.limit, "seconds")
+    largest = sorted(peaks.worst_first[:MOST_PEAKS], key=lambda one: one.from_k)
+    rows = [
+        (
+            moment(page, one.from_k),
+            wording.span(one.to_k - one.from_k),
+            f"{one.slow_messages:,}",
+            f"above {wording.amount(one.slowest, 'seconds')}",
+        )
+        for one in largest
+    ]
+    count = wording.counted(len(peaks.found), "peak")
+    which = f" The {len(rows)} with most slow messages:" if len(rows) < len(peaks.found) else ""
+    text = (
+        f"{count} of {_LATENCIES[peaks.latency]} latency in no incident: p99 was above {limit}, which the "
+        f"detector took for noise.{which}"
+    )
+    shown = table(("since", "for", f"messages above {limit}", "slowest"), rows, numeric=2)
+    return joined([tag("h3", "Short peaks"), tag("p", text), shown])
 
 
 def _improvements(page: Page) -> Markup:
@@ -304,7 +332,7 @@ def _step(page: Page, step: Sequence[Change]) -> Markup:
     first = step[0]
     text = (
         f"In the offline analysis it is one step at {page.moment(first.onset_k)}"
-        f"{_within(page, first.interval)}, of:"
+        f"{_within(page, first.interval)}. These levels are of the whole stretches before and after it:"
     )
     addresses = leader_addresses(page.timeline)
     rows = [

@@ -27,6 +27,12 @@ def render(page: Page) -> Markup:
     step = max(timeline.step, -(-timeline.end_k // MOST_COLUMNS) // timeline.step * timeline.step)
     found = shares_shown(timeline, step)
     if found is None:
+        if any(
+            timeline.totals.messages.get(name) for name in ("acked_messages", "received_messages")
+        ):
+            return tag(
+                "p", "How long each message took is not known: the journals have no histograms."
+            )
         return tag("p", "No message was acknowledged or received.")
     latency, thresholds, share = found
     name = _NAMES[latency]

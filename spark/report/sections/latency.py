@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from detectors.client_seconds import is_headline
 from soak.core import wording
-from soak.core.series import SeriesId, host_of, parse_series, series_name
-from spark.batch.timeline import Floats, Ints, Timeline, summed
+from soak.core.series import SeriesId, host_of, is_client, parse_series, series_name
+from spark.batch.timeline import Floats, Ints, Timeline, per_second, summed
 from spark.report.charts import Plot, log_range, shade
 from spark.report.page import Page, clients_text, joined, tag, titled
 
@@ -17,7 +17,6 @@ ORDER = 12
 TITLE = "The whole run"
 
 HEIGHT = 268
-_CLIENTS = ("produce.", "consume.")
 _LINES = 4
 _BEFORE_SECONDS = 120  # the level before was measured in about these
 _CLASS = {"0.5": "p50", "0.99": "p99", "0.999": "p999"}
@@ -81,7 +80,7 @@ def deletions(page: Page) -> list[float]:
 
 def _clocks(timeline: Timeline) -> Iterator[str]:
     """Say how far the hosts' clocks may have been off, where messages went from one host to another."""
-    hosts = {host_of(name) for name in timeline.seconds if name.startswith(_CLIENTS)}
+    hosts = {host_of(name) for name in timeline.seconds if is_client(name)}
     if len(hosts) < 2:  # noqa: PLR2004  # on one host the monotonic clock is used
         return
     bounds = [f"{host} {_bound(timeline, host)}" for host in sorted(hosts)]
@@ -145,13 +144,8 @@ def _rates(page: Page) -> Markup:
 
 def _total(timeline: Timeline, metric: str) -> tuple[Ints, Floats]:
     """Return seconds, and a metric of all clients in them added up, a second."""
-    parts = [
-        timeline.series[name]
-        for name in (series_name(source, metric) for source in timeline.seconds)
-        if name in timeline.series
-    ]
-    k, values = summed(parts)
-    return k, values / timeline.step
+    names = (series_name(source, metric) for source in timeline.seconds)
+    return summed([per_second(timeline, name) for name in names if name in timeline.series])
 
 
 def _steps(plot: Plot, metric: str) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 from markupsafe import Markup
 
 from soak.core import wording
+from spark.batch.digest import EXTREMES_SECONDS
 from spark.batch.timeline import leader_addresses
 from spark.report.interactive import BROKER_PREFIXES, FIRST_METRICS
 from spark.report.page import Page, joined, shown_name, table, tag, where
@@ -67,9 +68,13 @@ def _levels(page: Page) -> Markup:
         k, values = timeline.series[name]
         judged = values[timeline.is_soak(k)]
         if judged.size:
-            levels = [
-                wording.amount_of(name, float(one)) for one in np.quantile(judged, (0, 0.5, 1))
-            ]
+            low, middle, high = np.quantile(judged, (0, 0.5, 1))
+            kept = timeline.extremes.get(name)
+            if kept is not None:  # the values are of several seconds
+                is_whole = timeline.is_soak(kept.k, EXTREMES_SECONDS)
+                low = np.nanmin([low, *kept.low[is_whole]])
+                high = np.nanmax([high, *kept.high[is_whole]])
+            levels = [wording.amount_of(name, float(one)) for one in (low, middle, high)]
             rows.append(
                 (shown_name(wording.title(name), 90), where(page, name, addresses), *levels)
             )

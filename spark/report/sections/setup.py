@@ -10,13 +10,13 @@ from typing import Any
 from markupsafe import Markup
 
 from detectors.affected_brokers import is_local
-from soak.core import json_text, wording
+from soak.core import wording
 from soak.core.model import Column
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import Plan
 from soak.core.plan.rates import size_text
-from soak.core.series import host_of
-from soak.service.files import read_small_text
+from soak.core.series import host_of, is_client
+from soak.service.files import read_json
 from soak.store.run_folder import RunFolder, run_topic
 from spark.batch.timeline import Timeline
 from spark.report.page import Page, broker_names, joined, shown_name, source_text, table, tag
@@ -33,7 +33,6 @@ _SECRET = re.compile(
     rf"(?im)^([^\S\n]*+(?:- )?(?={_KEY}*(?:password|secret|token|jaas|credential)){_KEY}*+[^\S\n]*+:)[ \t]*"
     rf"(?!{_HARMLESS})\S.*$"
 )
-_CLIENTS = ("produce.", "consume.")
 _MOST_TOPICS, _MOST_PLAN_BYTES = 100, 200_000
 
 
@@ -81,7 +80,7 @@ def _facts(page: Page) -> Iterator[tuple[str, str]]:
 
 def _topics(timeline: Timeline) -> list[str]:
     try:
-        body = json_text.loads(read_small_text(timeline.folder.topics))
+        body = read_json(timeline.folder.topics)
         names = [str(one) for one in body["asked"]]
     except (OSError, ValueError, TypeError, KeyError):
         names = [timeline.plan.topic.name] if timeline.plan.topic.name else []
@@ -95,7 +94,7 @@ def _hosts(page: Page) -> Markup:
     for host in sorted({host_of(source) for source in timeline.seconds}):
         sources = [
             source_text(page, source).removesuffix(f" on {shown_name(host, 50)}")
-            if source.startswith(_CLIENTS)
+            if is_client(source)
             else source.partition("@")[0]
             for source in sorted(timeline.seconds)
             if host_of(source) == host

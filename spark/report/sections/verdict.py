@@ -125,12 +125,12 @@ def _numbers(page: Page) -> list[tuple[str, str, str]]:
             if counts.get(metric)
         ]
         shown = "100%" if share == 1.0 else wording.share_down(share, 3)
-        note = ", ".join(parts) or "all messages that were due were acknowledged"
-        stopped = outages(page.judged)
+        note = ", ".join(parts) or "no message failed or was skipped"
+        stopped = outages(timeline, page.judged)
         if stopped["count"]:
             times = wording.counted(int(stopped["count"]), "outage")
             came = (
-                f"nothing was acknowledged then; {shown} of the messages that were due came through"
+                f"a producer got no acknowledgement then; {shown} of the messages were acknowledged"
             )
             note = ", ".join([came, *parts])
             shown = f"{times}, {stopped['seconds']:.0f} s"

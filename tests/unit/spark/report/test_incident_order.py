@@ -91,11 +91,31 @@ def test_messages_that_came_late_and_slow_ones_are_the_same() -> None:
     assert affected(sized(outage(failed_messages=7), 100, 9.2)) == 161
 
 
-def test_outages_of_a_leader_or_of_the_client_are_no_outages_of_the_cluster() -> None:
+def test_outages_of_a_leader_or_of_the_client_are_no_outages_of_the_cluster(
+    tmp_path: Path,
+) -> None:
+    found = timeline(tmp_path)
     leader = f'{PRODUCER}|acknowledgement_outage_seconds{{leader="3"}}'
     every = [outage(), outage(series=leader), outage(is_about_cluster=False), finding_of()]
 
-    assert outages([Judged(one, "both") for one in every]) == {"count": 1, "seconds": 10.0}
+    assert outages(found, [Judged(one, "both") for one in every]) == {"count": 1, "seconds": 10.0}
+
+
+def test_outages_of_two_producers_at_one_time_are_one_and_those_of_the_warm_up_none(
+    tmp_path: Path,
+) -> None:
+    """The soak begins at second 20."""
+    found = timeline(tmp_path)
+    other = PRODUCER.replace("produce.0", "produce.1")
+    series = f"{other}|acknowledgement_outage_seconds"
+    every = [
+        outage(),
+        outage(key="other", series=series, onset_k=125, after=8.0),
+        outage(key="before", onset_k=5, after=10.0),
+        outage(key="across", onset_k=15, after=7.0),
+    ]
+
+    assert outages(found, [Judged(one, "both") for one in every]) == {"count": 2, "seconds": 15.0}
 
 
 def test_the_first_sentence_says_how_long_the_worst_incident_lasted_and_what_it_hit(
@@ -132,8 +152,8 @@ def test_the_report_says_how_long_nothing_was_acknowledged_and_shows_what_waited
 
     assert (
         "<dt>Availability</dt><dd>1 outage, 10 s</dd>"
-        '<dd class="soft">nothing was acknowledged then; '
-        "100% of the messages that were due came through</dd>"
+        '<dd class="soft">a producer got no acknowledgement then; '
+        "100% of the messages were acknowledged</dd>"
     ) in first_screen
     assert "50 ms \u2192 9.2 s \u2192 50 ms" in incidents
     assert incidents.count("p99: median before, worst second, median after") == 3

@@ -185,6 +185,51 @@ def test_the_numbers_before_and_after_an_incident_are_those_of_their_seconds(
     assert "after" not in curves
 
 
+def test_before_an_incident_is_without_the_seconds_of_another(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(fault_k=112, lifted_k=130, deletions_k=None))
+    first, second = finding_of(resolved_k=130), finding_of(key="2", onset_k=150, resolved_k=160)
+    body, _ = data_of(found, Judged(first, "both"), Judged(second, "both"))
+
+    at_p99 = body["curve"].index(2.0)
+    quiet, later = (one["curves"]["before"][at_p99] for one in body["incidents"])
+    assert later == pytest.approx(quiet, rel=0.35)
+
+
+def test_the_distributions_of_an_incident_are_of_the_soak(tmp_path: Path) -> None:
+    """One of the first seconds of the soak has the warm-up before it."""
+    found = timeline(tmp_path, Shape(fault_k=0, lifted_k=20, deletions_k=None))
+    body, _ = data_of(found, Judged(finding_of(onset_k=22, resolved_k=40), "both"))
+
+    curves = body["incidents"][0]["curves"]
+    at_p99 = body["curve"].index(2.0)
+    assert curves["before"][at_p99] == pytest.approx(curves["after"][at_p99], rel=0.5)
+
+
+def test_the_limit_of_an_objective_is_no_band_of_the_heat_map(tmp_path: Path) -> None:
+    """The page's program takes eight bands a decade for granted."""
+    found = timeline(tmp_path, QUIET)
+    body, blocks = data_of(found)
+    series, columns = dict(found.series), dict(found.columns)
+    nearest = next(one for one in series if "end_to_end_latency_above" in one and '"0.001"' in one)
+    added = nearest.replace('"0.001"', '"0.0011"')
+    metric = columns[nearest].metric
+    columns[added] = Column(metric, (("threshold", "0.0011"),), "messages")
+    series[added] = series[nearest]
+
+    again, blocks_again = data_of(replace(found, series=series, columns=columns))
+
+    assert again["heat"] == body["heat"]
+    assert blocks_again["heat"] == blocks["heat"]
+
+
+def test_an_objective_of_consumers_is_shown_with_end_to_end_latency(tmp_path: Path) -> None:
+    found = timeline(tmp_path, QUIET)
+    one = finding_of(kind="objective", series="consumers|objective_bad_minutes", onset_k=30)
+    page = Page(found, [Judged(one, "online")], coverage(found), "regressed", None)
+
+    assert first_kind(page, ["Publish", "End to end"]) == "End to end"
+
+
 def test_series_of_two_producers_on_one_host_have_labels_of_their_own(tmp_path: Path) -> None:
     body, _ = data_of(with_second_producer(timeline(tmp_path, QUIET), 3.0, "produce.1@host"))
 
