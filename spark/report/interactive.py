@@ -23,6 +23,7 @@ from soak.runtime.incident_size import latency_of_outage
 from soak.service.metric_names import SHOWN
 from spark.batch.digest import reduction
 from spark.batch.outcomes import CURVE, counts_above, curve
+from spark.batch.peaks import AROUND_SECONDS as PEAKS_APART
 from spark.batch.timeline import leader_addresses
 from spark.report import backdrop
 from spark.report.backdrop import FAMILIES
@@ -451,7 +452,8 @@ class _Making:
     def _curves(self, found: Finding, span: tuple[int, int]) -> dict[str, list[float | None]]:
         """Return latency before, during and after an incident, at `CURVE`; empty where none was counted.
 
-        All three are of the soak; before and after are without the seconds of other incidents.
+        All three are of the soak; before and after are without other incidents and the half minute beside
+        them, in which what waited in them comes.
         """
         counts = f"{_family(found)}_latency_above_messages"
         if counts not in self.counted:
@@ -463,8 +465,9 @@ class _Making:
         timeline, step = self.page.timeline, self.page.timeline.step
         k = np.arange(above.shape[1]) * step
         is_apart = np.ones(k.size, dtype=np.bool_)
-        for first, last in self.page.spans:
-            is_apart &= (k + step <= first) | (k >= last)
+        for other in self.page.spans:
+            margin = 0 if other == span else PEAKS_APART
+            is_apart &= (k + step <= other[0] - margin) | (k >= other[1] + margin)
         is_judged, (first, last) = timeline.is_soak(k), span
         parts = {
             "before": is_apart & (k >= first - AROUND_SECONDS) & (k + step <= first),
