@@ -25,7 +25,7 @@ from soak.core.series import host_of, parse_series, source_of
 ROUND_TRIPS = ("broker_round_trip_seconds",)
 """Of questions that a broker answers by itself: a message through the cluster waits for drives, too."""
 _AT_ONCE_SECONDS = 1
-_REFUSED = re.compile(r"refused|ECONNREFUSED", re.IGNORECASE)
+_REFUSED = re.compile(r"connection refused|ECONNREFUSED", re.IGNORECASE)
 _OTHER_FAMILY = re.compile(r"ipv6#\[::1\]")
 """A client tries all addresses of `localhost`: this one refuses wherever brokers listen on IPv4 alone."""
 _UNREACHABLE = re.compile(
@@ -33,6 +33,10 @@ _UNREACHABLE = re.compile(
     re.IGNORECASE,
 )
 _TIMED_OUT = re.compile(r"no complete answer|timed out|no answer in time", re.IGNORECASE)
+_OF_PAGE = ("up", "scrape_duration_seconds")
+"""Metrics of a page itself, whatever it shows."""
+_OF_EXPORTERS = ("kminion_", "node_", "kafka_brokers", "kafka_consumergroup_")
+"""Metrics of KMinion, node_exporter and kafka_exporter: other processes than a broker."""
 STOPPED_SECONDS = 3  # an orderly end takes less
 _FEW = 0.75  # of the usual acknowledgements: with fewer, some partitions get none
 _LEAST_USUAL = 10.0
@@ -397,6 +401,21 @@ class Answers:
                     found[one.what] = k
         return found
 
+    @cached_property
+    def returned_pages(self) -> dict[str, int]:
+        """Return the pages of brokers, by channel, that were silent as long and answer again, and when."""
+        first, last = near(self._change)
+        found: dict[str, int] = {}
+        for name, series in self._pages_of_brokers.items():
+            answered = np.flatnonzero(series.values > 0.0)
+            before = np.append(-1, answered[:-1])
+            for since, at in zip(before.tolist(), answered.tolist(), strict=True):
+                silent_k, k = series.k[since + 1 : at], int(series.k[at])
+                is_near = first - _BACK_SECONDS <= k <= last + _SOON_SECONDS
+                if is_near and silent_k.size >= _CUT_VALUES and silent_k[0] < first:
+                    found[name] = k
+        return found
+
     def _is_acknowledged(self, silent: Collection[Silence]) -> bool:
         """True when a producer got an acknowledgement in the midst of these silences."""
         first = max((one.from_k for one in silent), default=0) + 2 * _AT_ONCE_SECONDS
@@ -437,8 +456,42 @@ class Answers:
 
     @cached_property
     def refused(self) -> dict[str, int]:
-        """Return who refused connections from the onset on, with the first second: no process is there."""
-        return self._failed(_REFUSED)
+        """Return who refused connections from the onset on, with the first second: no process is there.
+
+        Of pages only those that may be a broker's; where brokers give no answer, one of theirs.
+        """
+        brokers = self.refusing_brokers
+        found = self._failed(_REFUSED)
+        return {who: k for who, k in found.items() if who in brokers or self._may_be_silent(who)}
+
+    def _may_be_silent(self, target: str) -> bool:
+        """True unless a target is known not to be a broker, or to be one that answers while others do not."""
+        own = [name for name in self._of("up") if _page(name) == (target, "", "")]
+        pages = [name for name in own if name in self._pages_of_brokers]
+        silent = [one.what for one in self._without_answer]
+        return not own or any(
+            not silent or any(affected_brokers.may_be_of(name, one, self._nearby) for one in silent)
+            for name in pages
+        )
+
+    @cached_property
+    def _pages_of_brokers(self) -> dict[str, Series]:
+        """Return the channels `up` of pages, without those of exporters and of servers that scrape others."""
+        shown: dict[tuple[str, ...], set[str]] = {}
+        for name in self._nearby.series:
+            metric = parse_series(name).metric
+            if metric not in _OF_PAGE:
+                shown.setdefault(_page(name), set()).add(metric)
+        pages = self._of("up")
+        servers = {target for target, *scraped in map(_page, pages) if any(scraped)}
+        found = {}
+        for name, series in pages.items():
+            target, *scraped = _page(name)
+            metrics = shown.get(_page(name), set())
+            is_exporter = bool(metrics) and all(one.startswith(_OF_EXPORTERS) for one in metrics)
+            if not is_exporter and (any(scraped) or target not in servers):
+                found[name] = series
+        return found
 
     @cached_property
     def refusing_brokers(self) -> list[str]:
@@ -505,6 +558,11 @@ class Answers:
             if name not in self._untouched and (one := self._late(series))
         ]
         return max(found, key=lambda one: one.ratio, default=None)
+
+    @property
+    def are_prompt(self) -> bool:
+        """True when brokers that are asked answered all along, and nobody was silent or late."""
+        return bool(self.answering) and not (self.unanswered or self.silent_pages or self.late)
 
     @property
     def late_broker(self) -> str:
@@ -632,6 +690,12 @@ def _broker_asked(series: str) -> tuple[str, str]:
     what = parse_series(series).label("target") or series
     is_local = affected_brokers.host_part(what) == "localhost"
     return what, host_of(source_of(series)) if is_local else ""
+
+
+def _page(series: str) -> tuple[str, ...]:
+    """Return what a page is known by: its target and, if a server scrapes it, its pod and instance there."""
+    one = parse_series(series)
+    return tuple(one.label(key) for key in ("target", "pod", "instance"))
 
 
 def page_name(series: str) -> str:

@@ -2,8 +2,12 @@
 
 Method:  log odds add up (`hypothesis`). A cause that is named strongly accounts for signs that it always
          brings about, so the hypotheses that rest on these lose most of their weight and come after it; one
-         that is nothing but its effect in this incident loses all. A cause that was named before stays until
-         a sign against it, or a better cause, is there.
+         that is nothing but its effect in this incident loses all. Of two that bring each other about the
+         surer explains the other; of two that are equally sure, the one that comes first in `EXPLAINS`.
+         A cluster elects other leaders where one is not heard, so whatever may keep it from being heard
+         explains moves as soon as it passes. CPU that runs short and answers that wait may come of moves as
+         well: where brokers are asked, and answer in time, they explain moves only if named strongly. A cause
+         that was named before stays until a sign against it, or a better cause, is there.
 Assumes: the signs of one hypothesis are independent enough for their strengths to add.
 """
 
@@ -41,13 +45,23 @@ EXPLAINS: dict[str, frozenset[str]] = {
     ),
     "catch_up_read": frozenset({"foreign_load", "noisy_neighbour"}),
     "compaction": frozenset({"noisy_neighbour"}),
-    "gc_pause": frozenset({"broker_cpu"}),
+    "gc_pause": frozenset({"broker_cpu", "leader_move"}),
     "segment_roll": frozenset({"broker_cpu"}),
     "under_replicated": frozenset({"noisy_neighbour", "foreign_load"}),
-    "drive_throttled": frozenset({"drive_gc", "slow_drive"}),
+    "drive_throttled": frozenset({"drive_gc", "slow_drive", "leader_move"}),
+    "drive_gc": frozenset({"leader_move"}),
+    "slow_drive": frozenset({"leader_move"}),
+    "slow_fsync": frozenset({"leader_move"}),
+    "network": frozenset({"leader_move"}),
+    "broker_cpu": frozenset({"leader_move"}),
     "client": frozenset({"network"}),
 }
 """What each cause brings about by itself; what it does so at times is in `Hypothesis.explains`."""
+_ORDER = {cause: at for at, cause in enumerate(EXPLAINS)}
+_COUNTING_MOVES = frozenset({"broker_down", "metadata_storm"})
+"""Causes with elections among their signs: they explain moves only if named strongly."""
+_OF_MORE_LEADERS = frozenset({"broker_cpu", "network"})
+"""Causes that leaders may bring with them which move to a broker: it has more to do, and answers later."""
 _EXPLAINS_FROM = 0.75  # probability from which on a cause accounts for the signs of others
 _EXPLAINED = -2.0
 _LEAST_LEFT = 0.02  # log odds: what passed by itself is still listed, after its reason
@@ -69,7 +83,7 @@ def weigh(
     """
     known = [one for one in hypotheses if not (one.is_provisional and is_last)]
     best = {one.cause: one for one in sorted(known, key=lambda one: one.probability)}
-    weighed = [_explained_away(one, best.values()) for one in best.values()]
+    weighed = [_explained_away(one, best.values(), facts) for one in best.values()]
     passing = [one for one in weighed if one.is_provisional or one.probability > BAR]
     if passing:
         ordered = sorted(passing, key=lambda one: (-one.log_odds, one.cause))
@@ -78,13 +92,13 @@ def weigh(
     return _kept(named, best) or [unknown]
 
 
-def _explained_away(one: Hypothesis, others: Iterable[Hypothesis]) -> Hypothesis:
+def _explained_away(one: Hypothesis, others: Iterable[Hypothesis], facts: Facts) -> Hypothesis:
     """Return a hypothesis without the weight of signs that a stronger cause brings about by itself."""
     causes = [
         other
         for other in others
         if _brings_about(other, one)
-        and other.probability >= _EXPLAINS_FROM
+        and _is_sure(other, one, facts)
         and not _is_stronger_reason(one, other)
     ]
     if not causes or one.ruled_out or one.is_provisional:
@@ -104,9 +118,24 @@ def _brings_about(reason: Hypothesis, effect: Hypothesis) -> bool:
     return reason.has_as_effect(effect) or effect.cause in EXPLAINS.get(reason.cause, frozenset())
 
 
+def _is_sure(reason: Hypothesis, effect: Hypothesis, facts: Facts) -> bool:
+    """True for a cause that is sure enough to explain another; of moved leaders, for one that passes."""
+    if reason.probability >= _EXPLAINS_FROM:
+        return True
+    if effect.cause != "leader_move" or reason.cause in _COUNTING_MOVES:
+        return False
+    may_follow = reason.cause in _OF_MORE_LEADERS and facts.answers.are_prompt
+    return reason.probability > BAR and not may_follow
+
+
 def _is_stronger_reason(one: Hypothesis, other: Hypothesis) -> bool:
-    """True where a cause explains its own reason in turn, and is surer."""
-    return _brings_about(one, other) and one.log_odds > other.log_odds
+    """True where a cause explains its own reason in turn, and is surer, or as sure and before it."""
+    return _brings_about(one, other) and _precedence(one) > _precedence(other)
+
+
+def _precedence(one: Hypothesis) -> tuple[float, int]:
+    """Return which of two causes explains the other where each brings the other about: the larger."""
+    return one.log_odds, -_ORDER.get(one.cause, len(_ORDER))
 
 
 def _kept(named: Sequence[Explanation], best: Mapping[str, Hypothesis]) -> list[Explanation]:

@@ -6,6 +6,8 @@ Method:  a broker that is down answers neither its page nor short questions, ref
          One that stands still answers late, or not at all for less than half a minute, while its drive,
          CPU and network are calm. Elections count as moves of leaders only where the partition is of this run
          and had a leader before; first elections, and those of other topics, are metadata to work through.
+         Counters have the elections of all topics: where partitions are added, they say nothing of moves.
+         A broker that comes back was silent before, and copies of it that were behind catch up.
 Assumes: a page that alone is silent says more of the page than of the broker.
 """
 
@@ -19,8 +21,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors import affected_brokers
 from detectors.causes import answers, background
-from detectors.causes.answers import STOPPED_SECONDS, Late, Silence
+from detectors.causes.answers import ROUND_TRIPS, STOPPED_SECONDS, Late, Silence
 from detectors.causes.channel import Shift
 from detectors.causes.facts import COPIES, LEADER_COUNTERS, Facts
 from detectors.causes.hypothesis import (
@@ -442,13 +445,17 @@ def _catching_up(facts: Facts) -> Hypothesis:
         return unmeasured(
             "under_replicated", "partitions with copies that are behind (probe prometheus)"
         )
-    behind, suspect = _most_behind(facts)
-    if behind < 1.0:
-        return ruled_out("under_replicated", "No copy was behind.")
+    rise, behind, suspect = _most_behind(facts)
+    if rise < 1.0:
+        is_lasting = behind >= 1.0
+        text = (
+            "The copies that are behind were so all along." if is_lasting else "No copy was behind."
+        )
+        return ruled_out("under_replicated", text)
     who = f"broker {suspect}" if suspect else "one broker"
     text = f"Copies of up to {behind:g} partitions of {who} were behind."
     signs = [Sign(FAIR, Evidence(text, {"partitions": behind}))]
-    back = _back(facts)
+    back = _back(suspect, facts)
     if back is not None:
         suspect, k = back
         text = f"Broker {suspect} answers again, {when(k - facts.onset_k)}."
@@ -459,29 +466,44 @@ def _catching_up(facts: Facts) -> Hypothesis:
     return Hypothesis("under_replicated", tuple(signs), suspect)
 
 
-def _most_behind(facts: Facts) -> tuple[float, str]:
-    """Return the most partitions of one broker with copies behind, from a minute before the onset on.
+def _most_behind(facts: Facts) -> tuple[float, float, str]:
+    """Return how much the partitions of one broker with copies behind rose, and how many there were, at most.
 
-    With the broker whose copies they are, where the channel names it: a page is the leader's.
+    From a minute before the onset on, above the fewest of all seconds: what is behind all along is not caught
+    up. With the broker whose copies they are, where the channel names it: a page is the leader's.
     """
     start = facts.near[0] - _BACK_SECONDS
-    parts = {name: between(one, start, facts.end_k) for name, one in facts.named(*COPIES).items()}
-    most = {name: float(part.max()) for name, part in parts.items() if part.size}
-    name = max(most, key=lambda one: (most[one], parse_series(one).label("follower")), default="")
-    return (most[name], parse_series(name).label("follower")) if name else (0.0, "")
+    found = [(0.0, 0.0, "")]
+    for name, one in facts.named(*COPIES).items():
+        part = between(one, start, facts.end_k)
+        if part.size:
+            most, fewest = float(part.max()), float(one.values.min())
+            found.append((most - fewest, most, parse_series(name).label("follower")))
+    return max(found, key=lambda one: (one[0] >= 1.0 and one[2] != "", *one))
 
 
-def _back(facts: Facts) -> tuple[str, int] | None:
-    """Return who began to answer again within the minute before the onset, or with it, and when."""
-    first, last = facts.near
-    if facts.answers.returned:
-        return max(facts.answers.returned.items(), key=lambda one: one[1])
-    for name, series in facts.named("up").items():
-        came = series.k[1:][(series.values[1:] > 0.0) & (series.values[:-1] == 0.0)]
-        near = came[(came >= first - _BACK_SECONDS) & (came <= last)]
-        if near.size:
-            return answers.page_name(name), int(near[-1])
-    return None
+def _back(follower: str, facts: Facts) -> tuple[str, int] | None:
+    """Return who began to answer again within the minute before the onset, or with it, and when.
+
+    Without those that are known to be another broker than the one whose copies are behind.
+    """
+    seen = facts.answers
+    brokers = {
+        target: seen.returned[target]
+        for name in facts.named(*ROUND_TRIPS)
+        if (target := parse_series(name).label("target")) in seen.returned
+        and _may_be_of(name, follower, facts)
+    }
+    pages = {
+        answers.page_name(name): k
+        for name, k in seen.returned_pages.items()
+        if _may_be_of(name, follower, facts)
+    }
+    return max((brokers or pages).items(), key=lambda one: one[1], default=None)
+
+
+def _may_be_of(name: str, follower: str, facts: Facts) -> bool:
+    return not follower or affected_brokers.may_be_of(name, follower, facts.nearby)
 
 
 # --- leaders and metadata
@@ -504,11 +526,15 @@ def _own_moves(facts: Facts) -> list[TimedEvent]:
 
 def _moved(moves: list[TimedEvent], facts: Facts) -> Hypothesis:
     counted = facts.counted_ks(*LEADER_COUNTERS)
+    is_growing = counted.size > 0 and _are_partitions_added(facts)
+    if is_growing:  # the counters have the first elections of others as well
+        counted = counted[:0]
     ks = np.unique(np.concatenate([np.array([one.k for one in moves], np.int64), counted]))
     first, last = facts.near
     here = ks[(ks >= first) & (ks <= last)]
     if here.size == 0:
-        if not background.are_leaders_known(facts) and not facts.events(LEADER_CHANGE):
+        is_logged = bool(facts.named("broker_log_events") or facts.events(LEADER_CHANGE))
+        if not is_logged and (is_growing or not facts.named(*LEADER_COUNTERS)):
             return unmeasured("leader_move", "elections of leaders (probe broker_log)")
         others = sum(1 for one in facts.events(LEADER_CHANGE) if first <= one.k <= last)
         foreign = f"; {others} elections of other topics or of new partitions" if others else ""
@@ -594,6 +620,14 @@ _PARTITIONS = (
     "redpanda_cluster_topics",
     "pulsar_topics_count",
 )
+
+
+def _are_partitions_added(facts: Facts) -> bool:
+    """True where partitions were added at the onset, however few."""
+    return any(
+        one.is_at_onset and one.delta >= one.clear and one.rise >= 1.0 and one.before > 0.0
+        for one in facts.shifts(*_PARTITIONS)
+    )
 
 
 def _partitions_grown(facts: Facts) -> Shift | None:
