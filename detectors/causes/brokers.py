@@ -546,9 +546,9 @@ def _moved(moves: list[TimedEvent], facts: Facts) -> Hypothesis:
     expected = before * (last + 1 - first) / max(1, first - start)
     after = int(np.count_nonzero((ks > last) & (ks < facts.end_k)))
     text = (
-        f"Leaders changed in {here.size} of the seconds around the onset, first "
-        f"{when(int(here[0]) - facts.onset_k)}{_example(int(here[0]), moves)}; in the "
-        f"{first - start} s before it was {before}, afterwards {after}."
+        f"Leaders changed in {wording.counted(int(here.size), 'second')} around the onset, first "
+        f"{when(int(here[0]) - facts.onset_k)}{_example(int(here[0]), moves)}; in {before} of the "
+        f"{first - start} s before, and in {after} since."
     )
     numbers = {"first_k": int(here[0]), "seconds_near": int(here.size), "seconds_before": before}
     strength = FAIR if expected > _MOST_EXPECTED else CLEAR + FAIR

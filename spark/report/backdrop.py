@@ -25,7 +25,7 @@ EVENT_ROWS = {
     "errors": ("fail", "error", "clock_step", "suspend", "rate_not_held", "skipped"),
 }
 """Rows of events, and parts of the names of their kinds."""
-_PEAKS = "short peaks"
+_PEAKS = "other peaks"
 _KIND_OF_PEAK = "peak in no incident"
 
 

@@ -20,6 +20,7 @@ from soak.core.series import is_client, parse_series, series_name
 from soak.core.units import SECOND_NS, format_rate
 from soak.store.admission import read_refused
 from soak.store.run_folder import rate_table
+from spark.batch import offline_analysis
 from spark.batch.coverage import Coverage, gap_json
 from spark.batch.digest import EXTREMES_SECONDS, distinct
 from spark.batch.offline_analysis import Judged
@@ -302,20 +303,28 @@ def _waited_seconds(one: Judged) -> float:
 def outages(timeline: Timeline, judged: Sequence[Judged]) -> dict[str, float]:
     """Return the outages of the cluster in the soak, and seconds in which a producer got no acknowledgement.
 
-    Those of several producers at one time are one.
+    Also those that are a part of another incident. Those of several producers at one time are one.
     """
+    about = [one for one in judged if one.finding.state != "warning"]
+    others = [span_of(timeline, one) for one in about if not one.finding.is_about_cluster]
+    every: list[Finding | Change] = [one.finding for one in about if one.finding.is_about_cluster]
+    every += [
+        one
+        for one in offline_analysis.outages(timeline)
+        if one.state in {"confirmed", "gone"}
+        and not any(
+            one.onset_k < last and one.onset_k + one.after > first for first, last in others
+        )
+    ]
     found = sorted(
-        (max(first_k, begin), min(end_k, end))
-        for one in judged
-        if one.finding.kind == "outage"
-        and one.finding.is_about_cluster
-        and one.finding.state != "warning"
-        and parse_series(one.finding.series).metric == wording.ACKNOWLEDGEMENTS_STOPPED
-        and not parse_series(one.finding.series).label("leader")
-        and math.isfinite(one.finding.after)
-        for first_k, end_k in [(one.finding.onset_k, one.finding.onset_k + one.finding.after)]
+        (max(one.onset_k, begin), min(one.onset_k + one.after, end))
+        for one in every
+        if one.kind == "outage"
+        and parse_series(one.series).metric == wording.ACKNOWLEDGEMENTS_STOPPED
+        and not parse_series(one.series).label("leader")
+        and math.isfinite(one.after)
         for begin, end in timeline.soak_spans
-        if first_k < end and end_k > begin
+        if one.onset_k < end and one.onset_k + one.after > begin
     )
     merged: list[tuple[float, float]] = []
     for first, last in found:

@@ -141,10 +141,14 @@ def _alarm_text(found: FalseAlarms, config: Config) -> str:
         wording.amount(one, "")
         for one in found.ratio.of(calibration.MONTH_NS / config.false_alarms)
     )
+    advice = _ADVICE if found.ratio.low > 1.0 else ""
     return f"""False alarms: with noise like this run's, a panel of {config.panel_size} series takes noise for
         a step {middle} times a month (95 %: {low} to {high}). The plan sets
-        {format_per_duration(config.false_alarms)}."""
+        {format_per_duration(config.false_alarms)}.{advice}"""
 
+
+_ADVICE = """ That is more than set: the seconds between the incidents had troubles of their own, such as
+        those of the other peaks."""
 
 _HOW = """Both are simulated: blocks of this run's quiet seconds, put together at random, went through the
     detector. So low a rate of false alarms cannot be counted; it is extended from higher ones, and the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
@@ -13,8 +13,9 @@ from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 from soak.runtime.incident_size import IncidentSize
 from spark.batch.offline_analysis import Judged
-from spark.batch.peaks import MOST_PEAKS
+from spark.batch.peaks import MOST_PEAKS, Peak
 from spark.batch.timeline import leader_addresses
+from spark.report.backdrop import EVENT_ROWS
 from spark.report.busy_hosts import busy_hosts_of
 from spark.report.page import (
     Page,
@@ -41,6 +42,7 @@ _SEEN = {
 }
 _SEEN_SHORT = {"both": "in the run", "online": "in the run", "offline": "in the report"}
 _MOST_SERIES, _MOST_NOTE = 12, 300
+_RARE, _BEFORE_SECONDS = ("leader changes", "errors"), 5
 _LATENCIES = {"end_to_end": "end-to-end", "publish": "publish"}
 _P99 = "p99: median before, worst second, median after"
 _NOT_COUNTED = "Not counted against the cluster: the client or a phase of the run explains it."
@@ -74,6 +76,7 @@ def _peaks(page: Page) -> Markup:
             wording.span(one.to_k - one.from_k),
             f"{one.slow_messages:,}",
             f"above {wording.amount(one.slowest, 'seconds')}",
+            ", ".join(_meanwhile(page, one)) or "-",
         )
         for one in largest
     ]
@@ -83,8 +86,21 @@ def _peaks(page: Page) -> Markup:
         f"{count} of {_LATENCIES[peaks.latency]} latency in no incident: p99 was above {limit}, which the "
         f"detector took for noise.{which}"
     )
-    shown = table(("since", "for", f"messages above {limit}", "slowest"), rows, numeric=2)
-    return joined([tag("h3", "Short peaks"), tag("p", text), shown])
+    headings = ("since", "for", f"messages above {limit}", "slowest", "events meanwhile")
+    return joined([tag("h3", "Other peaks"), tag("p", text), table(headings, rows)])
+
+
+def _meanwhile(page: Page, peak: Peak) -> Iterator[str]:
+    """Give what is rare in a run and happened in a peak, or in the seconds before it."""
+    for name in _RARE:
+        kinds = (
+            seconds
+            for kind, seconds in page.timeline.event_seconds.items()
+            if any(part in kind for part in EVENT_ROWS[name])
+        )
+        first = peak.from_k - _BEFORE_SECONDS
+        if any(((seconds >= first) & (seconds < peak.to_k)).any() for seconds in kinds):
+            yield name
 
 
 def _improvements(page: Page) -> Markup:

@@ -18,7 +18,7 @@ from soak.core.plan.rates import size_text
 from soak.core.series import host_of, is_client
 from soak.service.files import read_json
 from soak.store.run_folder import RunFolder, run_topic
-from spark.batch.timeline import Timeline
+from spark.batch.timeline import Timeline, leader_addresses
 from spark.report.page import Page, broker_names, joined, shown_name, source_text, table, tag
 from spark.report.summary import planned_rate
 
@@ -66,6 +66,13 @@ def _facts(page: Page) -> Iterator[tuple[str, str]]:
     yield "versions", versions or "not recorded"
     yield "started on", f"{timeline.run.host}, {wording.iso(timeline.run.start_wall_ns)}"
     yield "cluster", broker_names(timeline)
+    leaders = [
+        f"{leader} is {shown_name(address, 60)}"
+        for leader, address in sorted(leader_addresses(timeline).items())
+        if leader and address
+    ]
+    if leaders:
+        yield "brokers as leaders", ", ".join(leaders)
     yield "topics", shown_name(", ".join(_topics(timeline)), 2000) or "not recorded"
     clients = timeline.plan.consumers
     producers = wording.counted(load.producers, "producer")

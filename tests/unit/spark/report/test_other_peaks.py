@@ -99,6 +99,6 @@ def test_the_page_lists_peaks_and_has_a_row_of_them_below_the_chart(tmp_path: Pa
     body, _ = page_data(page)
     text = str(findings.render(page))
 
-    assert body["events"]["short peaks"]["count"] == 3
+    assert body["events"]["other peaks"]["count"] == 3
     assert "1 peak of end-to-end latency in no incident" in text
     assert page.moment(112) in text
