@@ -303,12 +303,12 @@ def _waited_seconds(one: Judged) -> float:
 def outages(timeline: Timeline, judged: Sequence[Judged]) -> dict[str, float]:
     """Return the outages of the cluster in the soak, and seconds in which a producer got no acknowledgement.
 
-    Also those that are a part of another incident. Those of several producers at one time are one.
+    As the offline analysis dates them, also those that are a part of another incident; else as the incidents
+    do. Those of several producers at one time are one.
     """
     about = [one for one in judged if one.finding.state != "warning"]
     others = [span_of(timeline, one) for one in about if not one.finding.is_about_cluster]
-    every: list[Finding | Change] = [one.finding for one in about if one.finding.is_about_cluster]
-    every += [
+    offline: list[Finding | Change] = [
         one
         for one in offline_analysis.outages(timeline)
         if one.state in {"confirmed", "gone"}
@@ -318,7 +318,7 @@ def outages(timeline: Timeline, judged: Sequence[Judged]) -> dict[str, float]:
     ]
     found = sorted(
         (max(one.onset_k, begin), min(one.onset_k + one.after, end))
-        for one in every
+        for one in offline or [one.finding for one in about if one.finding.is_about_cluster]
         if one.kind == "outage"
         and parse_series(one.series).metric == wording.ACKNOWLEDGEMENTS_STOPPED
         and not parse_series(one.series).label("leader")

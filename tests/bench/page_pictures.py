@@ -20,7 +20,7 @@ _SETTLED = (
     "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
 )
 _COLOURS = 128
-_INCIDENT = "#incident-1"
+_INCIDENT = ".finding:not([hidden])"
 
 
 @dataclass(frozen=True, slots=True)

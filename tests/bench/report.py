@@ -149,7 +149,9 @@ def troubles_seen(folder: RunFolder, shape: LongShape) -> Iterator[tuple[str, bo
     gap = [shape.gap.start, shape.gap.stop, "probe@broker0"]
     in_summary = any(one["source"] == "probe@broker0" for one in body["coverage"]["gaps"])
     yield "gap", in_summary and gap in [one[:3] for one in numbers["gaps"]]
-    drawn_seconds = numbers["events"].get("deletions", 0)  # a second with several is one mark
+    drawn_seconds = numbers["events"].get("deletions", {"count": 0})[
+        "count"
+    ]  # a second with several is one mark
     yield (
         f"{DELETIONS:,} deletions",
         drawn_seconds >= 0.99 * min(DELETIONS, shape.seconds // 2 - 60),
