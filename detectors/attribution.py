@@ -27,6 +27,7 @@ _PACKAGE = "detectors.causes"
 _MOST_NAMES = 12
 JUDGED_SECONDS = 300
 """After the onset the causes are judged for the last time."""
+_LEAST_BEFORE_SECONDS = 60
 _OWN_CONSUMER = re.compile(r"consume\.\d+@.+")
 _END_TO_END = 'end_to_end_latency_seconds{quantile="0.99"}'
 
@@ -41,8 +42,9 @@ def attribute(
     """Return the causes that pass the bar, best first; `unknown` alone when there is none.
 
     The last judgement has none that waits for seconds to come. `named` is the judgement before: what it names
-    stays until evidence against it. A step down is `unknown`: causes say what makes latency worse. So is a
-    drift, which has no instant that a cause could share. Of spikes the period is reported too.
+    stays until evidence against it. An incident that began before its worst change is judged at both onsets:
+    each cause by that at which it is surer. A step down is `unknown`: causes say what makes latency worse. So
+    is a drift, which has no instant that a cause could share. Of spikes the period is reported too.
     """
     headline = found.headline if isinstance(found, Incident) else found
     if isinstance(found, Incident) and headline.kind == "outage":
@@ -51,6 +53,11 @@ def attribute(
     outage = headline if headline.kind == "outage" else None
     facts = Facts(change, nearby, outage)
     asked = _hypotheses(facts) if change.direction == "up" and change.kind != "drift" else []
+    if asked and isinstance(found, Incident) and _began_before(found.opening, facts):
+        opening = found.opening
+        asked += _hypotheses(
+            Facts(_as_latency(opening), nearby, opening if opening.kind == "outage" else None)
+        )
     first, *others = arbiter.weigh(asked, facts, is_last=is_last, named=named)
     if isinstance(found, Incident) and outage is not None:
         first = replace(first, evidence=(*first.evidence, *_concerned(found, nearby)))
@@ -114,6 +121,13 @@ def _hypotheses(facts: Facts) -> list[Hypothesis]:
         if hasattr(module, "examine")
         for hypothesis in module.examine(facts)
     ]
+
+
+def _began_before(opening: Change, facts: Facts) -> bool:
+    """True where an incident began before what is judged, and enough before that is on record."""
+    is_rise = opening.direction == "up" and opening.kind in {"step", "outage"}
+    is_known = opening.onset_k >= facts.nearby.k0 + _LEAST_BEFORE_SECONDS
+    return is_rise and is_known and opening.onset_k < facts.near[0]
 
 
 def _since_first_outage(headline: Change, changes: Iterable[Change]) -> Change:

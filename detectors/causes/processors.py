@@ -200,7 +200,11 @@ def _pausing(facts: Facts) -> Iterator[Hypothesis]:
         for one in facts.events(*_KINDS)
     ]
     longest = _long_pauses(pauses, facts)
-    found = [*_recurring(longest, pauses, facts), *_standing_still(pauses, facts)]
+    found = [
+        *_recurring(longest, pauses, facts),
+        *_standing_still(pauses, facts),
+        *_taking_time(facts),
+    ]
     page = None if longest else _stopped(pauses, facts)
     if found:
         effects = frozenset[str]().union(*(one.explains for one in found))
@@ -264,6 +268,21 @@ def _standing_still(pauses: Iterable[_Pause], facts: Facts) -> Iterator[Hypothes
             _jvm(log),
             seconds / max(seconds, slow),
             explains=_EFFECTS_OF_STANDSTILL if is_process_there else _EFFECTS,
+        )
+
+
+def _taking_time(facts: Facts) -> Iterator[Hypothesis]:
+    """Give the JVM that stood still for much of the time from the onset on, and for far less of it before.
+
+    However long its pauses: many short ones, and those of other JVMs, hide in the number of long ones.
+    """
+    more = [one for one in facts.shifts(*_SUMS) if one.after >= _MUCH]
+    rose = risen(more, _ROSE)
+    if rose is not None:
+        log = (source_of(rose.series), rose.label("log"))
+        sign = Sign(DECISIVE, rose.evidence(facts.change))
+        yield Hypothesis(
+            "gc_pause", (sign,), _jvm(log), rose.share(facts.change), explains=_EFFECTS
         )
 
 

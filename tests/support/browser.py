@@ -116,7 +116,21 @@ class Browser:
             const late = () => performance.now() > end ? fail(new Error("never")) : again();
             const look = () => ({script}) ? done(true) : late();
             look(); }})"""
-        self.run(wait)
+        while self._run_on_page(wait) is None:
+            pass
+
+    def text(self) -> str:
+        """Return the text of the page; "" while another one comes."""
+        return self._run_on_page("document.body ? document.body.innerText : ''") or ""
+
+    def _run_on_page(self, script: str) -> Any:
+        """Return the value of an expression; None where the page was left meanwhile."""
+        try:
+            return self.run(script)
+        except RuntimeError as error:
+            if "navigated" not in str(error) and "context was destroyed" not in str(error):
+                raise
+            return None
 
     def key(self, name: str) -> None:
         """Press and release a key, such as `Enter`."""

@@ -65,11 +65,13 @@ def test_two_clicks_show_a_comparison_and_change_nothing(browser: Browser, tmp_p
     before = contents(tmp_path)
     with served(tmp_path, spawn=spawn_command) as found:
         browser.open(f"http://127.0.0.1:{found.serving.port}/")
-        for link in ("Compare before", "Compare after"):
-            browser.until(f"document.querySelector('[aria-label=\"{link}\"]')")
-            browser.run(f"document.querySelector('[aria-label=\"{link}\"]').click()")
+        for run, text in (("before", "compare"), ("after", "compare with before")):
+            link = f"document.querySelector('[aria-label=\"Compare {run}\"]')"
+            # The page that is left has such links too.
+            browser.until(f"document.readyState === 'complete' && {link}?.textContent === '{text}'")
+            browser.run(f"{link}.click()")
         end = time.monotonic() + LIMIT_SECONDS
-        while "Worse" not in browser.run("document.body ? document.body.innerText : ''"):
+        while "Worse" not in browser.text():
             assert time.monotonic() < end
             found.jobs.step()
             time.sleep(0.1)

@@ -196,3 +196,14 @@ def test_a_pause_that_is_no_outage_is_named_before_the_standstill_that_it_makes(
 
     assert causes(around(*watched), short) == ["broker_pause"]
     assert causes(paused, short) == ["gc_pause", "broker_pause"]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.36, "gc_pause"), (0.03, "unknown")])
+def test_many_short_pauses_are_named_if_they_take_much_of_the_time(
+    share: float, expected: str
+) -> None:
+    """Each is no longer than those of the other JVMs before."""
+    others = told("gc_pause", *range(0, END, 3), pause_seconds=0.07, log="other.log")
+    one = channel('probe@b1|jvm_gc_pause_seconds{log="gc.log"}', 0.004, share)
+
+    assert attribute(STEP, around(one, events=others))[0].cause == expected
