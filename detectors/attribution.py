@@ -43,8 +43,8 @@ def attribute(
 
     The last judgement has none that waits for seconds to come. `named` is the judgement before: what it names
     stays until evidence against it. An incident that began before its worst change is judged at both onsets:
-    each cause by that at which it is surer. A step down is `unknown`: causes say what makes latency worse. So
-    is a drift, which has no instant that a cause could share. Of spikes the period is reported too.
+    what is named at the opening passes as well. A step down is `unknown`: causes say what makes latency
+    worse. So is a drift, which has no instant that a cause could share. Of spikes the period is reported too.
     """
     headline = found.headline if isinstance(found, Incident) else found
     if isinstance(found, Incident) and headline.kind == "outage":
@@ -55,9 +55,9 @@ def attribute(
     asked = _hypotheses(facts) if change.direction == "up" and change.kind != "drift" else []
     if asked and isinstance(found, Incident) and _began_before(found.opening, facts):
         opening = found.opening
-        asked += _hypotheses(
-            Facts(_as_latency(opening), nearby, opening if opening.kind == "outage" else None)
-        )
+        opened = Facts(_as_latency(opening), nearby, opening if opening.kind == "outage" else None)
+        at_opening = _hypotheses(opened)
+        asked += [one for one in at_opening if one.probability > BAR and not one.is_provisional]
     first, *others = arbiter.weigh(asked, facts, is_last=is_last, named=named)
     if isinstance(found, Incident) and outage is not None:
         first = replace(first, evidence=(*first.evidence, *_concerned(found, nearby)))

@@ -298,6 +298,7 @@ def _law(degrees_of_freedom: float) -> Any:  # noqa: ANN401  # scipy has no type
 
 MIN_LEVEL_RUNS = 3
 _PERMUTATIONS = 1999
+_CLEARLY = 0.75
 
 
 def level_changes(
@@ -366,10 +367,11 @@ def drift(values: Sequence[float]) -> Drift:
 def least_level_runs(error_rate: float) -> int:
     """Return the least number of values in which `level_changes` can find a change at all.
 
-    Of all orders of n values two at least have a step as large as two levels of n / 2 values each.
+    Of all orders of n values two at least have a step as large as two levels of n / 2 values each. The orders
+    are drawn, so that share must lie clearly below the rate.
     """
     n = 2 * MIN_LEVEL_RUNS
-    while 2 / math.comb(n, n // 2) > error_rate:
+    while 2 / math.comb(n, n // 2) > _CLEARLY * error_rate:
         n += 1
     return n
 

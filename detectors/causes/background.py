@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -198,6 +198,7 @@ _FULL = 0.95  # of the peak: still the full level
 _MOST_FULL = 0.25  # of the fall
 _EMPTY = 0.02  # of the peak: what follows is no drain any more
 _AS_LARGE = 0.5  # of the fall: one before that costs about as much
+_MOST_DRAINS = 8  # the largest are compared with what was before
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +214,9 @@ class Drain:
     end: float
     from_k: int
     seconds: int
-    earlier: int
-    earlier_seconds: int
-    usual_ratio: float
+    earlier: int = 0
+    earlier_seconds: int = 0
+    usual_ratio: float = 0.0
 
     @property
     def is_usual(self) -> bool:
@@ -225,7 +226,22 @@ class Drain:
 def draining(facts: Facts) -> Drain | None:
     """Return the largest backlog that began to drain at the onset, an unusual one first, or None."""
     found = [one for name in facts.named(*BACKLOGS) if (one := _drain(name, facts))]
-    return max(found, key=lambda one: (not one.is_usual, one.peak), default=None)
+    largest = sorted(found, key=lambda one: -one.peak)[:_MOST_DRAINS]
+    judged = (_judged(one, facts) for one in largest)
+    first = next(judged, None)
+    if first is None or not first.is_usual:
+        return first
+    return next((one for one in judged if not one.is_usual), first)
+
+
+def _judged(one: Drain, facts: Facts) -> Drain:
+    """Return a drain with how usual it is."""
+    spacing = spacing_of(facts.nearby.series[one.series])
+    lag = facts.nearby.lag_seconds.get(one.series, 0.0)
+    first, last = channel.near(facts.change, lag, spacing)
+    least = _AS_LARGE * (one.peak - one.end)
+    earlier, seconds, ratio = _earlier(one.series, least, (first - spacing, last), facts)
+    return replace(one, earlier=earlier, earlier_seconds=seconds, usual_ratio=ratio)
 
 
 def _drain(name: str, facts: Facts) -> Drain | None:
@@ -249,9 +265,7 @@ def _drain(name: str, facts: Facts) -> Drain | None:
         seconds = int(k[at + falling.size - 1]) - from_k
         rate = _rate(name, facts)
         if (peak / rate if rate > 0.0 else seconds) >= _LEAST_SECONDS:
-            end = float(falling[-1])
-            earlier = _earlier(name, _AS_LARGE * (peak - end), (first - spacing, last), facts)
-            return Drain(name, peak, end, from_k, seconds, *earlier)
+            return Drain(name, peak, float(falling[-1]), from_k, seconds)
     return None
 
 

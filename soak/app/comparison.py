@@ -96,7 +96,7 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
         ],
     )
     if not found.quantities:
-        yield "  nothing was measured on both sides"
+        yield "  no quantity was measured on both sides"
     yield from (f"  {wording.printable(one.name)}: {one.why}" for one in found.quantities)
     yield from _table(
         ("", "before", "after"),
@@ -214,7 +214,7 @@ def write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:
         suite.set("errors", "0")
         suite.set("skipped", str(verdicts.count("cannot tell") if verdicts else 1))
         if not verdicts:
-            _skip(suite, "soak.compare", "comparison", "nothing was measured on both sides")
+            _skip(suite, "soak.compare", "comparison", "no quantity was measured on both sides")
         for one in found.quantities:
             name = wording.printable(one.name)
             case = ET.SubElement(suite, "testcase", classname="soak.compare", name=name)

@@ -454,7 +454,7 @@ def counting_verdict(summary: Mapping[str, Any], notes: Mapping[str, str]) -> st
     is_known = any(one.get("key") in notes for one in summary["findings"])
     if not is_known or is_missed:
         return "inconclusive" if found == "regressed" else found
-    return str(summary.get("verdict_without_incidents", "clean"))
+    return str(summary.get("verdict_without_incidents", "clean" if found == "regressed" else found))
 
 
 def append_drive_checks(folder: RunFolder, several: list[Measured]) -> None:

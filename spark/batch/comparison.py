@@ -619,7 +619,7 @@ class Trend:
     values: Mapping[str, tuple[float, ...]]
     changes: tuple[TrendChange, ...]
     drifts: Mapping[str, Drift] = field(default_factory=dict)  # of latencies with values enough
-    least_runs: int = 0  # in which a change of level can be told from noise
+    least_runs: int = 0  # in which a change of level can be distinguished from noise
     warnings: tuple[str, ...] = ()  # what else than versions differs between the runs
 
     def unit(self, name: str) -> str:

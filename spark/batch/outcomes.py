@@ -237,6 +237,8 @@ def shares(timeline: Timeline, metric: str, bucket: int) -> tuple[list[float], F
     thresholds, fine = counted
     is_kept = np.isin(thresholds, THRESHOLDS_SECONDS)  # the limits of objectives are no bands
     thresholds, fine = np.array(thresholds)[is_kept].tolist(), fine[is_kept]
+    if len(thresholds) < 2:  # noqa: PLR2004  # a band has two ends
+        return None
     starts = np.arange(0, fine.shape[1], max(1, bucket // timeline.step))
     above = np.add.reduceat(fine, starts, axis=1)
     between = above[:-1] - above[1:]

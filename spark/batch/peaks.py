@@ -25,7 +25,7 @@ MOST_PEAKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """A stretch in which p99 was above the limit: [from_k, to_k), in steps of the timeline."""
+    """A stretch in which p99 was above the limit, with pauses of a few seconds: seconds [from_k, to_k)."""
 
     from_k: int
     to_k: int

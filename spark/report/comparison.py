@@ -225,13 +225,13 @@ def _headline(found: Comparison) -> str:
         if (names := [_shown(one.name) for one in found.quantities if one.verdict == verdict])
     ]
     if not by_verdict:
-        return f"{_sentence(found.verdict)} Nothing was measured on both sides."
+        return f"{_sentence(found.verdict)} No quantity was measured on both sides."
     return f"{_sentence(found.verdict)} {'; '.join(by_verdict).capitalize()}."
 
 
 def _no_change(found: Trend) -> str:
     if len(found.runs) < found.least_runs:
-        return f"Fewer than {found.least_runs} runs: a change of level cannot be told from noise."
+        return f"Fewer than {found.least_runs} runs: a change of level cannot be distinguished from noise."
     return "None was found."
 
 
@@ -267,7 +267,7 @@ def _differences(found: Comparison) -> Markup:
             )
         )
     if not rows:
-        return tag("p", "Nothing was measured on both sides.")
+        return tag("p", "No quantity was measured on both sides.")
     return table(("", "verdict", "why", "before", "after", "found from"), rows, numeric=3)
 
 

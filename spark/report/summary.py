@@ -306,23 +306,23 @@ def outages(timeline: Timeline, judged: Sequence[Judged]) -> dict[str, float]:
     As the offline analysis dates them, also those that are a part of another incident; else as the incidents
     do. Those of several producers at one time are one.
     """
-    about = [one for one in judged if one.finding.state != "warning"]
-    others = [span_of(timeline, one) for one in about if not one.finding.is_about_cluster]
-    offline: list[Finding | Change] = [
-        one
-        for one in offline_analysis.outages(timeline)
-        if one.state in {"confirmed", "gone"}
-        and not any(
-            one.onset_k < last and one.onset_k + one.after > first for first, last in others
-        )
+    known = [one for one in judged if one.finding.state != "warning"]
+    of_cluster = [one.finding for one in known if one.finding.is_about_cluster]
+    others = [
+        span_of(timeline, one)
+        for one in known
+        if not one.finding.is_about_cluster and one.finding.kind != "objective"
     ]
+    offline = [
+        one
+        for one in filter(_has_stopped, offline_analysis.outages(timeline))
+        if one.state in {"confirmed", "gone"}
+        and not any(first <= one.onset_k < last for first, last in others)
+    ]
+    every: Sequence[Finding | Change] = offline or list(filter(_has_stopped, of_cluster))
     found = sorted(
         (max(one.onset_k, begin), min(one.onset_k + one.after, end))
-        for one in offline or [one.finding for one in about if one.finding.is_about_cluster]
-        if one.kind == "outage"
-        and parse_series(one.series).metric == wording.ACKNOWLEDGEMENTS_STOPPED
-        and not parse_series(one.series).label("leader")
-        and math.isfinite(one.after)
+        for one in every
         for begin, end in timeline.soak_spans
         if one.onset_k < end and one.onset_k + one.after > begin
     )
@@ -334,6 +334,13 @@ def outages(timeline: Timeline, judged: Sequence[Judged]) -> dict[str, float]:
             merged.append((first, last))
     seconds = sum(last - first for first, last in merged)
     return {"count": len(merged), "seconds": round(float(seconds), 1)}
+
+
+def _has_stopped(one: Finding | Change) -> bool:
+    """True for an outage in which a producer got no acknowledgement from any leader."""
+    name = parse_series(one.series)
+    is_whole = name.metric == wording.ACKNOWLEDGEMENTS_STOPPED and not name.label("leader")
+    return one.kind == "outage" and is_whole and math.isfinite(one.after)
 
 
 def span_of(timeline: Timeline, one: Judged) -> tuple[int, int]:

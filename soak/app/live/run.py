@@ -158,8 +158,8 @@ class Snapshot:
     def awaits_report(self, now_ns: int) -> bool:
         """True when the run has ended a moment ago, and its report is not there yet."""
         end_ns = self.start_wall_ns + self.k * SECOND_NS
-        is_new = 0 <= now_ns - end_ns < REPORT_SECONDS * SECOND_NS
-        return self.is_over and self.report is None and is_new
+        has_report = self.report is not None and self.report.made_wall_ns >= end_ns
+        return self.is_over and not has_report and 0 <= now_ns - end_ns < REPORT_SECONDS * SECOND_NS
 
 
 class LiveRun:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
 from itertools import product
 from typing import NamedTuple
 
@@ -110,10 +111,21 @@ def _names_in(place: str) -> Mapping[str, str]:
 
 
 def _contradict(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    hosts = [host for host in (one.get("host"), other.get("host")) if host]
+    if len(set(map(_is_number, hosts))) > 1:
+        return False  # a name and an address may be of one host
     return any(
         one[kind] != other[kind] and not _is_within(one[kind], other[kind], _SEPARATORS.get(kind))
         for kind in one.keys() & other.keys()
     )
+
+
+def _is_number(host: str) -> bool:
+    """True for an address in numbers."""
+    try:
+        return bool(ip_address(host.strip("[]")))
+    except ValueError:
+        return False
 
 
 def _is_within(one: str, other: str, separator: str | None) -> bool:

@@ -82,10 +82,7 @@ def _peaks(page: Page) -> Markup:
     ]
     count = wording.counted(len(peaks.found), "peak")
     which = f" The {len(rows)} with most slow messages:" if len(rows) < len(peaks.found) else ""
-    text = (
-        f"{count} of {_LATENCIES[peaks.latency]} latency in no incident: p99 was above {limit}, which the "
-        f"detector took for noise.{which}"
-    )
+    text = f"{count} of {_LATENCIES[peaks.latency]} latency in no incident: p99 was above {limit}.{which}"
     headings = ("since", "for", f"messages above {limit}", "slowest", "events meanwhile")
     return joined([tag("h3", "Other peaks"), tag("p", text), table(headings, rows)])
 

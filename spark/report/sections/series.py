@@ -6,8 +6,8 @@ import numpy as np
 from markupsafe import Markup
 
 from soak.core import wording
-from spark.batch.digest import EXTREMES_SECONDS
-from spark.batch.timeline import leader_addresses
+from spark.batch.digest import EXTREMES_SECONDS, reduction
+from spark.batch.timeline import leader_addresses, per_second
 from spark.report.interactive import BROKER_PREFIXES, FIRST_METRICS
 from spark.report.page import Page, joined, shown_name, table, tag, where
 
@@ -65,7 +65,8 @@ def _levels(page: Page) -> Markup:
         return tag("p", "No probe recorded anything.")
     rows = []
     for name in names[:MOST_ROWS]:
-        k, values = timeline.series[name]
+        is_counted = reduction(timeline.columns[name]) is np.sum
+        k, values = per_second(timeline, name) if is_counted else timeline.series[name]
         judged = values[timeline.is_soak(k)]
         if judged.size:
             low, middle, high = np.quantile(judged, (0, 0.5, 1))

@@ -373,6 +373,17 @@ def test_the_verdict_without_known_incidents_is_that_of_the_report(
     assert counting_verdict(summary, dict.fromkeys(acknowledged, "known")) == expected
 
 
+@pytest.mark.parametrize(
+    ("verdict", "expected"), [("regressed", "clean"), ("inconclusive", "inconclusive")]
+)
+def test_the_summary_of_an_earlier_version_has_the_verdict_that_it_had(
+    verdict: str, expected: str
+) -> None:
+    findings = [{"key": "a", "is_about_cluster": True}]
+
+    assert counting_verdict({"verdict": verdict, "findings": findings}, {"a": "known"}) == expected
+
+
 @pytest.mark.long
 def test_an_acknowledged_incident_counts_no_more(before: Path, tmp_path: Path) -> None:
     after = write_compared_run(
@@ -497,7 +508,7 @@ def test_of_few_runs_a_trend_cannot_tell(tmp_path: Path) -> None:
     done = soak("compare", "--trend", tmp_path, "--no-cache", "--junit", junit)
 
     assert done.exit_code == 4
-    assert "fewer than 9 runs: a change of level cannot be distinguished from noise" in done.output
+    assert "fewer than 10 runs: a change of level cannot be distinguished from noise" in done.output
     assert "WARNING: the runs differ: load.rate is 200 and 201" in done.output
     assert ET.parse(junit).getroot()[0].get("skipped") == "1"
     assert not list(tmp_path.glob("*/digests/latencies.npz"))

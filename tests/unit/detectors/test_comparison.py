@@ -236,8 +236,8 @@ def test_with_fewer_values_than_the_least_no_change_is_found_and_with_these_the_
 ) -> None:
     least = least_level_runs(error_rate)
 
-    for n, expected in ((least - 1, []), (least + 1, [(least + 1) // 2])):
-        values = [0.0] * ((n) // 2) + [9.0] * (n - n // 2)
+    for n, expected in ((least - 2, []), (least, [least // 2])):
+        values = [0.0] * (n // 2) + [9.0] * (n - n // 2)
         assert [one[0] for one in level_changes(values, 1.0, error_rate)] == expected
 
 

@@ -2,7 +2,7 @@ const REASONS = { 401: "its token has changed", 404: "the run is gone", 500: "a 
 // Asks the server for `path` as often as `element` says, while the page is seen, and shows each answer.
 function poll(element, path, show) {
   "use strict";
-  const answer = document.getElementById("answer"), silence = answer.textContent;
+  const answer = document.getElementById("answer"), unanswered = answer.textContent;
   const later = () => { if (Number(element.dataset.poll)) setTimeout(look, 1000 * Number(element.dataset.poll)); };
   async function look() {
     if (document.hidden) { document.addEventListener("visibilitychange", look, { once: true }); return; }
@@ -10,10 +10,13 @@ function poll(element, path, show) {
       const response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(20000) });
       const text = await response.text();
       if (response.ok) show(text);
-      else answer.textContent = `\`soak serve\` cannot show this any more (${REASONS[response.status] ?? response.status}). What you see is old.`;
+      else {
+        const why = REASONS[response.status]; // else it is busy, and the next look may find it
+        answer.textContent = why ? `\`soak serve\` cannot show this any more: ${why}. What you see is old.` : unanswered;
+      }
       answer.hidden = response.ok;
     } catch {
-      answer.textContent = silence;
+      answer.textContent = unanswered;
       answer.hidden = false;
     }
     later();

@@ -113,6 +113,7 @@ def test_outages_of_two_producers_at_one_time_are_one_and_those_of_the_warm_up_n
         outage(key="other", series=series, onset_k=125, after=8.0),
         outage(key="before", onset_k=5, after=10.0),
         outage(key="across", onset_k=15, after=7.0),
+        finding_of(kind="objective", onset_k=30, resolved_k=None, is_about_cluster=False),
     ]
 
     assert outages(found, [Judged(one, "both") for one in every]) == {"count": 2, "seconds": 15.0}

@@ -380,6 +380,7 @@ def test_another_final_suspect_of_the_same_cause_is_sent_once(
     ("first", "last"),
     [
         ("b1:9092", "b1.example.org:9092"),
+        ("10.0.0.1:9092", "b1.example.org:9092"),
         ("B1", "b1:9092"),
         ("b1:9092", "vda on b1"),
         ("127.0.0.1:9092", "localhost:9092"),
