@@ -561,7 +561,7 @@ class Answers:
 
     @property
     def are_prompt(self) -> bool:
-        """True when brokers that are asked answered all along, and nobody was silent or late."""
+        """True when brokers that are asked answered all along, and none was silent or late."""
         return bool(self.answering) and not (self.unanswered or self.silent_pages or self.late)
 
     @property

@@ -174,7 +174,7 @@ _STILL_SECONDS = 1.0  # of a pause: the least that empties a second
 _COVERED = 0.5  # of the seconds without acknowledgements, or of high latency
 
 _Log = tuple[str, str]
-"""Who reads the log of one JVM, and its name."""
+"""The source that reads the log of one JVM, and its name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize, incident_size
 from soak.service.files import read_small_text
 from soak.store.findings.port import FindingsPlace
-from soak.store.findings.rows import CORRECTIONS, Notification, NotificationContent, is_end
+from soak.store.findings.rows import Notification, NotificationContent, is_correction, is_end
 from soak.store.findings.store import MAX_RETRY_WAIT_NS
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History
 from soak.store.plan_home import is_service_run
@@ -287,10 +287,7 @@ class Delivery:
         """Return the size of the incident at the time of a message; of a long one the report has it."""
         end_k = (row.created_wall_ns - self._run.start_wall_ns) // SECOND_NS
         last_k = end_k if finding.resolved_k is None else finding.resolved_k
-        if (
-            row.kind in CORRECTIONS.values()
-            or not 0 <= last_k - finding.onset_k <= MAX_SIZED_SECONDS
-        ):
+        if is_correction(row.kind) or not 0 <= last_k - finding.onset_k <= MAX_SIZED_SECONDS:
             return None
         detector: level_shift.Config = self._plan.detection.detectors[STREAM_DETECTOR]
         return self._from_journals(
@@ -300,7 +297,7 @@ class Delivery:
 
     def _load(self, finding: Finding, row: Notification) -> LoadState | None:
         """Return the load at the time of a message; when an incident is resolved, just after its end."""
-        if row.kind in CORRECTIONS.values():
+        if is_correction(row.kind):
             return None
         end_k = (row.created_wall_ns - self._run.start_wall_ns) // SECOND_NS
         resolved_k = finding.resolved_k if row.kind == "resolved" else None

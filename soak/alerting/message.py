@@ -35,7 +35,7 @@ from soak.core.ports import Message
 from soak.core.series import host_of, parse_series
 from soak.core.units import SECOND_NS
 from soak.runtime.incident_size import IncidentSize
-from soak.store.findings.rows import CORRECTIONS, NotificationKind, is_end
+from soak.store.findings.rows import CORRECTIONS, NotificationKind, is_correction, is_end
 
 MAX_LINES = 46
 """Of a text; only one in which every name is long, and every cause is possible, has some more."""
@@ -133,7 +133,7 @@ class MessageContext:
     @property
     def is_corrected(self) -> bool:
         is_other = bool(self.previous_cause or self.previous_suspect)
-        return self.kind in CORRECTIONS.values() and is_other and not self.is_withdrawn
+        return is_correction(self.kind) and is_other and not self.is_withdrawn
 
     @property
     def corrected_part(self) -> str:

@@ -44,6 +44,17 @@ def runs(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in zip(first, last, strict=True)]
 
 
+def merged_spans(spans: Sequence[tuple[float, float]], least: float) -> list[tuple[int, int]]:
+    """Return spans of whole numbers, sorted by their begin; those nearer to each other than `least` join."""
+    if not spans:
+        return []
+    from_k, to_k = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+    to_k = np.maximum.accumulate(to_k)  # one may lie in another
+    apart = np.flatnonzero(from_k[1:] - to_k[:-1] >= least)
+    begins, ends = from_k[np.append(0, apart + 1)], to_k[np.append(apart, to_k.size - 1)]
+    return list(zip(begins.tolist(), ends.tolist(), strict=True))
+
+
 # --- Whether messages came once and in order, where the client's settings promise that.
 
 

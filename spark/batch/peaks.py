@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from detectors.minimum_effect import Config as MinimumEffect
 from soak.core import wording
 from soak.core.series import is_client
+from spark.batch.coverage import merged_spans, runs
 from spark.batch.outcomes import counts_above
 from spark.batch.timeline import Floats, Timeline
 
@@ -92,6 +93,7 @@ def peaks_outside(
         if row is None:
             return NO_PEAKS
         is_slow = is_judged & (above[row] > _SLOW_SHARE * above[0])
+        slow = [(a, b + 1) for a, b in runs(np.flatnonzero(is_slow))]
         found = [
             Peak(
                 first * timeline.step,
@@ -99,7 +101,7 @@ def peaks_outside(
                 int(above[row, first:last].sum()),
                 thresholds[int(np.flatnonzero(above[:, first:last].any(axis=1))[-1])],
             )
-            for first, last in _stretches(is_slow, max(1, _JOINED_SECONDS // timeline.step))
+            for first, last in merged_spans(slow, max(1, _JOINED_SECONDS // timeline.step))
         ]
         return Peaks(latency, thresholds[row], found)
     return NO_PEAKS
@@ -108,17 +110,16 @@ def peaks_outside(
 def _is_invalid(timeline: Timeline, steps: int) -> NDArray[np.bool_]:
     """Return in which steps a client itself, its host or its clock was at fault."""
     found = np.zeros(steps, dtype=np.bool_)
-    for source, reasons in timeline.invalid.items():
-        at = np.array([k for k in reasons if is_client(source)], np.int64) // timeline.step
+    for source in filter(is_client, timeline.invalid):
+        at = np.array(list(timeline.invalid[source]), np.int64) // timeline.step
         found[at[(at >= 0) & (at < steps)]] = True
     return found
 
 
 def _limit(thresholds: Sequence[float], above: Floats, effect: MinimumEffect) -> int | None:
     """Return the place of the limit among the thresholds; None: none lies so far above the usual p99."""
-    slow = (above > _SLOW_SHARE * above[0]).sum(
-        axis=0
-    )  # p99 lies below the threshold of this place
+    # In each step p99 lies below the threshold of this place.
+    slow = (above > _SLOW_SHARE * above[0]).sum(axis=0)
     usual = thresholds[min(int(np.median(slow)), len(thresholds) - 1)]
     return next(
         (
@@ -128,13 +129,3 @@ def _limit(thresholds: Sequence[float], above: Floats, effect: MinimumEffect) ->
         ),
         None,
     )
-
-
-def _stretches(is_slow: NDArray[np.bool_], apart: int) -> list[tuple[int, int]]:
-    """Return first place and first after it of each run of True; those at most `apart` apart are one."""
-    at = np.flatnonzero(is_slow)
-    if not at.size:
-        return []
-    edges = np.flatnonzero(np.diff(at) > apart)
-    firsts, lasts = at[np.append(0, edges + 1)], at[np.append(edges, at.size - 1)]
-    return [(int(first), int(last) + 1) for first, last in zip(firsts, lasts, strict=True)]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spark.batch.coverage import runs
+from spark.batch.coverage import merged_spans, runs
 from spark.batch.outcomes import shares_shown
 from spark.report.packing import Grid, Words, block
-from spark.report.page import Page, merged_spans, shown_name
+from spark.report.page import Page, shown_name
 
 Ints = NDArray[np.int64]
 
@@ -85,11 +85,16 @@ def _rows(page: Page) -> Iterator[tuple[str, dict[str, Ints]]]:
     peaks = [np.arange(one.from_k, one.to_k) for one in page.peaks.found]
     if peaks:
         yield _PEAKS, {_KIND_OF_PEAK: np.concatenate(peaks)}
-    every = page.timeline.event_seconds
-    for name, parts in EVENT_ROWS.items():
-        kinds = [one for one in every if any(part in one for part in parts)]
+    for name in EVENT_ROWS:
+        kinds = seconds_of_row(page, name)
         if kinds:
-            yield name, {shown_name(kind.replace("_", " "), 60): every[kind] for kind in kinds}
+            yield name, {shown_name(kind.replace("_", " "), 60): k for kind, k in kinds.items()}
+
+
+def seconds_of_row(page: Page, name: str) -> dict[str, Ints]:
+    """Return the seconds with events of one of `EVENT_ROWS`, by kind."""
+    every, parts = page.timeline.event_seconds, EVENT_ROWS[name]
+    return {kind: k for kind, k in every.items() if any(part in kind for part in parts)}
 
 
 def heat(page: Page, grid: Grid) -> tuple[dict[str, Any] | None, str]:

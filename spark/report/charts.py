@@ -14,8 +14,8 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from soak.core import wording
-from spark.batch.coverage import runs
-from spark.report.page import Page, joined, merged_spans, source_text, tag
+from spark.batch.coverage import merged_spans, runs
+from spark.report.page import Page, joined, source_text, tag
 
 WIDTH = 960
 LEFT, RIGHT, TOP, BOTTOM = 80, 12, 10, 42

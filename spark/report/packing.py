@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from spark.batch.coverage import merged_spans
+
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint16]
 
@@ -160,10 +162,5 @@ def windows(spans: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]]
     """Return the stretches around each onset and each end, merged, ascending; `end` is that of the run."""
     around = [(a - BEFORE_ONSET, a + AFTER_ONSET) for a, _ in spans]
     around += [(b - BEFORE_END, b + AFTER_END) for _, b in spans]
-    merged: list[tuple[int, int]] = []
-    for begin, stop in sorted((max(0, a), min(end, b)) for a, b in around):
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
-        elif begin < stop:
-            merged.append((begin, stop))
-    return merged
+    within = sorted((max(0, a), min(end, b)) for a, b in around)
+    return merged_spans([(a, b) for a, b in within if a < b], 1)

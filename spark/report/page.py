@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
 from detectors.objectives import Standing
@@ -200,16 +199,6 @@ def shown_name(name: str, width: int) -> str:
 
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-
-
-def merged_spans(spans: Sequence[tuple[int, int]], least: float) -> list[tuple[int, int]]:
-    """Return spans, ascending; those nearer to each other than `least` are one, so that pages stay small."""
-    if not spans:
-        return []
-    from_k, to_k = np.array(spans, dtype=np.int64).reshape(-1, 2).T
-    apart = np.flatnonzero(from_k[1:] - to_k[:-1] >= least)
-    begins, ends = from_k[np.append(0, apart + 1)], to_k[np.append(apart, to_k.size - 1)]
-    return list(zip(begins.tolist(), ends.tolist(), strict=True))
 
 
 def what_text(found: Finding) -> str:

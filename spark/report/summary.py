@@ -21,7 +21,7 @@ from soak.core.units import SECOND_NS, format_rate
 from soak.store.admission import read_refused
 from soak.store.run_folder import rate_table
 from spark.batch import offline_analysis
-from spark.batch.coverage import Coverage, gap_json
+from spark.batch.coverage import Coverage, gap_json, merged_spans
 from spark.batch.digest import EXTREMES_SECONDS, distinct
 from spark.batch.offline_analysis import Judged
 from spark.batch.timeline import Timeline
@@ -326,14 +326,9 @@ def outages(timeline: Timeline, judged: Sequence[Judged]) -> dict[str, float]:
         for begin, end in timeline.soak_spans
         if one.onset_k < end and one.onset_k + one.after > begin
     )
-    merged: list[tuple[float, float]] = []
-    for first, last in found:
-        if merged and first <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], last)
-        else:
-            merged.append((first, last))
+    merged = merged_spans(found, 1)
     seconds = sum(last - first for first, last in merged)
-    return {"count": len(merged), "seconds": round(float(seconds), 1)}
+    return {"count": len(merged), "seconds": float(seconds)}
 
 
 def _has_stopped(one: Finding | Change) -> bool:

@@ -41,7 +41,7 @@ class Compared:
 
     page: bytes = b""
     why: str = ""
-    is_passing: bool = False  # the next one who asks may have more luck
+    is_passing: bool = False  # another try may succeed
 
 
 @dataclass(slots=True)

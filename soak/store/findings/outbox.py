@@ -27,6 +27,7 @@ from soak.store.findings.rows import (
     STEPS,
     Notification,
     NotificationKind,
+    is_correction,
     is_end,
     notification_of,
 )
@@ -105,7 +106,7 @@ def previously_named(connection: Connection, row: Notification, now: NamedCause)
     earlier = (row.subject, row.sink, row.occurrence, STEPS[row.kind])
     for before in map(notification_of, connection.execute(_EARLIER_STEPS, earlier)):
         known = before.named if before.state == "sent" else joined(known, before.named)
-    if row.kind in CORRECTIONS.values():
+    if is_correction(row.kind):
         known = joined(known, row.named)
     return other_causes(known, now), other_suspects(known, now)
 
@@ -233,6 +234,6 @@ def _is_corrected(finding: Finding, queued: Sequence[Notification]) -> bool:
     Another suspect of the same cause is sent as well, unless there was a correction before.
     """
     known, now = queued[-1].named, named_cause(finding)
-    was_corrected = any(row.kind in CORRECTIONS.values() for row in queued)
+    was_corrected = any(is_correction(row.kind) for row in queued)
     is_other_suspect = bool(other_suspects(known, now)) and not was_corrected
     return finding.is_settled and (bool(other_causes(known, now)) or is_other_suspect)

@@ -93,6 +93,11 @@ def is_end(kind: NotificationKind) -> bool:
     return STEPS[kind] >= STEPS["resolved"]
 
 
+def is_correction(kind: NotificationKind) -> bool:
+    """True for a kind that says what an earlier message named otherwise."""
+    return kind in CORRECTIONS.values()
+
+
 def checked_rows() -> Callable[[Cursor, tuple[object, ...]], Row]:
     """Return a row factory for a connection; a file or topic of others may hold cells of any type.
 

@@ -28,7 +28,6 @@ from soak.store.findings.named_causes import (
     other_suspects,
 )
 from soak.store.findings.rows import (
-    CORRECTIONS,
     RANK,
     Notification,
     NotificationContent,
@@ -39,6 +38,7 @@ from soak.store.findings.rows import (
     explanations_of,
     finding_of,
     finding_row,
+    is_correction,
     notification_of,
 )
 from soak.store.findings.schema import VERSION, bring_up_to_date
@@ -256,7 +256,7 @@ class FindingsStore:
         with self._transaction() as connection:
             content = _content(connection, row)
             is_news = bool(content.previous_cause or content.previous_suspect)
-            if row.kind in CORRECTIONS.values() and not is_news:
+            if is_correction(row.kind) and not is_news:
                 connection.execute(outbox.DROP, outbox.identity(row))
                 return None
             finding = content.finding

@@ -15,7 +15,7 @@ from soak.runtime.incident_size import IncidentSize
 from spark.batch.offline_analysis import Judged
 from spark.batch.peaks import MOST_PEAKS, Peak
 from spark.batch.timeline import leader_addresses
-from spark.report.backdrop import EVENT_ROWS
+from spark.report.backdrop import seconds_of_row
 from spark.report.busy_hosts import busy_hosts_of
 from spark.report.page import (
     Page,
@@ -89,14 +89,10 @@ def _peaks(page: Page) -> Markup:
 
 def _meanwhile(page: Page, peak: Peak) -> Iterator[str]:
     """Give what is rare in a run and happened in a peak, or in the seconds before it."""
+    first = peak.from_k - _BEFORE_SECONDS
     for name in _RARE:
-        kinds = (
-            seconds
-            for kind, seconds in page.timeline.event_seconds.items()
-            if any(part in kind for part in EVENT_ROWS[name])
-        )
-        first = peak.from_k - _BEFORE_SECONDS
-        if any(((seconds >= first) & (seconds < peak.to_k)).any() for seconds in kinds):
+        kinds = seconds_of_row(page, name).values()
+        if any(((k >= first) & (k < peak.to_k)).any() for k in kinds):
             yield name
 
 
