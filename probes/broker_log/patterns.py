@@ -116,7 +116,7 @@ class Scanner:
         kept: list[Match] = []
         for match in reversed(list(self._matches(text))):
             kind = match.pattern.kind
-            if kind not in next_of or not _contains(next_of[kind], match):
+            if kind not in next_of or added_by(next_of[kind], match) is None:
                 next_of[kind] = match
                 kept.append(match)
         return kept[::-1]
@@ -153,11 +153,15 @@ class Scanner:
         return None
 
 
-def _contains(outer: Match, inner: Match) -> bool:
-    """Return whether an event began right before one that was logged earlier, and took at least as long."""
+def added_by(outer: Match, inner: Match) -> float | None:
+    """Return by how much an event is longer than one that was logged before and lies inside it; else None.
+
+    An event lies inside another if it began as the next one and took no longer.
+    """
     number, amount = inner.pattern.nested_by, inner.pattern.sums
     follows = _number(inner, number) == _number(outer, number) + 1
-    return follows and _number(inner, amount) <= _number(outer, amount)
+    added = _number(outer, amount) - _number(inner, amount)
+    return added if follows and added >= 0.0 else None
 
 
 def _number(match: Match, name: str) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic.dataclasses import dataclass
 
 from probes.broker_log import patterns
-from probes.broker_log.patterns import Match, Pattern, Scanner, Value, printable
+from probes.broker_log.patterns import Match, Pattern, Scanner, Value, added_by, printable
 from probes.broker_log.tail import LogTail
 from probes.broker_log.timestamps import TimestampReader, continues_previous
 from probes.common.polling import Prefetch, ReadingBuffer
@@ -78,6 +78,7 @@ class _Log:
         self.read_ns: int | None = None  # wall clock
         self.is_at_end = False
         self.metrics: set[str] = set()  # of the patterns that it has had lines of
+        self.newest: dict[str, Match] = {}  # by kind
 
 
 class BrokerLog:
@@ -170,15 +171,20 @@ class BrokerLog:
         log.read_ns, log.is_at_end = now_ns, chunk.is_all
         log.metrics |= {match.pattern.metric for match, _, _ in found}
         sums += self._zeros(log)
-        for match, _, _ in found:
+        events = []
+        for match, at_ns, after_ns in found:
+            inner = log.newest.get(match.pattern.kind)
+            log.newest[match.pattern.kind] = match
+            added = None if inner is None else added_by(match, inner)
+            if added is not None:  # the read before returned the event inside this one
+                sums += _sum(match, added, log.labels)
+                continue
             sums += _amounts(match, log.labels)
-        events = [
-            Event(match.pattern.kind, at_ns, after_ns, _fields(match, now_ns, log.labels))
-            for match, at_ns, after_ns in found
-        ]
+            fields = _fields(match, now_ns, log.labels)
+            events.append(Event(match.pattern.kind, at_ns, after_ns, fields))
         if chunk.lost_bytes:
-            fields: dict[str, Value] = {"log": log.labels[0][1], "bytes": chunk.lost_bytes}
-            events.append(Event("log_skipped", now_ns, since_ns, fields))
+            skipped: dict[str, Value] = {"log": log.labels[0][1], "bytes": chunk.lost_bytes}
+            events.append(Event("log_skipped", now_ns, since_ns, skipped))
         return events
 
     def _zeros(self, log: _Log) -> Samples:
@@ -207,9 +213,14 @@ def _amounts(match: Match, labels: Labels) -> Samples:
     """Return what one event adds to the samples."""
     pattern = match.pattern
     amount = match.fields.get(pattern.sums, "")
-    is_summed = pattern.metric and not isinstance(amount, str)
-    summed = [(_sum_column(pattern, labels), float(amount))] if is_summed else []
+    summed = [] if isinstance(amount, str) else _sum(match, float(amount), labels)
     return [(_events_column(pattern, labels), 1.0), *summed]
+
+
+def _sum(match: Match, amount: float, labels: Labels) -> Samples:
+    """Return what an event adds to the sum of its pattern, if that has one."""
+    pattern = match.pattern
+    return [(_sum_column(pattern, labels), amount)] if pattern.metric else []
 
 
 def _events_column(pattern: Pattern, labels: Labels) -> Column:

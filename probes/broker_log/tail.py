@@ -14,6 +14,7 @@ MAX_CHUNK_BYTES = 4 * 2**20  # read at once
 MAX_BEHIND_BYTES = 64 * 2**20  # of a longer backlog only the end is read
 MAX_LINE_BYTES = 2**16  # of a longer line only the end is read
 _MARK_BYTES = 64
+_MOST_ABSENT = 20  # reads in a row without a file of this name: a rotation takes less
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class LogTail:
         self._mark = b""  # the text before `_at`: if it differs, the file has been replaced
         self._rest = b""  # a line without its end
         self._lost = 0
+        self._absent = 0  # reads in a row
 
     def read(self) -> Chunk:
         """Return the lines since the last call, at most `MAX_CHUNK_BYTES`.
@@ -133,11 +135,19 @@ class LogTail:
         return os.pread(self._fd, length, at - length)
 
     def _is_replaced(self) -> bool:
-        """Return whether the path is another file now; between two renames there may be none."""
+        """Return whether the path is another file now; between two renames there may be none.
+
+        Raises:
+            FileNotFoundError: there has been none for so long that its program goes on under another name.
+        """
         try:
             there = self._path.stat()
         except FileNotFoundError:
+            self._absent += 1
+            if self._absent > _MOST_ABSENT:
+                raise
             return False
+        self._absent = 0
         here = os.fstat(self._fd)
         return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
 

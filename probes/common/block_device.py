@@ -166,8 +166,15 @@ def is_counting(number: DeviceNumber, sys: Path) -> bool:
 
 
 def device_name(number: DeviceNumber, sys: Path) -> str:
-    """Return the kernel's name of a device, such as `nvme0n1`."""
-    return _folder(number, sys).resolve().name
+    """Return the name of a device as in diskstats, such as `nvme0n1`; /sys has no `/` in `cciss/c0d0`."""
+    return _folder(number, sys).resolve().name.replace("!", "/")
+
+
+def ways_to(drive: DeviceNumber, sys: Path) -> list[str]:
+    """Return the names of the devices by which a drive can be asked: the ways of a multipath, or itself."""
+    folder = _folder(drive, sys)
+    ways = _numbers(sorted((folder / "slaves").glob("*"))) if _is_multipath(folder) else []
+    return [device_name(way, sys) for way in ways or [drive]]
 
 
 def _holders(path: str, paths: SystemPaths, layers: int) -> set[DeviceNumber]:

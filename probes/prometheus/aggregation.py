@@ -254,7 +254,9 @@ def _present_names(
 
 def _gauge(entry: Entry, group: Sequence[_GroupMember]) -> Values:
     values = [one.step.value for one in group]
-    return [] if any(map(math.isnan, values)) else [("", _AGGREGATES[entry.fold](values))]
+    if entry.fold != "sum":  # a quantile of nothing has no part in the greatest or the least
+        values = [value for value in values if not math.isnan(value)]
+    return [("", _AGGREGATES[entry.fold](values))] if values else []
 
 
 def _counter(entry: Entry, group: Sequence[_GroupMember]) -> Values:

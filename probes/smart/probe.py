@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from probes.common.block_device import SystemPaths, device_name, find_devices
+from probes.common.block_device import SystemPaths, device_name, find_devices, ways_to
 from probes.common.folders import FolderList, folders_of
 from probes.common.polling import Stop, Worker
 from probes.smart.ocp_logs import OcpLogs
@@ -128,33 +129,29 @@ class Smart:
 
     def poll(self, tool: Tool) -> None:
         """Query every drive that is below the folders now, each once; tests call it themselves."""
-        names: dict[str, None] = {}
+        found: dict[str, list[str]] = {}
         errors: list[ProbeError | NotAvailableError] = []
+        sys = self._places.sys
         for folder in folders_of(self._config.directory):
             try:
-                drives = find_devices(folder, self._places).drives
+                drives = [drive.number for drive in find_devices(folder, self._places).drives]
+                found |= {device_name(drive, sys): ways_to(drive, sys) for drive in drives}
             except (ProbeError, NotAvailableError) as error:
                 errors.append(error)
-            else:
-                names |= dict.fromkeys(
-                    device_name(drive.number, self._places.sys) for drive in drives
-                )
-        if errors and not names:
+        if errors and not found:
             raise errors[0]
         if errors:
             self._worker.note(ProbeError(str(errors[0])))
-        self._query_all(tool, list(names))
+        self._query_all(tool, found)
 
-    def _query_all(self, tool: Tool, names: list[str]) -> None:
+    def _query_all(self, tool: Tool, drives: Mapping[str, Sequence[str]]) -> None:
         """Query every drive; one without data does not affect the others."""
         lacks: list[NotAvailableError] = []
-        for name in names:
+        for name, ways in drives.items():
             begin_ns = self._clock.mono_ns()
             self._running = (name, begin_ns)
-            device = "/dev/" + name.replace("!", "/")
             try:
-                health = self._health(tool, device)
-                health = {**self._logs.read(device), **health}
+                health = self._query(tool, ways)
             except NotAvailableError as error:
                 lacks.append(error)
             except ProbeError as error:
@@ -164,5 +161,16 @@ class Smart:
                 self._results.append((name, health, seconds))
             finally:
                 self._running = None
-        if len(lacks) == len(names):
+        if len(lacks) == len(drives):
             raise lacks[0]
+
+    def _query(self, tool: Tool, ways: Sequence[str]) -> Health:
+        """Query a drive by the first way to it that answers; no tool knows a multipath device."""
+        for way in ways[:-1]:
+            with suppress(NotAvailableError, ProbeError):
+                return self._answer(tool, f"/dev/{way}")
+        return self._answer(tool, f"/dev/{ways[-1]}")
+
+    def _answer(self, tool: Tool, device: str) -> Health:
+        health = self._health(tool, device)
+        return {**self._logs.read(device), **health}

@@ -20,7 +20,7 @@ _KELVIN = 273  # nvme's own conversion
 _ATA_COUNTS = {5: "smart_reallocated_sectors", 187: "smart_media_errors"}
 """By the number of the attribute: manufacturers agree on what these mean, and differ in their names."""
 
-_ATA_LIFE_LEFT = frozenset(  # whose normalised value falls from 100 to 0
+_ATA_LIFE_LEFT = frozenset(  # whose normalised value falls from 100 to 0, whatever the name says
     {
         "Wear_Leveling_Count",
         "Media_Wearout_Indicator",
@@ -29,8 +29,16 @@ _ATA_LIFE_LEFT = frozenset(  # whose normalised value falls from 100 to 0
         "Percent_Life_Remaining",
         "Remaining_Lifetime_Perc",
         "Available_Reservd_Life",
+        "Percent_Lifetime_Used",
+        "Perc_Rated_Life_Used",
     }
 )
+_ATA_EITHER_WAY = 230
+"""Its normalised value rises on some drives of WD and SanDisk, and falls on others."""
+
+_ATA_RAW = re.compile(r"([0-9]+)(?: \(.*\))?")
+"""A raw value as smartctl prints it, which knows how many of its 48 bits are the count."""
+
 _ATA_WRITTEN = re.compile(
     r"\w*(?:Host|Lifetime|Total)_Writes_(?:(?P<number>\d+))?(?P<unit>[MGT]iB)"
 )
@@ -41,6 +49,11 @@ _GROUPED = re.compile(
     r"[0-9]{1,3}(?:(?P<mark>[,.'\u2019_ \u00a0\u202f])(?:[0-9]{2,3}(?P=mark))*[0-9]{3})?|[0-9]+"
 )
 """A whole number as text: nvme 2.3 and 2.4 group its digits as the locale says."""
+
+_THROTTLED_SECONDS = (  # since smartctl 8.0, once one is above 0
+    "thermal_mgmt_temperature_1_total_time",
+    "thermal_mgmt_temperature_2_total_time",
+)
 
 Health = Mapping[str, float]
 """Metric -> value; the keys are those of `probe.UNITS`."""
@@ -66,7 +79,7 @@ def find_tool(which: Callable[..., str | None] = shutil.which) -> Tool:
     """
     smartctl, nvme = find_program("smartctl", which), find_program("nvme", which)
     if smartctl:
-        command = (smartctl, "--json", "-iAH", "--nocheck=standby")
+        command = (smartctl, "--json", "-iAH", "--log=error,1", "--nocheck=standby")
         return Tool(command, parse_smartctl, "smartctl 7.0 or newer")
     if nvme:
         return Tool((nvme, "smart-log", "--output-format=json"), parse_nvme)
@@ -116,7 +129,7 @@ def ask_drive(tool: Tool, device: str) -> Health:
 
 
 def parse_smartctl(body: Mapping[str, object]) -> Health:
-    """Return the health of an NVMe, ATA or SCSI drive from the output of `smartctl --json -iAH`.
+    """Return the health of an NVMe, ATA or SCSI drive from the output of `smartctl --json -iAH -l error`.
 
     Nothing of a drive that keeps none: it may have a temperature of 0 nevertheless.
     """
@@ -138,6 +151,7 @@ def parse_smartctl(body: Mapping[str, object]) -> Health:
         "smart_temperature_celsius": _number(_part(body, "temperature"), "current"),
         "smart_written_bytes": None if units is None else units * _DATA_UNIT_BYTES,
         "smart_hot_seconds": _minutes(log, "warning_temp_time"),
+        "smart_throttled_seconds": _sum(log, *_THROTTLED_SECONDS),
     }
     table = _part(body, "ata_smart_attributes").get("table")
     for attribute in table if isinstance(table, list) else []:
@@ -149,23 +163,39 @@ def parse_smartctl(body: Mapping[str, object]) -> Health:
             }
     if found.get("smart_reallocated_sectors") is None:
         found["smart_reallocated_sectors"] = _number(body, "scsi_grown_defect_list")
+    if found.get("smart_media_errors") is None:
+        found["smart_media_errors"] = _uncorrected_errors(body)
     return _known(found)
 
 
 def _ata_values(attribute: Mapping[str, object]) -> dict[str, float | None]:
     """Return what one attribute of an ATA drive says."""
-    name, raw = str(attribute.get("name", "")), _number(_part(attribute, "raw"), "value")
+    name, raw = str(attribute.get("name", "")), _raw_value(_part(attribute, "raw"))
     number = attribute.get("id")
     if isinstance(number, int) and number in _ATA_COUNTS:
         return {_ATA_COUNTS[number]: raw}
     left = _number(attribute, "value")
-    if name in _ATA_LIFE_LEFT and left is not None and left <= _FULL_LIFE:
+    falls = name in _ATA_LIFE_LEFT and number != _ATA_EITHER_WAY
+    if falls and left is not None and left <= _FULL_LIFE:
         return {"smart_wear_ratio": (_FULL_LIFE - left) / _FULL_LIFE}
     written = _ATA_WRITTEN.fullmatch(name)
     if written is not None and raw is not None:
         unit_bytes = int(written["number"] or 1) * _UNIT_BYTES[written["unit"]]
         return {"smart_written_bytes": raw * unit_bytes}
     return {}
+
+
+def _raw_value(raw: Mapping[str, object]) -> float | None:
+    printed = _ATA_RAW.fullmatch(str(raw.get("string", "")))
+    return _number(raw, "value") if printed is None else _number({"value": printed[1]}, "value")
+
+
+def _uncorrected_errors(body: Mapping[str, object]) -> float | None:
+    """Return how often a SCSI drive failed to read, write or verify; None if it does not count that."""
+    log = _part(body, "scsi_error_counter_log")
+    counts = [_number(_part(log, kind), "total_uncorrected_errors") for kind in log]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def parse_nvme(body: Mapping[str, object]) -> Health:

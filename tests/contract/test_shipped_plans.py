@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from soak.app.plan_files import load_plan, scaled_plan
-from soak.app.preflight import check_host
+from soak.app.preflight.host import check_host
 from soak.core.clock import SystemClock
 from soak.core.cluster.forecast import forecast_plan
 from soak.core.errors import PlanError

@@ -327,3 +327,13 @@ def test_a_damaged_device_folder_is_an_error_or_no_device(
         return
 
     assert all(drive.capacity_bytes >= 0 for drive in found.drives)
+
+
+def test_a_device_has_the_name_of_its_statistics(tmp_path: Path) -> None:
+    """A file of /sys cannot have the slash of an older Smart Array's drive."""
+    folder = tmp_path / "devices/cciss!c0d0"
+    folder.mkdir(parents=True)
+    (tmp_path / "dev/block").mkdir(parents=True)
+    (tmp_path / "dev/block/104:0").symlink_to(folder)
+
+    assert block_device.device_name((104, 0), tmp_path) == "cciss/c0d0"

@@ -109,6 +109,25 @@ def test_pauses_are_summed_each_second(followed: Followed) -> None:
     assert found["jvm_gc_pause_seconds"] == pytest.approx(0.025 / 1000)
 
 
+@pytest.mark.parametrize("polls", [1, 2])
+def test_a_collection_inside_another_is_counted_once_however_the_lines_are_read(
+    followed: Followed, polls: int
+) -> None:
+    """JDK 11 logs the inner one first, and a poll may fall between the two lines."""
+    inner = "[77.061s][info][gc] GC(9) Pause Full (Allocation Failure) 116M->61M(123M) 61.000ms\n"
+    outer = "[77.061s][info][gc] GC(8) Pause Young (Allocation Failure) 122M->61M(123M) 75.000ms\n"
+    readings = []
+    for text in [inner + outer] if polls == 1 else [inner, outer]:
+        followed.write(text)
+        readings.append(followed.poll())
+    samples = [one for reading in readings for one in reading.samples]
+    paused = [value for column, value in samples if column.metric == "jvm_gc_pause_seconds"]
+    counted = [value for column, value in samples if ("kind", "gc_pause") in column.labels]
+
+    assert sum(paused) == pytest.approx(0.075)
+    assert (sum(counted), sum(len(one.events) for one in readings)) == (1.0, 1)
+
+
 def test_pauses_are_measured_from_the_first_line_of_the_collector_on(followed: Followed) -> None:
     """A log without such lines does not measure them; later a second without a pause is zero."""
 
@@ -225,6 +244,19 @@ def test_a_missing_log_is_a_failure_and_is_read_once_it_appears(tmp_path: Path) 
     probe.poll()
 
     assert [event.fields["offset"] for event in probe.taken(0).events] == [23]
+
+
+def test_a_log_that_goes_on_under_another_name_is_a_failure(followed: Followed) -> None:
+    """As of a JVM 8, whose next file has the next number: its silence would be read as no pauses."""
+    followed.write(line(1))
+    followed.poll()
+    followed.path.rename(followed.path.with_suffix(".1"))
+
+    with pytest.raises(ProbeError, match=r"broker\.log: No such file"):
+        [followed.poll() for _ in range(100)]
+
+    followed.write(line(2))
+    assert followed.offsets() == [2]
 
 
 @pytest.mark.parametrize("hole", [1000, MAX_LINE_BYTES, 2 * MAX_BEHIND_BYTES])
@@ -483,6 +515,10 @@ def test_without_a_log_the_probe_is_not_available() -> None:
         ("<165>1 2026-09-22T02:53:20.250+02:00 b1 kafka 77 - - x", "2026-09-22T00:53:20.250+00:00"),
         ("Dec 31 23:59:59 b1 kafka[77]: x", "2026-12-31T23:59:59+00:00"),
         ("I0922 00:53:20.250000    77 log.go:66] x", "2026-09-22T00:53:20.250+00:00"),
+        (
+            '<exclusive-end id="1" timestamp="2026-09-22T00:53:20.250" />',
+            "2026-09-22T00:53:20.250+00:00",
+        ),
         # seconds to nanoseconds since 1970
         ("[1790038400250ms][info][gc] GC(1) x", "2026-09-22T00:53:20.250+00:00"),
         ("[0.048s][1790038400250ms][info][gc] GC(1) x", "2026-09-22T00:53:20.250+00:00"),

@@ -308,13 +308,56 @@ def test_generations_of_zgc_are_matched() -> None:
         ("12.345: [GC cleanup 10M->9M(20M), 0.0012 secs]", 0.0012),
         ("GC(7) Pause Full (Ergonomics) 24M->3M(256M) 123456.789ms", 123.456789),
         ("[Full GC (System.gc())  250M->90M(256M), 123.4567891 secs]", 123.4567891),
+        # JDK 8: the end of a line that -XX:+PrintTenuringDistribution or others print into
+        (", 0.0123456 secs]", 0.0123456),
+        ("2026-11-21T18:00:00.000Z stdout F , 0.0123456 secs]", 0.0123456),
+        (
+            ": 9K->6K(10K), 0.0021 secs] 9K->4K(40K), 0.0023 secs] [Times: user=0.01, real=0.00 secs] ",
+            0.0023,
+        ),
+        ("[PSYoungGen: 512K->64K(1024K)] 900K->452K(4096K), 0.0045 secs]", 0.0045),
+        (
+            "7.1: [Rescan (parallel) , 0.001 secs][1 CMS-remark: 9K(20K)] 10K(30K), 0.0456 secs]",
+            0.0456,
+        ),
+        # Shenandoah of JDK 8, OpenJ9
+        ("2026-11-21T18:00:00.000+0000: 7.1: [Pause Init Mark, 4.321 ms]", 0.004321),
+        ("7.1: #3: [Pause Final Mark (process weakrefs) 9G->8G(16G), 4,321 ms]", 0.004321),
+        (
+            "7.1: [Pause Degenerated GC (Mark) 9M->8M(16M), 412.5 ms], [Metaspace: 1M->1M(2M)]",
+            0.4125,
+        ),
+        (
+            '<exclusive-end id="12" timestamp="2026-11-21T18:00:00.000" durationms="12.345" />',
+            0.012345,
+        ),
     ],
 )
 def test_a_pause_of_any_collector_is_read(line: str, seconds: float) -> None:
-    """G1, Shenandoah, generational ZGC, and what JDK 8 writes of CMS and G1."""
+    """G1, Shenandoah, generational ZGC, OpenJ9, and what JDK 8 writes of CMS, G1 and Shenandoah."""
     ((kind, fields),) = found_in(line)
 
     assert (kind, fields["pause_seconds"]) == ("gc_pause", pytest.approx(seconds, rel=1e-12))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "7.1: [GC concurrent-string-deduplication, 31.4K->7128.0B(24.5K), avg 67.3%, 0.0009 secs]",
+        "   [Last Exec: 0.0009256 secs, Idle: 0.7833251 secs, Blocked: 1/0.0043273 secs]",
+        "7.1: [weak refs processing, 0.0021 secs]",
+        "7.1: [CMS-concurrent-mark: 0.010/0.012 secs] [Times: user=0.02 sys=0.00, real=0.01 secs]",
+        "7.1: [GC pause (G1 Evacuation Pause) (young)",
+        " [Times: user=0.02 sys=0.00, real=0.01 secs]",
+        "7.1: [Pause Init Mark, start]",
+        "7.1: [Concurrent marking 9M->8M(16M), 102.393 ms]",
+        '<exclusive-start id="11" timestamp="2026-11-21T18:00:00.000" intervalms="76.020">',
+        '<gc-end id="8" type="scavenge" durationms="25.007" timestamp="2026-11-21T18:00:00.000">',
+    ],
+)
+def test_work_beside_the_threads_and_parts_of_a_pause_are_no_pause(line: str) -> None:
+    """What JDK 8 and OpenJ9 write around the line of a pause."""
+    assert found_in(line) == []
 
 
 @pytest.mark.parametrize(
@@ -432,6 +475,76 @@ def test_a_thread_that_waits_for_memory_is_an_event() -> None:
         "gc_stall",
         {"thread": "main", "pause_seconds": pytest.approx(0.012345)},
     )
+
+
+@pytest.mark.parametrize(
+    "thread", ["main", "data-plane-kafka-network-thread-1-ListenerName(PLAINTEXT)-PLAINTEXT-0"]
+)
+@pytest.mark.parametrize("what", ["Allocation", "Relocation"])
+def test_a_stall_of_any_thread_is_an_event(what: str, thread: str) -> None:
+    """The network threads of a broker have parentheses in their names."""
+    line = f"[2026-11-21T18:00:00.000+0000][info][gc] {what} Stall ({thread}) 12.345ms"
+
+    assert found_in(line) == [
+        ("gc_stall", {"thread": thread, "pause_seconds": pytest.approx(0.012345)})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "fields"),
+    [
+        (
+            "Created new ledger {ledgerId=23, managedLedger=public/default/persistent/soak-0}",
+            "ledger_roll",
+            {"ledger": 23, "topic": "public/default/persistent/soak-0"},
+        ),
+        (
+            "Removing ledger {ledgerId=23, managedLedger=public/default/persistent/soak-0, size=4600}",
+            "ledger_deletion",
+            {"ledger": 23, "topic": "public/default/persistent/soak-0", "bytes": 4600},
+        ),
+        (
+            "Removing ledger {ledgerId=23, managedLedger=public/default/persistent/soak-0}",
+            "ledger_deletion",
+            {"ledger": 23, "topic": "public/default/persistent/soak-0"},
+        ),
+        (
+            "Deleting entryLogId as it has no active ledgers! {entryLogId=7}",
+            "entry_log_deletion",
+            {"entry_log": 7},
+        ),
+        (
+            "Unloading namespace-bundle completed {bundle=public/default/0x0_0x4, unloadedTopics=3}",
+            "leader_change",
+            {"bundle": "public/default/0x0_0x4", "topics": 3},
+        ),
+    ],
+)
+def test_what_a_message_is_about_may_follow_it(
+    text: str, kind: str, fields: dict[str, object]
+) -> None:
+    """As in Pulsar 5, and in bookies from 4.18 on."""
+    scan = Scanner(log_patterns.load(["pulsar"]))
+    line = (
+        f"2026-11-21T18:00:00,250+0000 [ml-0] INFO  o.a.b.mledger.impl.ManagedLedgerImpl - {text}\n"
+    )
+
+    (found,) = scan.found(line.encode())
+
+    assert (found.pattern.kind, found.fields) == (kind, fields)
+
+
+def test_what_a_message_is_about_may_be_in_other_fields_of_json() -> None:
+    """By the shipped layout of a bookie for OpenTelemetry."""
+    body = {
+        "Timestamp": "2026-11-21T18:00:00.250Z",
+        "Body": "Deleting entryLogId as it has no active ledgers!",
+        "Attributes": {"thread.name": "GarbageCollectorThread-1", "entryLogId": "7"},
+    }
+
+    (found,) = Scanner(log_patterns.load(["pulsar"])).found(f"{json.dumps(body)}\n".encode())
+
+    assert (found.pattern.kind, found.fields) == ("entry_log_deletion", {"entry_log": 7})
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from probes.prometheus import probe as prometheus
 from probes.prometheus.aggregation import Samples, bucket_quantiles, cumulative_counts
 from probes.prometheus.probe import Config, MetricsTarget, Prometheus, Target
 from probes.prometheus.sources import Fetched
-from soak.app.preflight import probe_warnings
+from soak.app.preflight.probes import probe_warnings
 from soak.core.clock import SystemClock
 from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingError
 from soak.core.model import Column

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from probes.common.counters import Point, SeriesTracker, Step, Steps
 from probes.prometheus.aggregation import Aggregator
-from probes.prometheus.name_map import Entry
+from probes.prometheus.name_map import Aggregate, Entry
 from soak.core.model import Column
 from soak.core.series import Labels
 from soak.core.units import SECOND_NS
@@ -86,6 +86,26 @@ def test_values_without_a_sum_have_no_aggregate(values: tuple[float, float]) -> 
     series = gauges(**{str(at): value for at, value in enumerate(values)})
 
     assert Aggregator([entry], ()).samples({"a": series}, frozenset()) == []
+
+
+@pytest.mark.parametrize(("fold", "expected"), [("max", [9.0]), ("min", [3.0]), ("sum", [])])
+def test_a_quantile_of_nothing_has_no_part_in_the_greatest(
+    fold: Aggregate, expected: list[float]
+) -> None:
+    """Such as of a bookie's second journal without a write: what the first one does is known."""
+    entry = Entry(name="a", spellings=["a"], kind="gauge", unit="seconds", fold=fold)
+    series = gauges(idle=math.nan, slow=9.0, fast=3.0)
+
+    found = Aggregator([entry], ()).samples({"a": series}, frozenset())
+
+    assert [value for _, value in found] == expected
+
+
+def test_of_quantiles_of_nothing_there_is_no_greatest() -> None:
+    """All are idle."""
+    entry = Entry(name="a", spellings=["a"], kind="gauge", unit="seconds", fold="max")
+
+    assert Aggregator([entry], ()).samples({"a": gauges(idle=math.nan)}, frozenset()) == []
 
 
 @given(st.lists(st.lists(st.sampled_from("wxyz"), unique=True), max_size=12))

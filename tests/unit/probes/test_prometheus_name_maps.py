@@ -135,6 +135,43 @@ def test_without_rules_the_name_of_the_bean_is_a_label(*, is_lower: bool) -> Non
     assert found == pytest.approx(wanted)
 
 
+@pytest.mark.parametrize("is_lower", [False, True])
+def test_without_rules_the_collectors_of_a_newer_jvm_are_in_the_names(*, is_lower: bool) -> None:
+    """It names a collector before the type of the bean."""
+    page = "".join(
+        f'java_lang_G1_{age}_Generation_CollectionTime{{type="GarbageCollector"}} 1200.0\n'
+        for age in ("Young", "Old")
+    )
+    page = lower(page) if is_lower else page
+
+    found = rated(["jvm"], page.encode(), {page.partition(" ")[0]: 230.0})
+
+    assert found == pytest.approx(
+        {series: value for series, value in JVM.items() if "gc=" in series}
+    )
+
+
+def test_the_jvm_is_read_as_opentelemetrys_agent_names_it() -> None:
+    """Its pauses are a histogram, its memory is by pool."""
+    pauses = 'jvm_gc_duration_seconds_sum{{jvm_gc_action="x",jvm_gc_name="G1 {} Generation"}}'
+    used = 'jvm_memory_used_bytes{{jvm_memory_pool_name="{}",jvm_memory_type="{}"}}'
+    page = (
+        f"{pauses.format('Young')} 1.2\n{pauses.format('Old')} 0.5\n"
+        f"{used.format('Eden', 'heap')} 20.0\n{used.format('Old', 'heap')} 3.0\n"
+        f"{used.format('Metaspace', 'non_heap')} 7.0\n"
+        "jvm_cpu_time_seconds_total 70.0\n"
+    )
+
+    grown = {pauses.format("Young"): 0.23, "jvm_cpu_time_seconds_total": 0.5}
+    found = rated(["jvm"], page.encode(), grown)
+
+    memory = {
+        'jvm_memory_used_bytes{area="heap"}': 23.0,
+        'jvm_memory_used_bytes{area="nonheap"}': 7.0,
+    }
+    assert found == pytest.approx({**JVM, **memory})
+
+
 def test_a_count_that_has_the_name_of_its_quantiles_is_no_quantile() -> None:
     """As Confluent's rules make them."""
     found = rated(["kafka_jmx"], recorded("kafka_jmx_confluent"), CONFLUENT)

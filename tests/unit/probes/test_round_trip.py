@@ -14,7 +14,7 @@ import pytest
 
 from probes.round_trip.connection import answer_of_scram, first_of_scram
 from probes.round_trip.probe import Config, RoundTrip, RoundTrips, parse_address, preflight
-from soak.app.preflight import probe_warnings
+from soak.app.preflight.probes import probe_warnings
 from soak.core.clock import SystemClock
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.plan import text as plan_text

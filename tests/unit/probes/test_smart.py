@@ -129,6 +129,14 @@ def test_text_that_is_no_whole_number_is_left_out(text: str) -> None:
                 "smart_written_bytes": 500 * 2**30,
             },
         ),
+        (  # Micron, by the name of an older smartctl
+            [(202, "Percent_Lifetime_Used", 75, 25)],
+            {"smart_wear_ratio": 0.25},
+        ),
+        (  # WD: this value rises, or falls
+            [(230, "Media_Wearout_Indicator", 1, 0x010F005A010F)],
+            {},
+        ),
     ],
 )
 def test_attributes_are_read_as_their_manufacturer_means_them(
@@ -146,6 +154,47 @@ def test_attributes_are_read_as_their_manufacturer_means_them(
 def test_a_scsi_drive_has_its_grown_defects() -> None:
     """As reallocated sectors."""
     assert parse_smartctl({"scsi_grown_defect_list": 5}) == {"smart_reallocated_sectors": 5.0}
+
+
+def test_a_count_is_what_smartctl_prints_of_the_raw_value() -> None:
+    """Of attribute 5 the lower 16 bits; the drive keeps something else in the others."""
+    moved = {"value": (2 << 32) + (7 << 16) + 3, "string": "3 (2 7)"}
+    table = [
+        {"id": 5, "name": "Reallocated_Sector_Ct", "value": 100, "raw": moved},
+        {"id": 187, "name": "Reported_Uncorrect", "raw": {"value": 4, "string": "0x000000000004"}},
+    ]
+
+    assert parse_smartctl({"ata_smart_attributes": {"table": table}}) == {
+        "smart_reallocated_sectors": 3.0,
+        "smart_media_errors": 4.0,
+    }
+
+
+def test_the_errors_that_a_sas_drive_did_not_correct_are_its_media_errors() -> None:
+    """Of reads, writes and verifications; it may keep no count of some of them."""
+    log = {
+        "read": {"total_errors_corrected": 77, "total_uncorrected_errors": 3},
+        "write": {"total_errors_corrected": 0, "total_uncorrected_errors": 2},
+        "verify": {},
+    }
+
+    assert parse_smartctl({"scsi_error_counter_log": log}) == {"smart_media_errors": 5.0}
+    assert parse_smartctl({"scsi_error_counter_log": {"read": {}}}) == {}
+
+
+def test_a_newer_smartctl_says_how_long_a_drive_throttled_itself() -> None:
+    """Once it has: at two temperatures."""
+    log = {
+        "available_spare": 100,
+        "thermal_mgmt_temperature_1_transition_count": 3,
+        "thermal_mgmt_temperature_1_total_time": 20,
+        "thermal_mgmt_temperature_2_transition_count": 1,
+        "thermal_mgmt_temperature_2_total_time": 3,
+    }
+
+    found = parse_smartctl({"nvme_smart_health_information_log": log})
+
+    assert found["smart_throttled_seconds"] == 23.0
 
 
 QEMU_DISK = {  # a disk of QEMU below virtio-scsi, by smartctl 7.3; MegaRAID's volumes are alike
@@ -438,6 +487,36 @@ def test_a_tool_that_hangs_is_a_failure(tmp_path: Path) -> None:
         probe.read()
     let_go.set()
     probe.close()
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked"),
+    [([{}], ["/dev/sdb"]), ([ProbeError("path"), {}], ["/dev/sdb", "/dev/sdc"])],
+)
+def test_a_drive_with_several_ways_is_asked_by_one_that_answers(
+    tmp_path: Path, answers: list[Health | Exception], asked: list[str]
+) -> None:
+    """No tool knows the device of dm-multipath, whose name the other metrics of the drive have."""
+    waiting, seen = list(answers), []
+
+    def health(_tool: Tool, device: str) -> Health:
+        seen.append(device)
+        answer = waiting.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return {"smart_wear_ratio": 0.3}
+
+    paths = SystemPaths(sys=sys_tree(tmp_path, "dm-multipath"), numbers=lambda _: on(253, 1))
+    config = Config(directory="/data")
+    probe = Smart(config, FakeClock(), paths=paths, tool=lambda: printing(""), health=health)
+    probe.close()  # no thread
+
+    probe.poll(printing(""))
+
+    assert seen == asked
+    assert [column.name for column, _ in probe.read().samples] == [
+        'smart_wear_ratio{device="dm-0"}'
+    ]
 
 
 def test_a_drive_that_is_mounted_later_is_read(tmp_path: Path) -> None:
