@@ -10,16 +10,29 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from soak.app import guarantees, host, plan_files, preflight
+from soak.app import guarantees, host, plan_files
 from soak.app.multi_host import load_probe_plan
 from soak.app.plan_files import profile_table
-from soak.app.preflight import check_runs_folder, limit_warnings, probe_warnings
+from soak.app.preflight.cluster import (
+    cluster_faults,
+    cluster_warnings,
+    topic_warnings,
+    unchecked_rights,
+)
+from soak.app.preflight.host import (
+    check_runs_folder,
+    host_faults,
+    limit_warnings,
+    sink_warnings,
+    soak_warnings,
+)
+from soak.app.preflight.probes import probe_folder_faults, probe_setting_faults, probe_warnings
 from soak.clients.client_settings import is_secret_reference
 from soak.conductor.catch_up import never_begins
 from soak.conductor.free_space import broker_folders, free_bytes, watched_folders
 from soak.core.clock import SystemClock
 from soak.core.cluster import durability
-from soak.core.errors import BrokerError, PlanError, combined
+from soak.core.errors import BrokerError, PlanError, combined, found_by
 from soak.core.plan import text
 from soak.core.plan.objectives import budget_text, is_budget_below_one
 from soak.core.plan.plan import AnyPlan, Plan, ProbePlan, Ship, with_ship_target, with_store_client
@@ -83,9 +96,9 @@ def _run_check(
 
 def _faults(plan_file: PlanFile) -> list[PlanError]:
     """Return what a plan asks of this machine and of the cluster and does not get."""
-    faults = preflight.host_faults(plan_file, Path(plan_file.plan.run_directory))
+    faults = host_faults(plan_file, Path(plan_file.plan.run_directory))
     if plan_file.plan.lab is None and not _concern_broker(faults):
-        faults += preflight.cluster_faults(plan_file)
+        faults += cluster_faults(plan_file)
     return faults
 
 
@@ -107,13 +120,13 @@ def _environment_warnings(
     """Return warnings about the logs and pages of brokers, and about the servers for notifications."""
     plan = plan_file.plan
     of_probes = [] if plan.lab is not None else probe_warnings(plan, clock, faults)
-    return [*of_probes, *preflight.sink_warnings(plan_file)]
+    return [*of_probes, *sink_warnings(plan_file)]
 
 
 def _cluster_warnings(plan_file: PlanFile, clock: Clock) -> list[str]:
     """Return warnings about a cluster that answers."""
     plan = plan_file.plan
-    return [*preflight.cluster_warnings(plan_file), *leader_warnings(plan, connect(plan, clock))]
+    return [*cluster_warnings(plan_file), *leader_warnings(plan, connect(plan, clock))]
 
 
 @contextlib.contextmanager
@@ -153,7 +166,7 @@ def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> N
     if plan.lab is None:
         level = durability.level_text(guarantees.read_durability(plan, plan_file.document))
         print(f"Durability: {level}; `soak audit {name}` gives the reasons.")
-        unchecked = preflight.unchecked_rights(plan)
+        unchecked = unchecked_rights(plan)
         if unchecked:
             print(f"Rights: {unchecked}.")
         _print_warnings(*_cluster_warnings(plan_file, clock))
@@ -164,8 +177,8 @@ def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> N
         *forecast.warnings,
         *_small_drives(plan, forecast),
         *limit_warnings(plan_file),
-        *preflight.soak_warnings(plan),
-        *preflight.topic_warnings(plan),
+        *soak_warnings(plan),
+        *topic_warnings(plan),
         *_unused_settings(plan),
         *_small_budgets(plan),
         *_no_sinks(plan),
@@ -340,9 +353,9 @@ def check_probe_host(path: Path, plan: ProbePlan, document: Document) -> None:
         PlanError: with file, line and key.
     """
     faults = [
-        *preflight.found_by(lambda: check_runs_folder(plan, document, Path(plan.run_directory))),
-        *preflight.probe_folder_faults(plan, document),
-        *preflight.probe_setting_faults(plan, document),
+        *found_by(lambda: check_runs_folder(plan, document, Path(plan.run_directory))),
+        *probe_folder_faults(plan, document),
+        *probe_setting_faults(plan, document),
     ]
     if faults:
         raise combined(faults)

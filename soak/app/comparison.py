@@ -16,18 +16,17 @@ from soak.core.clock import SystemClock
 from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.service.files import write_atomically
 from soak.store.run_folder import RunFolder
-from spark.batch.compared_run import acknowledge, read_compared, started
-from spark.batch.comparison import (
+from spark.batch.comparison.comparison import (
     MOST_DETECTABLE,
     Comparison,
     Quantity,
     Settings,
-    Trend,
     compare,
     read_side,
     runs_in,
-    trend,
 )
+from spark.batch.comparison.run import acknowledge, read_compared, started
+from spark.batch.comparison.trend import Trend, trend
 from spark.report.comparison import comparison_html, drift_text, trend_html
 
 EXIT_CODE: Mapping[Verdict, int] = {"same": 0, "better": 0, "worse": 3, "cannot tell": 4}

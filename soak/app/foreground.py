@@ -4,41 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import shlex
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from soak.alerting.daemon import AlertDaemon, build_sinks
 from soak.alerting.heartbeat import queue_run_aborted
-from soak.app import host, preflight, topics
+from soak.app import host, topics
 from soak.app.check import without_client_logs
 from soak.app.lifecycle import check_run_drives, new_run, prepare_cluster, resolve_plan
 from soak.app.live.run import LiveRun
 from soak.app.live.terminal import View, open_view
 from soak.app.multi_host import WHOLE, Part, check_lead_time, check_part, resumed_part
+from soak.app.outcome import EXIT_INTERRUPTED, print_line, run_report_process, send_pending
 from soak.app.plan_files import copy_profile
-from soak.core import wording
+from soak.app.preflight.cluster import check_cluster, check_cluster_answers
+from soak.app.preflight.host import check_host, check_run_folder, soak_warnings
 from soak.core.clock import SystemClock
 from soak.core.errors import FindingsError, SoakError
 from soak.core.plan.plan import Plan
 from soak.core.plan.text import PlanFile
-from soak.core.ports import Note
-from soak.core.series import SeriesId
 from soak.core.units import SECOND_NS
 from soak.lab.lab import Lab, fetch, start_lab
 from soak.lab.mailbox import render
 from soak.runtime.context import connect
-from soak.service import children
-from soak.service.files import file_lock, read_json
+from soak.service.files import file_lock
 from soak.service.metrics import remove_metrics_targets
 from soak.service.signals import stop_event
 from soak.service.systemd import START_LIMIT_NS, ChildWatchdog
@@ -46,17 +40,14 @@ from soak.store.run_folder import (
     Run,
     RunFolder,
     read_created_topics,
-    read_plan,
     read_plan_file,
     read_run,
-    reporting_damage,
     write_plan,
     write_run,
 )
 from soak.supervisor.run import GaveUpError, Supervisor
 
 LOG = logging.getLogger(__name__)
-EXIT_INTERRUPTED = 130
 DAEMON_END_TIMEOUT_SECONDS = 60
 LEAD_NS = 7 * SECOND_NS
 """The first message is due this long after the daemons start: by then all of them are ready, and most of
@@ -64,12 +55,6 @@ Spark's start, which takes a whole core, is over."""
 POLL_NS = SECOND_NS
 OLDER_BYTES = 2**20
 """So much of the older journals of a resumed run is read a second: the load needs the processor."""
-REPORT_TIMEOUT_NS = 900 * SECOND_NS
-REPORT_PROGRESS = "report: "
-"""Begins the lines in which `soak report` says what it does now."""
-VERDICT_CODES = (0, 3, 4)
-UNFINISHED_STATES = ("beginning", "running")
-_VERDICT_STYLES = {"clean": "bold green", "regressed": "bold red", "inconclusive": "bold yellow"}
 
 
 class SideTask(Protocol):
@@ -148,15 +133,15 @@ def run_plan(
     check_part(part, plan_file, clock.wall_ns(), LEAD_NS)
     run = new_run(plan_file.plan, part, clock)
     runs = run_dir.parent if run_dir else Path(plan_file.plan.run_directory)
-    preflight.check_host(plan_file, runs)
+    check_host(plan_file, runs)
     with without_client_logs():
         if plan_file.plan.lab is None and part.is_first:
-            preflight.check_cluster(plan_file)
+            check_cluster(plan_file)
         elif plan_file.plan.lab is None:
-            preflight.check_cluster_answers(plan_file)
-    folder = preflight.check_run_folder(plan_file, run_dir or runs / f"{run.name}-{run.id}")
+            check_cluster_answers(plan_file)
+    folder = check_run_folder(plan_file, run_dir or runs / f"{run.name}-{run.id}")
     with _claimed_folder(folder, run.name, console) as (view, stack):
-        for warning in preflight.soak_warnings(plan_file.plan):
+        for warning in soak_warnings(plan_file.plan):
             view.note(f"Warning: {warning}")
         lab = _started_lab(plan_file.plan, folder, view, stack)
         plan = resolve_plan(plan_file.plan, lab, run)
@@ -240,7 +225,7 @@ def _claimed_folder(
             level=logging.INFO,
             force=True,  # the terminal belongs to the view
         )
-        _print_line(console, f"run: {folder.path}")
+        print_line(console, f"run: {folder.path}")
         view = open_view(console, f"soak {name}  {folder.path}")
         stack.callback(view.close)
         yield view, stack
@@ -414,171 +399,8 @@ def _conclude(
         return FinishedRun(EXIT_INTERRUPTED if state == "interrupted" else 0, folder, is_part=True)
     view.note("creating the report")
     stop.clear()  # the first interrupt ended the load, the next one ends the report
-    code = _run_report_process(folder, stop, view.note)
+    code = run_report_process(folder, stop, view.note)
     send_pending(folder, stop, view.note)
     if failure is not None:
         raise failure
     return FinishedRun(EXIT_INTERRUPTED if state == "interrupted" else code, folder)
-
-
-def send_pending(folder: RunFolder, stop: threading.Event, note: Note) -> None:
-    """Send what is due now that the report is there, such as the message about the end of the run.
-
-    `note` takes a line about messages that wait: no daemon of this run follows to send them.
-    """
-    plan = read_plan(folder)
-    if not plan.sinks or (plan.store is None and not folder.findings.exists()):
-        return
-    with file_lock(folder.path / "alert.lock", "the outbox"):
-        daemon = AlertDaemon(folder, plan, read_run(folder), build_sinks(plan), SystemClock())
-        daemon.deliver(stop.is_set)
-        try:
-            waiting = daemon.pending()
-        except FindingsError as error:
-            note(f"it is not known whether messages wait: {error}")
-        else:
-            if waiting and not (plan.lab and plan.lab.mailbox):  # that ends with this command
-                runs = shlex.quote(str(folder.path.resolve().parent))
-                messages = wording.counted(waiting, "message")
-                note(
-                    f"{messages} not sent yet: `soak alert --pending {runs}` tries again for a day"
-                )
-        daemon.close()
-
-
-def _run_report_process(folder: RunFolder, stop: threading.Event, note: Note) -> int:
-    """Create the report in its own process; return its exit code, which is the verdict.
-
-    `note` takes its lines of progress.
-
-    Raises:
-        SoakError: it failed, or took too long.
-    """
-    log = folder.logs / "report.log"
-    command = [sys.executable, "-m", "soak.cli.main", "report", str(folder.path)]
-    seen_bytes = log.stat().st_size if log.exists() else 0
-    process = children.spawn(command, log_path=log)
-    clock = SystemClock()
-    deadline_ns = clock.mono_ns() + REPORT_TIMEOUT_NS
-    try:
-        while process.poll() is None and clock.mono_ns() < deadline_ns:
-            if stop.wait(0.2):
-                return EXIT_INTERRUPTED
-            lines, seen_bytes = read_progress(log, seen_bytes)
-            for line in lines:
-                note(line)
-    finally:
-        children.kill(process)
-    if process.returncode not in VERDICT_CODES:
-        retry = f"see {log}; `soak report {shlex.quote(str(folder.path))}` tries again"
-        raise SoakError(f"the report failed with exit code {process.returncode}; {retry}")
-    return process.returncode
-
-
-def read_progress(path: Path, from_byte: int) -> tuple[list[str], int]:
-    """Return the lines of progress in the log of a report from this byte on, and the byte after them."""
-    with path.open("rb") as file:
-        file.seek(from_byte)
-        new = file.read()
-    whole = new[: new.rfind(b"\n") + 1]
-    lines = whole.decode(errors="replace").splitlines()
-    return [one for one in lines if one.startswith(REPORT_PROGRESS)], from_byte + len(whole)
-
-
-def make_report(run_dir: Path, make: Callable[[Path], int]) -> tuple[int, RunFolder]:
-    """Create a report with `make`; return its exit code and the folder of its run.
-
-    It is created again when the run ended meanwhile, or another run ended and `run_dir` now links to it:
-    a caller who asked for that report found this one in progress and left.
-
-    Raises:
-        SoakError: no run folder, or the report cannot be created.
-    """
-    folder = RunFolder(run_dir.resolve())
-    while True:
-        state = read_run(folder).state
-        code = make(folder.path)
-        if read_run(folder).state != state:
-            continue
-        newest = RunFolder(run_dir.resolve())
-        if newest == folder or read_run(newest).state in UNFINISHED_STATES:
-            return code, folder
-        folder = newest
-
-
-def read_summary(folder: RunFolder) -> dict[str, Any]:
-    """Return `summary.json`; raises `RunFolderError` where it is damaged or unreadable."""
-    with reporting_damage(folder.summary):
-        return dict(read_json(folder.summary))
-
-
-def show_outcome(console: Console, folder: RunFolder) -> None:
-    """Print verdict, findings, audit and coverage of a run; every line stands alone in a log."""
-    summary = read_summary(folder) if folder.summary.exists() else {}
-    is_part = summary.get("is_running") and read_run(folder).state not in UNFINISHED_STATES
-    if not summary or is_part:  # the report was interrupted too
-        _print_line(
-            console,
-            f"this run has no report; `soak report {shlex.quote(str(folder.path))}` creates it",
-        )
-        return
-    verdict = str(summary["verdict"])
-    console.print()
-    console.print(f"verdict: {verdict}", style=_VERDICT_STYLES.get(verdict), highlight=False)
-    _print_line(console, str(summary["headline"]))
-    for busy, used in summary.get("soak", {}).get("busy_hosts", {}).items():
-        _print_line(console, wording.busy_host_text(busy, used))
-    for one in summary.get("objectives", ()):
-        left = wording.budget_left_text(one["budget_left"], one["unit"])
-        _print_line(console, f"objective: {one['objective']}: {one['state']}, budget {left}")
-    for found in summary["findings"]:
-        _print_finding(console, found)
-    counts = dict(summary["audit"])
-    why = counts.pop("not_audited", "")
-    audit = ", ".join(f"{key} {wording.known(value)}" for key, value in counts.items())
-    _print_line(console, f"audit: {audit}")
-    if why:
-        _print_line(console, f"not audited: {why}")
-    coverage = summary["coverage"]
-    _print_line(
-        console,
-        f"coverage: {coverage['seconds']} s, {wording.counted(len(coverage['gaps']), 'gap')}, "
-        f"{coverage['untrusted_seconds']} s invalid",
-    )
-    _print_line(console, f"report: {folder.report}")
-
-
-def show_checks(console: Console, title: str, rows: list[tuple[str, str, str, bool]]) -> None:
-    """Print a table of what a drill expected and what was found."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for heading in ("", "expected", "found", ""):
-        table.add_column(heading, overflow="fold")
-    for subject, expected, found, is_met in rows:
-        cells = (subject, expected, found, "ok" if is_met else "MISSED")
-        table.add_row(*map(Text, cells))  # not markup: a cell may contain brackets
-    console.print(table)
-
-
-def _print_finding(console: Console, found: dict[str, Any]) -> None:
-    labels = dict(found["labels"])
-    source = labels.pop("source", "")
-    series = str(SeriesId(source, found["metric"], tuple(labels.items())))
-    before, after = (math.nan if found[at] is None else found[at] for at in ("before", "after"))
-    if found["kind"] in wording.WHOLE_SENTENCES:
-        what = f"{found['what']} ({source})"
-    else:
-        change = wording.level_text(series, found["kind"], before, after)
-        what = f"{wording.title_with_source(series)} {change}"
-    _print_line(
-        console,
-        f"finding: {what} at {found['at']}, "
-        f"cause {found['cause']}, {wording.state_word(found['state'])}"
-        + wording.not_counted_note(is_about_cluster=found["is_about_cluster"])
-        + (f", acknowledged: {found['acknowledged']}" if found.get("acknowledged") else ""),
-    )
-    for item in found["evidence"]:
-        _print_line(console, f"  - {item['text'] if isinstance(item, dict) else item}")
-
-
-def _print_line(console: Console, text: str) -> None:
-    console.print(wording.printable(text), markup=False, highlight=False, soft_wrap=True)

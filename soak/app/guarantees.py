@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from soak.app import plan_files, preflight
+from soak.app import plan_files
 from soak.app.host import nearest_existing
+from soak.app.preflight.cluster import check_target, errors_at
 from soak.core.clock import SystemClock
 from soak.core.cluster import durability, forecast
 from soak.core.cluster.durability import Durability, Setting
@@ -165,10 +166,10 @@ def audit_plans(
 def audit_plan(path: Path, scale: str) -> Durability:
     """Return the durability of a plan; a lab is started for the duration of the check."""
     plan_file = plan_files.scaled_plan(plan_files.load_plan(path), scale, "")
-    preflight.check_target(plan_file)
+    check_target(plan_file)
     found = plan_file.plan
     with ExitStack() as stack:
-        stack.enter_context(preflight.errors_at(plan_file, "broker", found.broker_kind))
+        stack.enter_context(errors_at(plan_file, "broker", found.broker_kind))
         if found.lab is not None:
             exit_on_sigterm()
             folder = stack.enter_context(TemporaryDirectory(prefix="soak-audit-"))

@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from soak.app import guarantees, host, plan_files, preflight, topics
+from soak.app import guarantees, host, plan_files, topics
 from soak.app.multi_host import WHOLE, Part
 from soak.app.plan_files import copy_profile, profile_table
-from soak.app.preflight import check_limits
+from soak.app.preflight.cluster import check_cluster
+from soak.app.preflight.host import check_host, check_limits, check_run_folder
 from soak.conductor.free_space import broker_folders
 from soak.core import wording
 from soak.core.clock import SystemClock
@@ -340,14 +341,14 @@ def _start_new(plan_file: PlanFile, home: PlanHome, clock: SystemClock) -> RunFo
     if measured_ns > MAX_DRIVE_CHECK_NS:
         most = format_duration(MAX_DRIVE_CHECK_NS)
         raise plan_file.error("drive_check", f"takes longer than {most}, the limit of the units")
-    preflight.check_host(plan_file, home.path)
+    check_host(plan_file, home.path)
     check_limits(plan_file)
     partial = find_partly_started_run(plan_file.plan, home)
-    preflight.check_cluster(plan_file, partial)
+    check_cluster(plan_file, partial)
     run = read_run(partial) if partial else new_run(plan_file.plan, WHOLE, clock)
     run = dataclasses.replace(run, state="beginning")
     plan = resolve_plan(plan_file.plan, None, run)
-    folder = partial or preflight.check_run_folder(plan_file, home.path / f"{run.name}-{run.id}")
+    folder = partial or check_run_folder(plan_file, home.path / f"{run.name}-{run.id}")
     folder.logs.mkdir(parents=True, exist_ok=True)
     write_plan(folder, plan)
     copy_profile(plan_file, folder)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from soak.app import host, plan_files
-from soak.app.preflight import check_probe_folders, check_probe_settings
+from soak.app.preflight.probes import check_probe_folders, check_probe_settings
 from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.core.plan import plugins
 from soak.core.plan import text as plan_text

@@ -211,8 +211,8 @@ def compare(  # noqa: PLR0913, PLR0917  # the options of a command
 
     from soak.app import comparison as app
     from soak.core.errors import PlanError
-    from spark.batch.alignment import ALIGNMENTS
-    from spark.batch.comparison import Settings
+    from spark.batch.comparison.alignment import ALIGNMENTS
+    from spark.batch.comparison.comparison import Settings
 
     settings = Settings(margin / _PERCENT, run_noise / _PERCENT, align=ALIGNMENTS[align])
     if trend is not None:

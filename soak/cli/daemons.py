@@ -140,7 +140,7 @@ def detect_fleet(
     secret: Secret = "",
 ) -> None:
     """Find changes of latency in all runs that ship their records to one topic."""
-    from soak.app.preflight import check_fleet_plan
+    from soak.app.preflight.probes import check_fleet_plan
     from soak.core.clock import SystemClock
     from soak.core.errors import PlanError
     from soak.core.units import SECOND_NS, duration_ns

@@ -113,8 +113,10 @@ def run(
     """
     from rich.console import Console
 
-    from soak.app import foreground, plan_files, preflight
+    from soak.app import foreground, plan_files
     from soak.app.multi_host import part_of
+    from soak.app.outcome import show_outcome
+    from soak.app.preflight.host import YES_HINT, check_limits
 
     console = Console()
     if resume:
@@ -124,10 +126,10 @@ def run(
         part = part_of(run_id, start, only)
         plan_file = plan_files.scaled_plan(plan_files.load_plan(plan), scale, duration)
         if not yes:
-            preflight.check_limits(plan_file, hint=preflight.YES_HINT)
+            check_limits(plan_file, hint=YES_HINT)
         finished = foreground.run_plan(plan_file, run_dir, console, part=part)
     if not finished.is_part:
-        foreground.show_outcome(console, finished.folder)
+        show_outcome(console, finished.folder)
     raise typer.Exit(finished.code)
 
 
@@ -240,7 +242,7 @@ def report(
     """
     from functools import partial
 
-    from soak.app.foreground import REPORT_PROGRESS, make_report
+    from soak.app.outcome import REPORT_PROGRESS, make_report
     from spark.cluster.master import parse_cluster
     from spark.report.job import run as render
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -103,6 +103,30 @@ def combined(faults: Sequence[PlanError]) -> PlanError:
     text = "\n".join([f"{len(faults)} faults", *(f"  {fault}" for fault in by_line)])
     is_not_now = all(isinstance(fault, NotNowError) for fault in faults)
     return NotNowError(text) if is_not_now else PlanError(text)
+
+
+def raise_combined(faults: Sequence[PlanError]) -> None:
+    """Raise several faults of a plan as one error; nothing where there are none."""
+    if faults:
+        raise combined(faults)
+
+
+def found_by(*checks: Callable[[], None]) -> list[PlanError]:
+    """Return the faults that these checks raise."""
+    faults = []
+    for check in checks:
+        try:
+            check()
+        except PlanError as error:
+            faults.append(error)
+    return faults
+
+
+def not_now(error: PlanError) -> NotNowError:
+    """Return the same error as one that may be over later."""
+    found = NotNowError(str(error))
+    found.place = error.place
+    return found
 
 
 def _line_of(fault: PlanError) -> int:

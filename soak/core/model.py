@@ -147,8 +147,8 @@ class Series:
 class Change:
     """A change in one series; `onset_k` is the first interval of the new level, the drift or the spikes.
 
-    An outage goes from 0 to the seconds that it has lasted by now. Its messages are those of its client: of
-    those due since the start of the run, so many failed or came late in it.
+    An outage goes from 0 to its bad seconds by now: good ones may lie between them. Its messages are those
+    of its client: of those due since the start of the run, so many failed or came late in it.
     `discovered_k` says when this state of it was found, and is no part of what was found.
     """
 

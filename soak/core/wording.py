@@ -184,6 +184,11 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def listed(parts: Sequence[str]) -> str:
+    """Return a list such as `a`, `a and b` or `a, b and c`."""
+    return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
+
+
 def known(number: int | None) -> str:
     """Return a count such as `1,017`, or `not known`."""
     return "not known" if number is None else f"{number:,}"

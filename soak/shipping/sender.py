@@ -26,7 +26,7 @@ from soak.service.files import file_lock, read_json, write_atomically
 from soak.service.systemd import Notifier, notifier
 from soak.shipping.announcements import AnnouncementListener, RunFollower
 from soak.shipping.discovery import JoinedRuns
-from soak.store.journal.reader import lines, segment_name, segments, sources
+from soak.store.journal.reader import complete_size, lines, segment_name, segments, sources
 from soak.store.run_announcements import AnnouncementReader
 from soak.store.run_folder import Run, RunFolder, ensure_sender_id, read_any_plan, read_run
 from soak.store.samples_topic import SamplesWriter, ShippedLine
@@ -160,7 +160,7 @@ class Shipper:
         self._positions().update(positions)
         if self._clock.mono_ns() - self._stored_ns >= STORE_PERIOD_NS:
             self._store()
-        is_more = sum(len(line.raw) for line in batch) >= self._batch_bytes
+        is_more = sum(len(line.raw) + 1 for line in batch) >= self._batch_bytes
         return 0.0 if is_more else PERIOD_SECONDS
 
     def finish(self, until_ns: int) -> None:
@@ -175,7 +175,7 @@ class Shipper:
         """Delete the oldest files beyond the limit, sent or not; never the newest of a source.
 
         The files of one source are deleted in order of their numbers, whatever a clock that was set did to
-        their times: no reader gets past a gap in the numbers.
+        their times: to readers, a gap in the numbers is a loss.
         """
         files = [
             [(path.stat(), path) for path in segments(self._folder.journal / source)]
@@ -216,14 +216,12 @@ class Shipper:
                 if room <= 0:
                     break
                 begin = position[1] if path.name == position[0] else 0
-                text, is_more = _complete_lines(path, begin, room)
-                room -= len(text)
-                position = (path.name, begin + len(text))
-                if text:
+                found, end = _complete_lines(path, begin, room)
+                room -= end - begin
+                position = (path.name, end)
+                if found:
                     batch += self._columns.due(source, path, begin)
-                batch += [ShippedLine(source, raw) for raw in text.split(b"\n")[:-1]]
-                if is_more:
-                    break
+                batch += [ShippedLine(source, raw) for raw in found]
             positions[source] = position
         return batch, positions
 
@@ -316,7 +314,10 @@ def _unsent_bytes(
 
 
 def _files_from(folder: Path, name: str) -> list[Path]:
-    """Return the files of a source from a known one on, without listing a folder of hundreds of files."""
+    """Return the files of a source from a known one on, without listing a folder of hundreds of files.
+
+    It is listed where it changed after the last of them: one may be missing before others.
+    """
     known = folder / name
     if not name or not known.exists():  # deleted to make room
         return [path for path in segments(folder) if path.name >= name]
@@ -324,21 +325,28 @@ def _files_from(folder: Path, name: str) -> list[Path]:
     while known.exists():
         found.append(known)
         known = folder / segment_name(int(known.stem) + 1)
+    last = found[-1]
+    if folder.stat().st_mtime_ns > last.stat().st_mtime_ns:
+        found += [path for path in segments(folder) if path.name > last.name]
     return found
 
 
-def _complete_lines(path: Path, begin: int, limit: int) -> tuple[bytes, bool]:
-    """Return the complete lines from an offset on, and whether there may be more of them.
+def _complete_lines(path: Path, begin: int, limit: int) -> tuple[list[bytes], int]:
+    """Return the complete lines from an offset on, up to the one that reaches the limit, and where it ends.
 
-    A line longer than the limit is read whole. A torn line at the end of a file is left out.
+    Of a line that is too long for the topic and for its readers, only the first piece is returned: the target
+    counts it, and memory is bounded. A torn line at the end of a file is left out.
     """
-    with path.open("rb") as file:
-        file.seek(begin)
-        text = file.read(limit)
-        while b"\n" not in text and (more := file.read(limit)):
-            text += more
-    whole = text[: text.rfind(b"\n") + 1]
-    return whole, bool(whole) and len(text) >= limit
+    found: list[bytes] = []
+    end, is_line_start = begin, True
+    for raw in lines(path, begin, complete_size(path)):
+        if is_line_start:
+            found.append(raw.removesuffix(b"\n"))
+        end += len(raw)
+        is_line_start = raw.endswith(b"\n")
+        if is_line_start and end - begin >= limit:
+            break
+    return found, end
 
 
 def _stored_positions(path: Path) -> dict[str, Position]:

@@ -7,7 +7,6 @@ Spark's reads objects of Java from it.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import socket
@@ -17,7 +16,12 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from soak.clients.client_settings import SECRET_HELP, is_secret_reference, resolve_secrets
+from soak.clients.client_settings import (
+    SECRET_HELP,
+    is_loopback,
+    is_secret_reference,
+    resolve_secrets,
+)
 from soak.core.errors import BrokerError, PlanError
 from spark.cluster.package import PYTHON
 
@@ -80,7 +84,7 @@ class Cluster:
     def is_loopback(self) -> bool:
         """Return whether all of a standalone cluster's masters are addressed as this machine."""
         hosts = [_host_and_port(one)[0] for one in self._addresses()]
-        return self.kind == "standalone" and all(map(_is_loopback, hosts))
+        return self.kind == "standalone" and all(map(is_loopback, hosts))
 
     @property
     def authenticates(self) -> bool:
@@ -125,7 +129,7 @@ class Cluster:
         if self.is_loopback:
             return "127.0.0.1"
         host, port = _host_and_port(self._addresses()[0])
-        if self.kind == "yarn" or _is_loopback(host):
+        if self.kind == "yarn" or is_loopback(host):
             return ""
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -215,10 +219,3 @@ def _host_and_port(address: str) -> tuple[str, int]:
     if not colon or not port.isdigit():
         return address.strip("[]"), _PORT
     return host.strip("[]"), int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

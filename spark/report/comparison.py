@@ -12,8 +12,9 @@ from markupsafe import Markup
 from detectors import comparison
 from detectors.comparison import Drift, Verdict
 from soak.core import wording
-from spark.batch.compared_run import LATENCIES, ComparedRun, started
-from spark.batch.comparison import MOST_DETECTABLE, Comparison, Side, Trend
+from spark.batch.comparison.comparison import MOST_DETECTABLE, Comparison, Side
+from spark.batch.comparison.run import LATENCIES, ComparedRun, started
+from spark.batch.comparison.trend import Trend
 from spark.report.comparison_charts import (
     course_svg,
     distributions,

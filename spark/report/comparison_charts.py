@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from detectors.comparison import Distribution, band_edge
 from soak.core import wording
-from spark.batch.compared_run import SHARES, ComparedRun, second_of
-from spark.batch.comparison import Comparison, Quantity, Side
+from spark.batch.comparison.comparison import Comparison, Quantity, Side
+from spark.batch.comparison.run import SHARES, ComparedRun, second_of
 from spark.report.page import joined, shown_name, tag
 
 _WIDTH, _HEIGHT = 460, 300

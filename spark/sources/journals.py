@@ -31,6 +31,7 @@ from soak.store.journal.reader import SourceReader
 from soak.store.run_folder import RunFolder, read_phases
 from spark.cluster.executors import fault_of_folder
 from spark.sources.offsets import (
+    MISSING,
     Caution,
     ColumnsIndex,
     Offset,
@@ -196,6 +197,9 @@ def _rows_of(
 ) -> Iterator[Row]:
     reader = readers.setdefault(span.source, SourceReader(paths.journal / span.source))
     path = span.path(paths.journal)
+    if span.end == MISSING:
+        yield gap_row(run, span.source, f"files are missing from {path.name} on")
+        return
     if span.end < span.begin:
         yield gap_row(run, span.source, f"{path.name} ends at {span.end}, read to {span.begin}")
         return

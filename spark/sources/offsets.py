@@ -23,6 +23,8 @@ Offset = dict[str, list[int]]
 _BLOCK_BYTES = 65_536
 _MOST_COLUMNS_LINES = 16  # of one file; older ones are found by reading the file
 _COLUMNS_LINE = b'{"t":"c"'
+MISSING = -1
+"""The `end` of a span that stands for missing files: its own, and those up to the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +93,21 @@ def reached(journal: Path, offset: Offset) -> dict[str, int]:
 
 
 def spans(journal: Path, start: Offset, end: Offset, index: ColumnsIndex) -> list[Span]:
-    """Return what lies between two places of every source, by source and file."""
+    """Return what lies between two places of every source, by source and file.
+
+    A writer numbers its files in turn, so one that is not there was lost.
+    """
     found = []
     for source, (last, end_bytes) in sorted(end.items()):
         first, begin_bytes = start.get(source, [-1, 0])
+        before = first
         for path in segments(journal / source):
             number = int(path.stem)
             if not first <= number <= last:
                 continue
+            if 0 <= before < number - 1:
+                found.append(Span(source, before + 1, 0, MISSING))
+            before = number
             begin = begin_bytes if number == first else 0
             # a file that is not the last any more does not change, so this is the same on a replay
             stop = end_bytes if number == last else _newline_before(path, 0, path.stat().st_size)

@@ -40,8 +40,8 @@ from soak.app.comparison import compare_runs
 from soak.core import json_text
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import RunFolder, read_phases, read_run
-from spark.batch.compared_run import SHARES, ComparedRun, read_recorded
-from spark.batch.comparison import Settings
+from spark.batch.comparison.comparison import Settings
+from spark.batch.comparison.run import SHARES, ComparedRun, read_recorded
 from tests.support.compared import ComparedShape, write_compared_run
 from tests.support.paths import RECORDED
 

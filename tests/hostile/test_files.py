@@ -30,7 +30,7 @@ from soak.omb import plan_import
 from soak.omb.load_faults import load_faults
 from soak.omb.result import latency_series, series_by_second
 from soak.omb.result_file import MAX_BYTES, parse_json, parse_result, read_text
-from spark.batch.compared_run import read_compared, started
+from spark.batch.comparison.run import read_compared, started
 from tests.support.hostile_servers import rounds
 from tests.support.omb.plans import KAFKA, PULSAR, WORKLOAD
 from tests.support.paths import DATA, RECORDED, ROOT

@@ -35,7 +35,7 @@ from soak.store.run_folder import (
     read_run,
     read_sender_id,
 )
-from spark.batch.compared_run import read_summary
+from spark.batch.comparison.run import read_summary
 from spark.batch.outcomes import forecast_of
 from spark.report.job import drill_of, durability_of
 from tests.support.fakes import FakeClock

@@ -206,7 +206,7 @@ def chromium() -> Iterator[Browser]:
             pass_fds=(to_read, from_write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "HOME": home},
+            env={**os.environ, "HOME": home, "TMPDIR": home},
         )
         os.close(to_read)
         os.close(from_write)

@@ -12,7 +12,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from soak.app.live.follow import Bin, Latency
-from soak.app.live.run import PhaseSpan, ReportHead, Snapshot, Subscription, Totals
+from soak.app.live.snapshot import PhaseSpan, ReportHead, Snapshot, Subscription, Totals
 from soak.core.journal_format import columns_line, encode
 from soak.core.model import Column, Event, Finding, Record
 from soak.core.plan import text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
@@ -118,5 +120,10 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def new_folder() -> Path:
-    """Return a new folder for an example of a property; `tmp_path` is the same for all of them."""
-    return Path(tempfile.mkdtemp(prefix="soak-served-"))
+    """Return a new folder for an example of a property; `tmp_path` is the same for all of them.
+
+    It is removed when the tests are over.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="soak-served-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

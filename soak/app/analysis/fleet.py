@@ -33,7 +33,7 @@ from soak.store.run_folder import (
     counting_verdict,
     read_acknowledged,
 )
-from spark.batch.comparison import Settings, runs_in
+from spark.batch.comparison.comparison import Settings, runs_in
 from spark.report.comparison import drift_text, page_html
 from spark.report.comparison_charts import course_svg
 from spark.report.page import table, tag

@@ -20,7 +20,7 @@ from detectors import bursts, episodes
 from detectors.attribution import attribute
 from detectors.nearby import Nearby
 from detectors.offline.steps import Config, detect_together
-from soak.app.live.run import clock_text
+from soak.app.live.snapshot import clock_text
 from soak.core import wording
 from soak.core.errors import PlanError, RunFolderError
 from soak.core.model import Change, Explanation, Series

@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from soak.app import foreground, plan_files
-from soak.app.foreground import EXIT_INTERRUPTED, FinishedRun, SideTaskFactory, StartedRun
+from soak.app.foreground import FinishedRun, SideTaskFactory, StartedRun
 from soak.app.host import SafeConsole
+from soak.app.outcome import EXIT_INTERRUPTED, read_summary, show_outcome
 from soak.core import wording
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError, PlanError
@@ -122,7 +123,7 @@ def _run_drill(found: Drill, plan_file: PlanFile, run_dir: Path | None, seed: in
 
         side_task = SideTaskFactory(begin, environment)
         finished = foreground.run_plan(plan_file, run_dir, console, side_task)
-    foreground.show_outcome(console, finished.folder)
+    show_outcome(console, finished.folder)
     if finished.code == EXIT_INTERRUPTED:
         return None
     return _judge(console, found, seed, fingerprint, finished, injected[0])
@@ -191,16 +192,12 @@ def _judge(
     injected: Injected,
 ) -> Result:
     """Compare the outcome of a drill with what it expects, print and store the result."""
-    summary = foreground.read_summary(finished.folder)
+    summary = read_summary(finished.folder)
     moments = verdict.read_moments(
         finished.folder, injected.injection, injected.pool, found.expect.event
     )
     checks = verdict.judge(found.expect, summary, moments)
-    foreground.show_checks(
-        console,
-        f"drill {found.name}",
-        [(one.subject, one.expected, one.found, one.is_met) for one in checks],
-    )
+    console.print(_check_table(f"drill {found.name}", checks))
     result = drill_result.stamped(
         drill_result.make_result(found, seed, summary, moments, checks),
         broker_of(found),
@@ -286,6 +283,15 @@ def outcome_table(rows: Sequence[Sequence[str]], width: int) -> Table:
         for heading, cell in zip(_OUTCOME_HEADINGS, cells, strict=True):
             if cell:
                 table.add_row(heading, cell)
+    return table
+
+
+def _check_table(title: str, checks: Sequence[verdict.Check]) -> Table:
+    """Return a table of what a drill expected and what was found."""
+    table = _table(title, ("", "expected", "found", ""))
+    for one in checks:
+        cells = (one.subject, one.expected, one.found, "ok" if one.is_met else "MISSED")
+        table.add_row(*map(Text, cells))  # not markup: a cell may contain brackets
     return table
 
 

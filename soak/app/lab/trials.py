@@ -13,8 +13,9 @@ from pathlib import Path
 from rich.console import Console
 
 from soak.app import foreground, plan_files
-from soak.app.foreground import EXIT_INTERRUPTED, SideTaskFactory, StartedRun
+from soak.app.foreground import SideTaskFactory, StartedRun
 from soak.app.host import SafeConsole
+from soak.app.outcome import EXIT_INTERRUPTED, show_outcome
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError, PlanError
 from soak.core.plan.plan import Lab
@@ -72,7 +73,7 @@ def run_trial(seed: int, hours: float, run_dir: Path | None, only: Sequence[str]
 
         side_task = SideTaskFactory(begin, environment)
         finished = foreground.run_plan(plan_file, run_dir, console, side_task)
-    foreground.show_outcome(console, finished.folder)
+    show_outcome(console, finished.folder)
     if finished.code == EXIT_INTERRUPTED and not finished.folder.faults.exists():
         return finished.code
     show(console, judged(finished.folder))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from soak.app.live.pages import ListedRun
-from soak.app.live.run import OVER_STATES, REPORT_SECONDS, SILENT_SECONDS
+from soak.app.live.snapshot import OVER_STATES, REPORT_SECONDS, SILENT_SECONDS
 from soak.core import wording
 from soak.core.errors import RunFolderError, SoakError
 from soak.core.units import SECOND_NS

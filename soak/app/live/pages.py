@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader
 
 from soak.app.live.follow import Latency
-from soak.app.live.run import Snapshot, clock_text
+from soak.app.live.snapshot import Snapshot, clock_text
 from soak.app.live.terminal import (
     BANDS,
     MAX_NAME,

@@ -8,7 +8,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from soak.app.live.follow import (
@@ -24,7 +24,20 @@ from soak.app.live.follow import (
     is_followed,
     worst_latency,
 )
-from soak.core import wording
+from soak.app.live.snapshot import (
+    OVER_STATES,
+    REPORT_SECONDS,
+    SILENT_SECONDS,
+    PhaseSpan,
+    ReportHead,
+    Snapshot,
+    Subscription,
+    Totals,
+    clock_text,
+    length_text,
+    outage_text,
+    retention_text,
+)
 from soak.core.clock import Grid, RunClock
 from soak.core.errors import FindingsBusyError, FindingsError, RunFolderError
 from soak.core.journal_format import DamagedLineError, decode
@@ -48,8 +61,6 @@ from soak.store.run_folder import Run, RunFolder, read_run
 
 OUTAGE_SECONDS = 5
 """So long without an acknowledgement, although messages were due, is worth a line."""
-SILENT_SECONDS = 10
-"""A source without a record for so long does not measure."""
 AHEAD_SECONDS = 86_400
 """A record from further ahead has no true time; of others this host's clock is behind, and they wait."""
 DETECTOR_START_SECONDS = 60
@@ -57,109 +68,10 @@ DETECTOR_START_SECONDS = 60
 DETECTOR_BEHIND_SECONDS = 30
 """A detector that is further behind than this and one of its triggers does not keep up."""
 DETECTOR = "detect-stream"
-REPORT_SECONDS = 1800
-"""So long after its last record a run may still be reading and reporting."""
-OVER_STATES = frozenset({"ended", "interrupted", "failed"})
 PORTION_BYTES = 6 * 2**20
 """So much of the older journal is read at one look: about a fifth of a second."""
 _DELETION = b'"kind":"retention_deletion"'
 _NEVER_FOLDED = frozenset({"folder", "_run", "_plan", "_clock", "_seconds", "_folded"})
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Messages of the part of the run that was read."""
-
-    sent: float = 0.0
-    acknowledged: float = 0.0
-    failed: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """What one subscription received, in messages per second and in all; its consumers together."""
-
-    index: int
-    received: float = math.nan
-    lag: float = math.nan
-    latency: Latency = field(default_factory=Latency)
-    p99_history: tuple[float, ...] = ()
-    total: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class ReportHead:
-    """What the report of a run says first, and when it was made."""
-
-    verdict: str
-    headline: str
-    made_wall_ns: int
-    publish: Latency
-    end_to_end: Latency
-    is_running: bool = False  # it was made while the run went on
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseSpan:
-    """A phase from interval `from_k` to before `to_k`, which may still change."""
-
-    name: str
-    from_k: int
-    to_k: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """A run at one moment. Rates are messages per second, of all daemons of a kind together."""
-
-    name: str
-    run_id: str
-    state: str  # as in run.json; "silent": it should be running, but nothing is recorded
-    start_wall_ns: int
-    now_k: int  # goes on after the end
-    k: int  # never past the end
-    total_seconds: int
-    end_k: int | None  # as the conductor decided
-    phase: str
-    phases: tuple[PhaseSpan, ...]
-    sent: float
-    acknowledged: float
-    failed: float
-    publish: Latency
-    publish_history: tuple[float, ...]  # p99, a second each
-    subscriptions: tuple[Subscription, ...]
-    totals: Totals
-    troubles: tuple[str, ...]  # sentences, worst first
-    retention: str
-    invalid: str  # why the newest second says nothing about the cluster
-    detection: str  # why findings come late; empty where they do not
-    bins: tuple[Bin, ...]  # of the whole run, in order of time
-    bin_seconds: int
-    findings: tuple[Finding, ...]
-    unread: str  # why the findings cannot be read; empty where they were
-    report: ReportHead | None
-    read_ratio: float  # of the journals before the newest minutes
-
-    @property
-    def is_over(self) -> bool:
-        """True when nothing more will be recorded."""
-        return self.state in OVER_STATES
-
-    @property
-    def has_stopped(self) -> bool:
-        """True when nothing is recorded: it is over, or was killed, and the newest second is no present."""
-        return self.is_over or self.state == "silent"
-
-    @property
-    def has_begun(self) -> bool:
-        """False while a run is being prepared."""
-        return self.start_wall_ns > 0
-
-    def awaits_report(self, now_ns: int) -> bool:
-        """True when the run has ended a moment ago, and its report is not there yet."""
-        end_ns = self.start_wall_ns + self.k * SECOND_NS
-        has_report = self.report is not None and self.report.made_wall_ns >= end_ns
-        return self.is_over and not has_report and 0 <= now_ns - end_ns < REPORT_SECONDS * SECOND_NS
 
 
 class LiveRun:
@@ -458,7 +370,7 @@ class LiveRun:
             if source.newest is not None and is_load:
                 behind = self._newest_k - source.newest.k
                 if behind > SILENT_SECONDS:
-                    yield f"no record of {source.name} for {_length(behind)}"
+                    yield f"no record of {source.name} for {length_text(behind)}"
 
     def _detection(self, now_k: int, state: str, phases: Phases) -> str:
         """Return a sentence about a detector that is far behind or has not begun; "" where it keeps up."""
@@ -473,7 +385,7 @@ class LiveRun:
         behind = until_k - (read_ns - self._run.start_wall_ns) // SECOND_NS
         limit = DETECTOR_BEHIND_SECONDS + self._plan.detection.trigger // SECOND_NS
         return (
-            f"the detector is {_length(behind)} behind: findings come late"
+            f"the detector is {length_text(behind)} behind: findings come late"
             if behind > limit
             else ""
         )
@@ -491,62 +403,6 @@ def _newest_batch_ns(checkpoint: Path) -> int | None:
         return (checkpoint / "offsets" / str(done)).stat().st_mtime_ns
     except (OSError, ValueError):  # ValueError: there is none
         return None
-
-
-def clock_text(seconds: int) -> str:
-    """Return a time as `h:mm:ss` or `m:ss`."""
-    minutes, rest = divmod(max(0, seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def outage_text(what: str, seconds: int, failed: float) -> str:
-    """Return `nothing acknowledged for 40 s, 12,000 failed`; the second part where messages failed."""
-    also = f", {wording.amount(failed, '')} failed" if failed else ""
-    return f"nothing {what} for {_length(seconds)}{also}"
-
-
-def retention_text(
-    window: tuple[float, float] | None,
-    seen: tuple[int, int] | None,
-    k: int,
-    total: int,
-    *,
-    is_over: bool = False,
-) -> str:
-    """Return when retention deletes first, or that it does; "" where neither is known.
-
-    `window` is the forecast in seconds of the run, `seen` the first and the last second with a deletion.
-    """
-    if seen is not None:
-        first, last = map(clock_text, seen)
-        if is_over:
-            return f"old data was deleted from {first} to {last}"
-        ago = k - seen[1]
-        return f"old data was first deleted at {first}, " + (
-            "goes on" if ago <= SILENT_SECONDS else f"last {_length(ago)} ago"
-        )
-    return "" if window is None else _forecast_text(window, k, k if is_over else total, is_over)
-
-
-def _forecast_text(window: tuple[float, float], k: int, end: int, is_over: bool) -> str:
-    early, late = (math.ceil(one) for one in window)
-    if early > end:
-        return f"the run ends {_length(early - end)} before old data would be deleted"
-    if is_over:
-        return "no deletion of old data was seen"
-    if k < early:
-        latest = f" to {clock_text(late - k)}" if late > early else ""
-        return f"old data is deleted in {clock_text(early - k)}{latest}"
-    if k < late:
-        return f"old data is deleted within {clock_text(late - k)}"
-    if k <= late + SILENT_SECONDS:
-        return "old data is deleted about now"
-    return f"old data should be deleted for {_length(k - late)}, no deletion seen"
-
-
-def _length(seconds: int) -> str:
-    return f"{seconds} s" if seconds < 120 else wording.span(seconds)  # noqa: PLR2004  # each of them counts
 
 
 def _forecast_window(path: Path) -> tuple[float, float] | None:

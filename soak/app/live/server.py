@@ -9,7 +9,6 @@ browser asks for such a page is refused: it could start comparisons and reports.
 from __future__ import annotations
 
 import io
-import ipaddress
 import os
 import re
 import secrets
@@ -29,6 +28,7 @@ from soak.app.live.folder import ServedFolder
 from soak.app.live.jobs import Jobs
 from soak.app.live.site import HEADERS, Answer, Site, not_found, redirect, text_answer
 from soak.app.live.terminal import shown
+from soak.clients.client_settings import is_loopback
 from soak.core.errors import PlanError, RunFolderError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -109,14 +109,6 @@ def _host_name(host: str) -> str:
         found = urlsplit(f"//{host}")
         return found.hostname or "" if found.netloc == host else ""
     return ""
-
-
-def is_loopback(address: str) -> bool:
-    """True for an address that only this machine reaches."""
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 # --- The server.

@@ -19,7 +19,8 @@ from urllib.parse import parse_qs, unquote_to_bytes
 from soak.app.live.folder import ServedFolder, read_served_file
 from soak.app.live.jobs import Jobs
 from soak.app.live.pages import ASSETS, REPORT_POLL_SECONDS, Pages, age_text, run_url
-from soak.app.live.run import LiveRun, Snapshot
+from soak.app.live.run import LiveRun
+from soak.app.live.snapshot import Snapshot
 from soak.app.live.terminal import shown
 from soak.core.errors import SoakError
 from soak.core.ports import Clock

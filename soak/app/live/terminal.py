@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from soak.app.live.follow import Bin, Latency
-from soak.app.live.run import LiveRun, PhaseSpan, Snapshot, Subscription, clock_text
+from soak.app.live.run import LiveRun
+from soak.app.live.snapshot import PhaseSpan, Snapshot, Subscription, clock_text
 from soak.core import wording
 from soak.core.model import Finding
 from soak.core.ports import Clock

@@ -33,6 +33,9 @@ KeyPath = tuple[str | int, ...]
 MAX_VALUES = 20_000
 """Maximum number of keys and items of a file; repetitions by aliases count."""
 
+MAX_CHARACTERS = 2**20
+"""Of a file: far more than any plan has, and a few seconds of parsing."""
+
 _PLAIN_TAGS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 
 
@@ -66,8 +69,11 @@ def parse_yaml(text: str, name: str) -> Document:
     """Return the document.
 
     Raises:
-        PlanError: not YAML, a duplicate key, or a key that is not text; with file and line.
+        PlanError: too large, not YAML, a duplicate key, or a key that is not text; with file and line.
     """
+    if len(text) > MAX_CHARACTERS:
+        many = f"{len(text):,} characters; a file in YAML may have {MAX_CHARACTERS:,}"
+        raise PlanError(f"{name}:1: too large: {many}")
     loader: yaml.SafeLoader | None = None
     try:
         loader = yaml.SafeLoader(text)

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import quote
 
-from soak.core import wording
-from soak.core.errors import FindingsBusyError, FindingsError
+from soak.core.errors import FindingsError
 from soak.core.model import Change, Finding
 from soak.core.units import SECOND_NS
 from soak.store.findings import outbox
+from soak.store.findings.connection import (
+    copy_in_memory,
+    prepare_tables,
+    refuse_programs,
+    transaction,
+    typed_errors,
+)
 from soak.store.findings.named_causes import (
     joined,
     named_cause,
@@ -33,7 +38,6 @@ from soak.store.findings.rows import (
     NotificationContent,
     NotificationKind,
     change_of,
-    checked_rows,
     evidence_rows,
     explanations_of,
     finding_of,
@@ -41,13 +45,8 @@ from soak.store.findings.rows import (
     is_correction,
     notification_of,
 )
-from soak.store.findings.schema import VERSION, bring_up_to_date
 
 BUSY_SECONDS = 5.0
-MAX_COPY_BYTES = 2**29
-"""Of a file that is read in memory; thousands of findings take some MB."""
-_STEPS_AT_ONCE, _MAX_STEPS = 10**6, 1000
-"""A thousand million instructions on a copy: some ten seconds, which no file of ours comes near."""
 MAX_RETRY_WAIT_NS = 900 * SECOND_NS
 """No retry lies further ahead; one that does was scheduled before the clock stepped back."""
 
@@ -55,9 +54,6 @@ _CHANGE = (
     "INSERT OR REPLACE INTO changes VALUES (:run, :series, :raised_k, :onset_k, :first_k, :last_k,"
     " :before, :after, :state, :confidence, :kind, :gone_k, :period_seconds, :burst_seconds,"
     " :failed_messages, :late_messages, :due_messages)"
-)
-_COMPUTED = (
-    "SELECT 1 FROM sqlite_master AS m JOIN pragma_table_xinfo(m.name) AS c WHERE c.hidden LIMIT 1"
 )
 _NOTICE = "INSERT OR REPLACE INTO notices VALUES (?, ?)"
 _NOTICES = "SELECT body FROM notices WHERE key NOT GLOB '*.end' ORDER BY key"
@@ -81,9 +77,9 @@ class FindingsStore:
     _open: sqlite3.Connection | None = field(default=None, init=False, repr=False)
 
     def __enter__(self) -> Self:
-        with _typed_errors(self.path):
+        with typed_errors(self.path):
             if self.is_read_only:
-                connection = _copied(self.path, self.busy_seconds)
+                connection = copy_in_memory(self.path, self.busy_seconds)
             else:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 connection = sqlite3.connect(
@@ -94,8 +90,8 @@ class FindingsStore:
                 )
             try:
                 if self.publish is None:  # else the tables and triggers are ours, in memory
-                    _refuse_programs(connection, self.path)
-                _prepare(connection, self.path)
+                    refuse_programs(connection, self.path)
+                prepare_tables(connection, self.path)
             except BaseException:
                 connection.close()
                 raise
@@ -130,7 +126,7 @@ class FindingsStore:
 
     def changes(self, run: str) -> list[Change]:
         rows = self._rows("SELECT * FROM changes WHERE run = ? ORDER BY raised_k, series", (run,))
-        with _typed_errors(self.path):
+        with typed_errors(self.path):
             names = tuple(rows[0].keys()) if rows else ()
             return [change_of(names, tuple(row)) for row in rows]
 
@@ -199,7 +195,7 @@ class FindingsStore:
                 table: _parts_by_key(connection, table, run)
                 for table in ("finding_changes", "causes", "evidence")
             }
-        with _typed_errors(self.path):
+        with typed_errors(self.path):
             return [
                 finding_of(
                     row,
@@ -355,7 +351,7 @@ class FindingsStore:
 
     def _notifications(self, statement: str, values: tuple[object, ...]) -> list[Notification]:
         rows = self._rows(statement, values)
-        with _typed_errors(self.path):
+        with typed_errors(self.path):
             return [notification_of(row) for row in rows]
 
     def _write(self, statement: str, values: tuple[object, ...]) -> int:
@@ -363,13 +359,16 @@ class FindingsStore:
             return connection.execute(statement, values).rowcount
 
     def _rows(self, statement: str, values: tuple[object, ...]) -> list[sqlite3.Row]:
-        with _typed_errors(self.path):
+        with typed_errors(self.path):
             return self._connection().execute(statement, values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         # IMMEDIATE: takes the write lock at once instead of failing half-way through
-        with _typed_errors(self.path), _block(self._connection(), "BEGIN IMMEDIATE") as connection:
+        with (
+            typed_errors(self.path),
+            transaction(self._connection(), "BEGIN IMMEDIATE") as connection,
+        ):
             yield connection
             if self.publish is not None:
                 self.publish(connection)
@@ -377,12 +376,15 @@ class FindingsStore:
     @contextmanager
     def unpublished(self) -> Iterator[sqlite3.Connection]:
         """Yield the connection in a transaction that is not published."""
-        with _typed_errors(self.path), _block(self._connection(), "BEGIN IMMEDIATE") as connection:
+        with (
+            typed_errors(self.path),
+            transaction(self._connection(), "BEGIN IMMEDIATE") as connection,
+        ):
             yield connection
 
     @contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
-        with _typed_errors(self.path), _block(self._connection(), "BEGIN") as connection:
+        with typed_errors(self.path), transaction(self._connection(), "BEGIN") as connection:
             yield connection
 
     def _connection(self) -> sqlite3.Connection:
@@ -408,102 +410,6 @@ class FindingsFile:
 
     def close(self) -> None:
         """Do nothing: each use of the file closes it."""
-
-
-def _copied(path: Path, busy_seconds: float) -> sqlite3.Connection:
-    """Return a copy of a file in memory, which may be migrated; the file and its folder stay as they are."""
-    # Without a log of writes no process writes now, and SQLite would create one to read it.
-    log = path.with_name(f"{path.name}-wal")
-    mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
-    uri = f"file:{quote(str(path.absolute()))}?{mode}"
-    copy = sqlite3.connect(":memory:", isolation_level=None)
-    steps = iter(range(_MAX_STEPS))
-    copy.set_progress_handler(lambda: next(steps, None) is None, _STEPS_AT_ONCE)
-    try:
-        with closing(sqlite3.connect(uri, uri=True, timeout=busy_seconds)) as source:
-            _check_size(source, path)
-            source.backup(copy)
-        _check_pages(copy, path)
-    except BaseException:
-        copy.close()
-        raise
-    return copy
-
-
-def _check_size(source: sqlite3.Connection, path: Path) -> None:
-    pages, page_bytes = (
-        int(source.execute(f"PRAGMA {one}").fetchone()[0]) for one in ("page_count", "page_size")
-    )
-    if pages * page_bytes > MAX_COPY_BYTES:
-        raise FindingsError(f"{path} has {pages * page_bytes} bytes, more than any of ours")
-
-
-def _check_pages(copy: sqlite3.Connection, path: Path) -> None:
-    """Refuse a file with a page in two places, or in itself: it could have rows without end."""
-    copy.execute("PRAGMA ignore_check_constraints = ON")  # they would run
-    found = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if found != "ok":
-        raise FindingsError(f"{path} is damaged: {wording.shortened(found, 200)}")
-
-
-def _refuse_programs(connection: sqlite3.Connection, path: Path) -> None:
-    """Let no view, trigger or computed column of a file run: none of ours has one, and it may never end.
-
-    Raises:
-        FindingsError: a column is computed. A statement that needs a view or trigger raises it later.
-    """
-    connection.set_authorizer(
-        lambda *about: sqlite3.SQLITE_OK if about[-1] is None else sqlite3.SQLITE_DENY
-    )
-    if connection.execute(_COMPUTED).fetchone() is not None:
-        raise FindingsError(f"{path} has a computed column, as no file of ours")
-
-
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Create or migrate the tables and refuse a newer layout; several processes may do so at once."""
-    connection.row_factory = checked_rows()
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > VERSION:
-        raise FindingsError(
-            f"{path} has layout version {version}, this program reads up to {VERSION}: upgrade soakd"
-        )
-    # FULL: a confirmed finding survives a power cut; writes are rare.
-    connection.execute("PRAGMA synchronous = FULL")
-    if version == VERSION:
-        return
-    connection.execute("PRAGMA journal_mode = WAL")
-    with _block(connection, "BEGIN IMMEDIATE"):
-        bring_up_to_date(connection)
-
-
-@contextmanager
-def _block(connection: sqlite3.Connection, begin: str) -> Iterator[sqlite3.Connection]:
-    connection.execute(begin)
-    try:
-        yield connection
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
-
-
-@contextmanager
-def _typed_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        code = getattr(error, "sqlite_errorcode", 0)  # missing when a text is not UTF-8
-        if code & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-            raise FindingsBusyError(f"{path} is locked by another process: {error}") from error
-        raise FindingsError(f"cannot use {path}: {error}") from error
-    except (sqlite3.Error, OSError) as error:
-        raise FindingsError(f"cannot use {path}: {error}") from error
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-    ) as error:  # a page that is intact but holds other bytes
-        raise FindingsError(f"{path} is damaged: {error}") from error
 
 
 def _end_key(run: str) -> str:

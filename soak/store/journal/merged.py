@@ -21,7 +21,7 @@ CLOCK_EVENTS = frozenset({"clock_step", "suspend"})
 
 @dataclass(frozen=True, slots=True)
 class MergedRecord:
-    """A record; `is_after_gap`: the one before it in its epoch is missing or damaged."""
+    """A record; `is_after_gap`: one before it is missing or damaged, or a whole file is missing."""
 
     source: str
     record: Record
@@ -87,8 +87,11 @@ class MergedReader:
     def _source(self, name: str) -> Iterator[MergedRecord]:
         seen: dict[int, IntervalSet] = {}
         before: Record | None = None
+        last = -1
         for path in segments(self._journal / name):
-            is_damaged = False  # before the next record that is new
+            number = int(path.stem)
+            is_damaged = 0 <= last < number - 1  # before the next new record: a file is missing
+            last = number
             for found in self._read(path):
                 if isinstance(found, End):
                     self.ended.add((name, found.epoch))

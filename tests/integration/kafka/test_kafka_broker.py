@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from soak.app import plan_files, preflight
+from soak.app import plan_files
+from soak.app.preflight.cluster import check_cluster
 from soak.brokers import kafka
 from soak.brokers.kafka.batch_calls import load_library
 from soak.core.clock import SystemClock
@@ -101,7 +102,7 @@ def test_a_topic_that_exists_already_is_refused_with_file_line_and_key(
     with pytest.raises(
         PlanError, match=rf"plan\.yaml:6: topic\.name: topic {topics.names[0]} exists already"
     ):
-        preflight.check_cluster(plan_files.load_plan(path))
+        check_cluster(plan_files.load_plan(path))
 
 
 def test_the_topic_to_use_must_exist(lab_kafka: Running, tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_the_topic_to_use_must_exist(lab_kafka: Running, tmp_path: Path) -> None
     )
 
     with pytest.raises(PlanError, match=r"plan\.yaml:7: topic\.use_existing: there is no topic"):
-        preflight.check_cluster(plan_files.load_plan(path))
+        check_cluster(plan_files.load_plan(path))
 
 
 @pytest.mark.parametrize("has_batches", [True, False])

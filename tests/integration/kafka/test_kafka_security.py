@@ -25,7 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
 
 from probes.round_trip.probe import Config, RoundTrip
 from soak.app.plan_files import load_plan
-from soak.app.preflight import cluster_faults
+from soak.app.preflight.cluster import cluster_faults
 from soak.brokers import kafka
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, PlanError, ProbeError

@@ -16,7 +16,7 @@ from soak.app.comparison import compare_runs, write_page
 from soak.core.model import Column
 from soak.core.plan.phases import decision_line, parse_phases
 from soak.core.series import series_name
-from spark.batch.comparison import Settings
+from spark.batch.comparison.comparison import Settings
 from spark.batch.coverage import coverage
 from spark.batch.digest import Extremes
 from spark.batch.offline_analysis import Judged

@@ -17,7 +17,7 @@ import pytest
 
 from soak.alerting.document import COLUMNS
 from soak.alerting.heartbeat import read_notices
-from soak.app.foreground import send_pending
+from soak.app.outcome import send_pending
 from soak.core.clock import SystemClock
 from soak.lab.lab import Lab
 from soak.lab.mailbox import Mailbox

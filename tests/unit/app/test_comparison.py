@@ -16,9 +16,9 @@ from soak.app.comparison import compare_runs, compare_trend
 from soak.cli.main import build
 from soak.core.errors import PlanError, RunFolderError
 from soak.store.run_folder import RunFolder, counting_verdict
-from spark.batch.compared_objectives import shares_of
-from spark.batch.compared_run import acknowledge, read_compared
-from spark.batch.comparison import Settings
+from spark.batch.comparison.comparison import Settings
+from spark.batch.comparison.objectives import shares_of
+from spark.batch.comparison.run import acknowledge, read_compared
 from spark.batch.export import export
 from spark.report.comparison import comparison_html
 from tests.support.compared import OBJECTIVE as MEASURED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import signal
 import threading
@@ -23,12 +24,11 @@ from soak.app.live.run import LiveRun
 from soak.app.live.terminal import PlainView, View
 from soak.app.multi_host import Part
 from soak.core.clock import SystemClock
-from soak.core.errors import LabError
+from soak.core.errors import LabError, NotNowError
 from soak.core.plan import text
 from soak.store.findings.store import FindingsFile, FindingsStore
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
 from soak.supervisor.run import GaveUpError, Role, Supervisor
-from tests.support.alerting.daemon import DELIVERED, AlertWorld
 from tests.support.paths import DATA
 
 LIMIT_SECONDS = 30.0
@@ -87,6 +87,47 @@ def test_a_run_whose_side_task_fails_is_marked_as_failed(tmp_path: Path) -> None
     assert read_run(folder).state == "failed"
 
 
+def test_a_run_whose_cluster_never_answers_stores_and_shows_nothing(tmp_path: Path) -> None:
+    """The error names the address; there is no folder that looks like a run."""
+    broker = "broker: {kafka: {bootstrap_servers: '127.0.0.1:1', timeout: 1s}}\n"
+    plan = text.load(f"name: x\n{broker}free_space_floor: 1MiB\n", "p.yaml")
+    terminal = io.StringIO()
+
+    with pytest.raises(
+        NotNowError, match=r"^p\.yaml:2: broker\.kafka\.bootstrap_servers: .*127\.0\.0\.1:1"
+    ):
+        foreground.run_plan(plan, tmp_path / "runs" / "x", Console(file=terminal))
+
+    assert (list(tmp_path.iterdir()), terminal.getvalue()) == ([], "")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_before")
+def test_a_run_whose_daemon_keeps_dying_is_stored_and_shown_as_failed(tmp_path: Path) -> None:
+    """The folder has no plan, so its conductor ends each time that it is started."""
+    folder, terminal = RunFolder(tmp_path), io.StringIO()
+    run = Run("r", SystemClock().wall_ns(), "here", {}, "running")
+    write_run(folder, run)
+    did: list[str] = []
+    task = SimpleNamespace(
+        poll=lambda: None, undo=lambda: did.append("undone"), end=lambda _: did.append("ended")
+    )
+
+    roles = (Role("conduct", ("conduct",)),)
+    part = SimpleNamespace(roles=lambda _: roles, only=("conduct",))
+    view = PlainView(Console(file=terminal, width=300), "run")
+
+    with ExitStack() as stack:
+        current = current_run(folder, run, stack, lambda *_: cast("SideTask", task))
+        current = dataclasses.replace(current, part=cast("Part", part), view=view)
+        with pytest.raises(GaveUpError, match="conduct died"):
+            foreground.supervise(current)
+
+    assert (read_run(folder).state, did) == ("failed", ["undone", "ended"])
+    assert "conduct died (exit 1), restarted" in terminal.getvalue()
+    assert "aborting the run; the report covers what was recorded" in terminal.getvalue()
+
+
 @pytest.mark.parametrize("how", ["interrupted", "overdue"])
 def test_a_fault_is_undone_before_the_daemons_of_a_stopped_run_end(how: str) -> None:
     """A daemon that waits for a hanging drive or a broken network cannot end."""
@@ -133,22 +174,6 @@ def test_an_aborted_run_is_notified_to_every_sink(tmp_path: Path) -> None:
     assert (row.subject, row.sink) == (notice.key, "mail")
 
 
-def test_messages_that_were_not_sent_at_the_end_are_counted_and_the_command_is_named(
-    tmp_path: Path,
-) -> None:
-    """No daemon of the run is left to send them."""
-    world = AlertWorld(tmp_path, DELIVERED).without_charts()
-    world.change_plan("sinks: {mail: {to: [a@example.org], host: 127.0.0.1, port: 9}}")
-    notes: list[str] = []
-
-    foreground.send_pending(world.folder, threading.Event(), notes.append)
-
-    assert notes == [
-        f"1 message not sent yet: `soak alert --pending {tmp_path}` tries again for a day"
-    ]
-    assert world.states() == [("opened", "deferred")]
-
-
 def test_only_daemons_that_measure_get_the_environment_of_a_fault(tmp_path: Path) -> None:
     """The detector must not see it."""
     names = {"produce.0": True, "detect-stream": False}
@@ -170,19 +195,3 @@ def test_only_daemons_that_measure_get_the_environment_of_a_fault(tmp_path: Path
         supervisor.close()
 
     assert found == {"produce.0": "wrong", "detect-stream": None}
-
-
-def test_lines_of_progress_are_taken_from_the_log_of_a_report_once(tmp_path: Path) -> None:
-    """What an earlier report, Java or a warning printed is left there, as is a line that is not whole."""
-    log = tmp_path / "report.log"
-    log.write_text("report: writing the page\n")
-    from_byte = log.stat().st_size
-    with log.open("a") as file:
-        file.write("WARNING: Java\nreport: starting Spark\nreport: reading the jour")
-    first, from_byte = foreground.read_progress(log, from_byte)
-    with log.open("a") as file:
-        file.write("nals\n")
-    second, _ = foreground.read_progress(log, from_byte)
-
-    assert first == ["report: starting Spark"]
-    assert second == ["report: reading the journals"]

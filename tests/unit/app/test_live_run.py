@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from soak.app.live.follow import MAX_BINS, Bin, Strip
-from soak.app.live.run import LiveRun, Snapshot, outage_text, retention_text
+from soak.app.live.run import LiveRun
+from soak.app.live.snapshot import Snapshot, outage_text, retention_text
 from soak.core.clock import SystemClock
 from soak.core.plan.plan import Plan
 from soak.store.findings.store import FindingsStore

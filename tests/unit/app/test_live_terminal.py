@@ -18,7 +18,7 @@ from rich.console import Console
 from soak.app.live import terminal
 from soak.app.live.follow import Bin, Latency
 from soak.app.live.pages import Pages
-from soak.app.live.run import ReportHead, Snapshot, Subscription
+from soak.app.live.snapshot import ReportHead, Snapshot, Subscription
 from soak.app.live.terminal import (
     MAX_LINE,
     LiveView,

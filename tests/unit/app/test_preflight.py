@@ -14,7 +14,7 @@ from soak.app import plan_files
 from soak.app.check import masked_text, store_warnings
 from soak.app.host import host_lines
 from soak.app.plan_files import copy_profile
-from soak.app.preflight import check_limits, check_load
+from soak.app.preflight.host import check_limits, check_load
 from soak.cli import main
 from soak.core.clock import SystemClock
 from soak.core.cluster.drives import DriveState

@@ -12,8 +12,9 @@ from typing import Any, Literal, cast
 import pytest
 import typer
 
-from soak.app import preflight, topics
+from soak.app import topics
 from soak.app.lifecycle import start_run
+from soak.app.preflight.cluster import check_topics
 from soak.brokers.kafka import KafkaBroker
 from soak.cli.run import clean
 from soak.core.clock import SystemClock
@@ -256,7 +257,7 @@ def make(cluster: FakeCluster, folder: RunFolder, text: str = PLAN, *, own: bool
 
 
 def check(cluster: FakeCluster, folder: RunFolder | None, text: str = PLAN) -> None:
-    preflight.check_topics(plan_text.load(text, "p.yaml"), _port(cluster), folder)
+    check_topics(plan_text.load(text, "p.yaml"), _port(cluster), folder)
 
 
 def _port(cluster: FakeCluster) -> Broker:

@@ -60,6 +60,17 @@ def test_a_plan_that_ships_loads_and_survives_being_written_out(path: Path) -> N
     assert again == plan
 
 
+def test_a_file_larger_than_any_plan_is_refused_unparsed(tmp_path: Path) -> None:
+    """The parser would take minutes and gigabytes for a log that is given by mistake."""
+    path = tmp_path / "p.yaml"
+    path.write_text(f"name: x\n#{'-' * 2**20}")
+
+    with pytest.raises(
+        PlanError, match=r"p\.yaml:1: too large: 1,048,585 characters; .* 1,048,576"
+    ):
+        load_plan(path)
+
+
 def test_a_plan_that_is_not_there_is_a_bad_plan() -> None:
     with pytest.raises(PlanError, match=r"nowhere\.yaml: cannot read the plan"):
         load_plan(Path("nowhere.yaml"))

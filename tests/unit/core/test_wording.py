@@ -159,6 +159,13 @@ def test_one_is_not_many(number: int, text: str) -> None:
     assert wording.counted(number, "gap") == text
 
 
+@pytest.mark.parametrize(
+    ("parts", "text"), [(["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")]
+)
+def test_a_list_ends_with_and(parts: list[str], text: str) -> None:
+    assert wording.listed(parts) == text
+
+
 def test_what_is_too_long_loses_its_middle() -> None:
     assert wording.shortened("/srv/kafka/node-1/data", 16) == "/srv...de-1/data"
     assert wording.shortened("/srv/kafka", 10) == "/srv/kafka"

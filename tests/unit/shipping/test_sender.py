@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.core.journal_format import columns_line, encode
+from soak.core.journal_format import MAX_LINE_BYTES, columns_line, encode
 from soak.core.model import Column, Record
 from soak.core.units import SECOND_NS
 from soak.shipping.ingest import Ingest
@@ -116,6 +116,28 @@ def test_more_than_a_batch_is_sent_at_once_in_order(tmp_path: Path) -> None:
     assert waits[-1] == PERIOD_SECONDS
 
 
+def test_a_line_too_long_for_any_reader_takes_little_memory(tmp_path: Path) -> None:
+    """The target refuses its first piece, as it would the whole; the lines around it are sent."""
+    folder, target = folder_of(tmp_path), FlakyTarget()
+    host = Host(folder, SOURCE)
+    host.write(3)
+    host.close(is_end=False)
+    before = journal_text(folder).splitlines()
+    file = segments(folder.journal / SOURCE)[-1]
+    os.truncate(file, file.stat().st_size + 4 * MAX_LINE_BYTES)
+    with file.open("ab") as journal:
+        journal.write(b"\n" + before[-1] + b"\n")
+    shipper = shipper_of(folder, target)
+
+    while shipper.send_batch() != PERIOD_SECONDS:
+        pass
+    taken = [line.raw for line in target.taken]
+
+    assert MAX_LINE_BYTES < max(map(len, taken)) < 2 * MAX_LINE_BYTES
+    assert (taken[: len(before)], taken[-1]) == (before, before[-1])
+    assert shipper.waiting_bytes() == 0
+
+
 def test_the_journal_of_a_probe_host_is_bounded(tmp_path: Path) -> None:
     """The oldest files go first, sent or not; the newest stays, and unsent bytes are counted."""
     folder, target = folder_of(tmp_path), FlakyTarget()
@@ -140,7 +162,7 @@ def test_the_journal_of_a_probe_host_is_bounded(tmp_path: Path) -> None:
 
 
 def test_files_are_deleted_in_order_although_the_clock_was_set_back(tmp_path: Path) -> None:
-    """No line behind a gap in the numbers would ever be sent."""
+    """A file that is missing before others is a gap."""
     folder, target = folder_of(tmp_path), FlakyTarget()
     host = Host(folder, SOURCE)
     shipper = shipper_of(folder, target)
@@ -155,6 +177,27 @@ def test_files_are_deleted_in_order_although_the_clock_was_set_back(tmp_path: Pa
     shipper.trim(sum(path.stat().st_size for path in files[1:]))
 
     assert segments(folder.journal / SOURCE) == files[1:]
+
+
+def test_lines_behind_a_missing_file_are_sent(tmp_path: Path) -> None:
+    """Such as one that an administrator deleted, or that a repaired filesystem lost."""
+    folder, target = folder_of(tmp_path), FlakyTarget()
+    host = Host(folder, SOURCE)
+    shipper = shipper_of(folder, target)
+    host.write(10)
+    shipper.send_batch()
+    for _ in range(2):
+        host.close(is_end=False)
+        host.restart()
+        host.write(10)
+    first, missing, _ = segments(folder.journal / SOURCE)
+    os.utime(first, ns=(0, 0))  # the folder changed after it
+    missing.unlink()
+
+    shipper.send_batch()
+
+    assert b"".join(line.raw + b"\n" for line in target.taken) == journal_text(folder)
+    assert shipper.waiting_bytes() == 0
 
 
 def test_a_damaged_position_starts_from_the_beginning(tmp_path: Path) -> None:

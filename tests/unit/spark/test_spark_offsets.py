@@ -166,6 +166,22 @@ def test_a_file_shorter_than_what_was_planned_is_a_gap(tmp_path: Path) -> None:
     assert found[-1]["gap"] == f"000000.jsonl at byte {at}: the bytes up to {stop} are missing"
 
 
+@pytest.mark.parametrize("is_read_between", [False, True])
+def test_files_that_are_missing_before_others_are_a_gap(
+    tmp_path: Path, *, is_read_between: bool
+) -> None:
+    """One gap for each hole in the numbers, which a writer gives in turn; the oldest may be deleted."""
+    journal, tail = tmp_path / "journal", Tail(tmp_path)
+    for number in (3, 4, 7, 8):
+        append(journal, "a@h", number, HEAD + line(number, number))
+        if is_read_between:
+            tail.batch()
+    tail.batch()
+
+    assert [k for _, _, k in tail.taken] == [3, 4, 7, 8]
+    assert tail.gaps == ["files are missing from 000005.jsonl on"]
+
+
 def test_columns_of_the_middle_are_found_without_reading_the_file_again(tmp_path: Path) -> None:
     """A second columns line is known to every later batch by its place."""
     journal = tmp_path / "journal"

@@ -203,6 +203,26 @@ def test_a_damaged_record_of_a_consumer_is_no_loss(tmp_path: Path) -> None:
     assert (verdict["received"], verdict["unknown"], verdict["lost"]) == (377, 100, 23)
 
 
+def test_what_a_missing_file_of_a_consumer_held_is_no_loss(tmp_path: Path) -> None:
+    """It was restarted twice, and what it read between is gone: 100 messages; 23 others are lost."""
+    folder = RunFolder(tmp_path)
+    name = stream_name(instance_of(RUN.id, "produce.0@h"), 1, 0)
+    sent: tuple[Span, ...] = ((0, 299, 0, 299),)
+    _write(folder, "produce.0@h", [_record(0, acknowledged={name: sent}), End(1)])
+    got: list[tuple[Span, ...]] = [
+        ((0, 99, 0, 99),),
+        ((100, 199, 100, 199),),
+        ((200, 249, 200, 249), (273, 299, 273, 299)),
+    ]
+    files: list[Lines] = [[_record(k, k + 1, received={name: got[k]})] for k in range(3)]
+    _write(folder, "consume.0@h", *files)
+    (folder.journal / "consume.0@h" / "000001.jsonl").unlink()
+
+    verdict = audit_run(folder, RUN, text.load(_plan(), "p").plan).verdict()
+
+    assert (verdict["received"], verdict["unknown"], verdict["lost"]) == (177, 100, 23)
+
+
 def test_messages_of_a_missing_record_are_unknown(tmp_path: Path) -> None:
     """The producer ended on purpose, but no record has the acknowledgements of its received messages."""
     folder = RunFolder(tmp_path)

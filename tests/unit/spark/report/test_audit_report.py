@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from soak.app import foreground
+from soak.app.outcome import show_outcome
 from soak.core.journal_format import decode, encode
 from soak.core.model import Record
 from spark.batch.coverage import coverage
@@ -96,7 +96,7 @@ def test_the_terminal_says_that_a_run_was_not_audited(tmp_path: Path) -> None:
     job.write(page.timeline, [], None)
     out = io.StringIO()
 
-    foreground.show_outcome(Console(file=out, width=300), page.timeline.folder)
+    show_outcome(Console(file=out, width=300), page.timeline.folder)
 
     lines = out.getvalue().splitlines()
     assert "audit: sent 10,000, acked not known, failed 0" in out.getvalue()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.batch.compared_run import acknowledge
+from spark.batch.comparison.run import acknowledge
 from spark.batch.offline_analysis import Judged
 from spark.report import job as report
 from spark.report.summary import missed, worst_first

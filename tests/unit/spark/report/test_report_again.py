@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.app.foreground import make_report
+from soak.app.outcome import make_report
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
 from spark.batch.digest import Scope

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from soak.app import foreground
+from soak.app.outcome import show_outcome
 from soak.store.run_folder import RunFolder
 
 AUDIT = {"sent": 12_345_678, "lost": None}
@@ -42,7 +42,7 @@ def _shown(path: Path, **changes: object) -> str:
     folder.summary.parent.mkdir(parents=True)
     folder.summary.write_text(json.dumps(body))
     out = io.StringIO()
-    foreground.show_outcome(Console(file=out, width=300), folder)
+    show_outcome(Console(file=out, width=300), folder)
     return out.getvalue()
 
 
@@ -100,7 +100,7 @@ def test_a_run_whose_report_was_interrupted_says_how_to_make_it(tmp_path: Path) 
     """A second Ctrl-C ends the report; the run has ended in order all the same."""
     out = io.StringIO()
 
-    foreground.show_outcome(Console(file=out, width=300), RunFolder(tmp_path))
+    show_outcome(Console(file=out, width=300), RunFolder(tmp_path))
 
     said = f"this run has no report; `soak report {tmp_path}` creates it\n"
     assert out.getvalue() == said

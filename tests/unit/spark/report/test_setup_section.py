@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.app import preflight
+from soak.app.preflight.cluster import check_target
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import with_measured_cluster, with_plugin_values, with_ship_target
 from soak.core.plan.text import PlanFile
@@ -51,7 +51,7 @@ def test_the_plan_of_a_lab_run_can_be_run_again(tmp_path: Path) -> None:
 
     again = shown_plan(replace(found, plan=plan))
 
-    preflight.check_target(again)
+    check_target(again)
     assert again.plan.sinks == asked.sinks
     assert again.plan.ship == asked.ship
     assert "127.0.0.1:4711" not in plan_text.dump(again.plan)

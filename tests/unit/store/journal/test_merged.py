@@ -85,3 +85,19 @@ def test_a_clock_that_was_set_hides_no_missing_record(tmp_path: Path, step_s: fl
 def test_a_step_that_no_record_reports_is_a_gap(tmp_path: Path, step_s: float) -> None:
     """The record that reported it is the one that is missing."""
     assert after_gaps(tmp_path, record(1, 1, 2.0, 1.0), record(3, 1, 4.0 + step_s, 1.0)) == [3]
+
+
+def test_a_missing_file_is_a_gap_also_between_epochs(tmp_path: Path) -> None:
+    """A writer numbers its files in turn; a source may begin at any number, as the oldest are deleted."""
+    files: list[list[Record | End]] = [[record(k, epoch=k + 1)] for k in range(5)]
+    write(tmp_path, SOURCE, *files)
+    for number in (0, 2):
+        (tmp_path / SOURCE / f"{number:06d}.jsonl").unlink()
+
+    found = MergedReader(tmp_path, [SOURCE]).read()
+
+    assert [(one.record.k, one.is_after_gap) for one in found] == [
+        (1, False),
+        (3, True),
+        (4, False),
+    ]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soak.core.errors import RunFolderError
-from spark.batch.compared_run import ComparedRun
+from spark.batch.comparison.run import ComparedRun
 
 Alignment = Literal["soak", "first-deletion", "bytes-written"]
 ALIGNMENTS: Mapping[str, Alignment] = {one: one for one in get_args(Alignment)}

@@ -113,7 +113,7 @@ class ComparedRun:
     durability: Mapping[str, Any] = field(default_factory=dict)
     result: Result | None = None
     left_out: Sequence[tuple[int, int]] = ()  # seconds of acknowledged incidents that are over
-    begin: int = 0  # what is compared, as places in `recorded.seconds`; see `spark.batch.alignment`
+    begin: int = 0  # what is compared, as places in `recorded.seconds`; see `alignment`
     end: int | None = None
 
     @property

@@ -16,7 +16,7 @@ from soak.core.errors import RunFolderError
 from soak.store.journal.merged import read_segment
 from soak.store.journal.reader import SourceReader
 from soak.store.run_folder import RunFolder
-from spark.batch.compared_run import ComparedRun, Ints, each_file, journal_files
+from spark.batch.comparison.run import ComparedRun, Ints, each_file, journal_files
 from spark.batch.digest import Scope, minutes_of
 from spark.batch.outcomes import state_of
 

@@ -1,0 +1,232 @@
+"""Check the lab or the cluster of a plan: its settings first, then what the cluster answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from soak.app.plan_files import named_addresses, profile_table
+from soak.app.topics import own_topics, why_not_own
+from soak.core.clock import SystemClock
+from soak.core.errors import BrokerError, PlanError, SettingError, found_by, not_now, raise_combined
+from soak.core.plan import plugins
+from soak.core.plan.plan import Lab, Plan
+from soak.core.plan.rates import check_lab_limits
+from soak.core.plan.text import PlanFile
+from soak.core.ports import Broker
+from soak.core.units import format_size
+from soak.lab.drive.drive import MIN_BYTES
+from soak.runtime.context import connect
+from soak.store.run_folder import RunFolder
+
+
+def check_target(plan_file: PlanFile) -> None:
+    """Check the lab and the settings of broker and topic, without asking the cluster.
+
+    Raises:
+        PlanError: with file, line and key of every fault.
+    """
+    raise_combined(target_faults(plan_file))
+
+
+def target_faults(plan_file: PlanFile) -> list[PlanError]:
+    """Return the faults of the lab and of the settings of broker and topic; as `check_target`."""
+    lab_faults = found_by(lambda: _check_lab(plan_file))
+    return lab_faults or found_by(
+        lambda: check_lab_limits(plan_file, profile_table(plan_file)),
+        lambda: _check_topic(plan_file),
+        lambda: _check_broker(plan_file),
+    )
+
+
+def _check_topic(plan_file: PlanFile) -> None:
+    check_topic = getattr(
+        plugins.load("soak.brokers", plan_file.plan.broker_kind), "check_topic", None
+    )
+    if check_topic is not None:
+        with errors_at(plan_file, "topic"):
+            check_topic(plan_file.plan.topic)
+
+
+def _check_broker(plan_file: PlanFile) -> None:
+    with errors_at(plan_file, "broker", plan_file.plan.broker_kind):
+        broker = connect(plan_file.plan, SystemClock())
+        broker.check_settings()
+        if plan_file.plan.load.keys.kind != "none":
+            broker.partition_of(b"", plan_file.plan.topic.partitions)
+
+
+def _check_lab(plan_file: PlanFile) -> None:
+    lab = plan_file.plan.lab
+    if lab is None:
+        return
+    _check_lab_broker(plan_file, lab)
+    most = plugins.load("soak.lab.brokers", lab.broker).MAX_NODES
+    if lab.nodes > most:
+        nodes = "node" if most == 1 else "nodes"
+        raise plan_file.error(
+            "lab.nodes", f"a lab's {lab.broker} has at most {most} {nodes}, not {lab.nodes}"
+        )
+    _check_lab_drive(plan_file, lab)
+
+
+def _check_lab_broker(plan_file: PlanFile, lab: Lab) -> None:
+    """Check that the lab can start the kind of broker that the plan uses."""
+    kind, known = plan_file.plan.broker_kind, plugins.names("soak.lab.brokers")
+    address = f"broker.{kind}.{next(iter(plan_file.plan.broker_config.addresses))}"
+    named = named_addresses(plan_file)
+    if named:
+        unused = f"would not be used: broker.{kind}.{named[0]} names a cluster"
+        raise plan_file.error("lab", unused)
+    if lab.broker not in known and lab.broker == kind:
+        raise plan_file.error(address, f"names no cluster, and the lab cannot start {kind}")
+    if lab.broker not in known:
+        hint = plugins.nearest(lab.broker, known)
+        raise plan_file.error("lab.broker", f"unknown lab broker {lab.broker!r}{hint}")
+    if lab.broker != kind:
+        raise plan_file.error("lab.broker", f"is {lab.broker}, and the plan's broker is {kind}")
+
+
+def _check_lab_drive(plan_file: PlanFile, lab: Lab) -> None:
+    least = MIN_BYTES[lab.drive.filesystem] if lab.drive else 0
+    if lab.drive and lab.drive.capacity < least:
+        raise plan_file.error("lab.drive.capacity", f"must be at least {format_size(least)}")
+
+
+@contextmanager
+def errors_at(plan_file: PlanFile, *place: str) -> Iterator[None]:
+    """Add file, line and key to the errors of a client whose section of the plan is at `place`."""
+    try:
+        yield
+    except SettingError as error:
+        raise plan_file.document.error((*place, *error.place), str(error)) from error
+    except BrokerError as error:
+        raise plan_file.document.error(place, str(error)) from error
+
+
+def check_cluster(plan_file: PlanFile, partial: RunFolder | None = None) -> None:
+    """Check that the cluster of the plan answers, can hold the topics, and that they are not someone else's.
+
+    `partial` is a run whose start was interrupted and is resumed: the topics that it created are its own.
+
+    Raises:
+        PlanError: with file, line and key of every fault.
+    """
+    raise_combined(cluster_faults(plan_file, partial))
+
+
+def cluster_faults(plan_file: PlanFile, partial: RunFolder | None = None) -> list[PlanError]:
+    """Return the faults of a plan on its cluster; as `check_cluster`."""
+    faults = found_by(lambda: check_cluster_answers(plan_file))
+    if faults:
+        return faults
+    broker = connect(plan_file.plan, SystemClock())
+    checks = [lambda: check_replication(plan_file, broker)]
+    if plan_file.plan.topic.name:
+        checks.append(lambda: check_topics(plan_file, broker, partial))
+    return found_by(*checks) or found_by(lambda: check_rights(plan_file, broker))
+
+
+def check_replication(plan_file: PlanFile, broker: Broker) -> None:
+    """Check that the cluster has enough nodes for the copies of new topics.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    topic = plan_file.plan.topic
+    with _broker_errors_at_address(plan_file):
+        why = "" if topic.use_existing else broker.replication_error(topic)
+    if why:
+        raise plan_file.error("topic.replication", why)
+
+
+def check_rights(plan_file: PlanFile, broker: Broker) -> None:
+    """Check that the cluster would let the run create its topics, or use existing ones.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    topic = plan_file.plan.topic
+    with _broker_errors_at_address(plan_file):
+        why = broker.topic_error(dataclasses.replace(topic, name=topic.name or "soak-check"))
+    if why:
+        raise plan_file.error("topic", why)
+
+
+def check_cluster_answers(plan_file: PlanFile) -> None:
+    """Check that the cluster of the plan answers.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    with _broker_errors_at_address(plan_file):
+        connect(plan_file.plan, SystemClock()).check()
+
+
+def check_topics(plan_file: PlanFile, broker: Broker, partial: RunFolder | None = None) -> None:
+    """Check that the topics exist if the plan uses existing ones, and otherwise that only own ones do.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    names, use_existing = plan_file.plan.topic.names, plan_file.plan.topic.use_existing
+    with _broker_errors_at_address(plan_file):
+        existing = broker.existing(names)
+        own = own_topics(partial, broker, existing) if partial and not use_existing else ()
+    missing = [name for name in names if name not in existing]
+    if use_existing and missing:
+        with _broker_errors_at_address(plan_file):
+            why = broker.topic_error(plan_file.plan.topic)  # it may exist, and not be seen
+        raise plan_file.error("topic.use_existing", why or f"there is no topic {missing[0]!r}")
+    foreign = [name for name in existing if name not in own]
+    if foreign and not use_existing:
+        raise plan_file.error("topic.name", _foreign_topic_error(foreign[0], partial))
+
+
+def _foreign_topic_error(name: str, partial: RunFolder | None) -> str:
+    why = why_not_own(partial, name) if partial else ""
+    if partial and why:
+        return (
+            f"topic {name} exists, and nothing shows that the run in {partial.path} created it ({why}). "
+            "If it is in use by no one, delete it and start again; otherwise choose another name or set "
+            "`topic.use_existing: true`"
+        )
+    return (
+        f"topic {name} exists already; soakd writes to a topic that it did not create only with "
+        "`topic.use_existing: true`"
+    )
+
+
+@contextmanager
+def _broker_errors_at_address(plan_file: PlanFile) -> Iterator[None]:
+    """Add file, line and key of the cluster's address to its errors."""
+    plan = plan_file.plan
+    try:
+        yield
+    except BrokerError as error:
+        address = error.address or next(iter(plan.broker_config.addresses))
+        located = plan_file.error(f"broker.{plan.broker_kind}.{address}", str(error))
+        if isinstance(error, SettingError):
+            raise located from error
+        raise not_now(located) from error
+
+
+def cluster_warnings(plan_file: PlanFile) -> list[str]:
+    """Return what is wrong with a cluster that answers; empty if it does not say."""
+    try:
+        return connect(plan_file.plan, SystemClock()).cluster_warnings()
+    except BrokerError:
+        return []
+
+
+def topic_warnings(plan: Plan) -> list[str]:
+    """Return the warnings about the topic's settings that the kind of broker has."""
+    found = getattr(plugins.load("soak.brokers", plan.broker_kind), "topic_warnings", None)
+    return found(plan.topic) if found is not None else []
+
+
+def unchecked_rights(plan: Plan) -> str:
+    """Return what the user of a plan must be allowed and no check can see in advance, or ""."""
+    found = getattr(plugins.load("soak.brokers", plan.broker_kind), "unchecked_rights", None)
+    return "" if found is None or plan.lab is not None else found(plan.broker_config, plan.topic)

@@ -1,0 +1,222 @@
+"""Check a plan on this machine, without asking the cluster: load, limits, folders, free space, detection."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from soak.alerting.calendar import find_bad_cron
+from soak.app.host import nearest_existing
+from soak.app.plan_files import profile_path, profile_table
+from soak.app.preflight.cluster import target_faults
+from soak.app.preflight.probes import (
+    probe_cluster_faults,
+    probe_folder_faults,
+    probe_setting_faults,
+)
+from soak.conductor.catch_up import cron_error
+from soak.conductor.free_space import broker_folders
+from soak.core.errors import PlanError, found_by, not_now, raise_combined
+from soak.core.plan import plugins
+from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR, AnyPlan, Plan, plugins_without
+from soak.core.plan.rates import exceeded_limits
+from soak.core.plan.text import Document, PlanFile
+from soak.core.units import format_duration, format_size
+from soak.store.run_folder import RunFolder, read_profile
+from soak.supervisor.run import MAX_TRIGGER_NS
+
+YES_HINT = "; start it anyway with `soak run --yes`"
+"""An addition to an error for a person at a terminal; a service cannot answer."""
+
+
+def check_host(plan_file: PlanFile, runs: Path) -> None:
+    """Check this machine: the folder for runs, free space, and the needs of probes and sinks.
+
+    Raises:
+        PlanError: with file, line and key of every fault.
+    """
+    raise_combined(host_faults(plan_file, runs))
+
+
+def host_faults(plan_file: PlanFile, runs: Path) -> list[PlanError]:
+    """Return every fault of a plan on this machine, without asking the cluster."""
+    plan, document = plan_file.plan, plan_file.document
+    faults = found_by(
+        functools.partial(check_load, plan_file),
+        functools.partial(check_runs_folder, plan, document, runs),
+        functools.partial(_check_alert_times, plan_file),
+        functools.partial(_check_shipping_cluster, plan_file),
+        functools.partial(_check_detection, plan_file),
+    )
+    if plan.lab is None:
+        faults += _faults_without_lab(plan_file)
+    return [
+        *faults,
+        *target_faults(plan_file),
+        *probe_cluster_faults(plan, document),
+        *probe_setting_faults(plan, document),
+    ]
+
+
+def check_runs_folder(plan: AnyPlan, document: Document, runs: Path) -> None:
+    """Check that the folder for runs can be written and has the free space that the plan requires.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    nearest = Path(nearest_existing(runs))
+    _check_writable(document, nearest)
+    check_free_space(plan, document, nearest)
+
+
+def check_free_space(plan: AnyPlan, document: Document, folder: Path) -> None:
+    """Check that a folder has the free space that the plan requires.
+
+    Raises:
+        NotNowError: with file, line and key.
+    """
+    free, floor = shutil.disk_usage(folder).free, plan.free_space_floor
+    if free < floor:
+        have = format_size(free // 2**20 * 2**20)
+        why = f"{folder} has {have} free, less than the floor of {format_size(floor)}"
+        raise not_now(document.error(("free_space_floor",), why))
+
+
+def _check_writable(document: Document, folder: Path) -> None:
+    """Check that files can be created in a folder; lack of space is left to `check_free_space`."""
+    try:
+        if not folder.is_dir():
+            raise NotADirectoryError(f"{folder} is not a folder")
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.write(file.fileno(), b"soakd")
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return
+        reason = error.strerror or str(error)
+        raise document.error(("run_directory",), f"cannot write in {folder}: {reason}") from error
+
+
+def check_load(plan_file: PlanFile) -> None:
+    """Check the file of the load profile and the cron expressions of the windows.
+
+    Raises:
+        PlanError: with file and line of the profile or of the plan.
+    """
+    path = profile_path(plan_file)
+    if path is not None:
+        try:
+            read_profile(path)
+        except PlanError as error:
+            raise plan_file.document.error(("load", "profile", "file"), str(error)) from error
+    for number, window in enumerate(plan_file.plan.phases.windows):
+        why = cron_error(window)
+        if why:
+            raise plan_file.document.error(("phases", "windows", number, "cron"), why)
+
+
+def check_limits(plan_file: PlanFile, *, hint: str = "") -> None:
+    """Check that the load stays within the plan's `limits`; `hint` is added to the error.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    for place, why in exceeded_limits(plan_file.plan, profile_table(plan_file)):
+        raise plan_file.document.error(place, why + hint)
+
+
+def limit_warnings(plan_file: PlanFile) -> list[str]:
+    """Return a warning for each of the plan's `limits` that the load exceeds."""
+    found = exceeded_limits(plan_file.plan, profile_table(plan_file))
+    return [f"{'.'.join(map(str, place))}: {why}{YES_HINT}" for place, why in found]
+
+
+def _check_alert_times(plan_file: PlanFile) -> None:
+    wrong = find_bad_cron(plan_file.plan.alerts)
+    if wrong:
+        raise plan_file.document.error(("alerts", *wrong[0]), wrong[1])
+
+
+def _check_shipping_cluster(plan_file: PlanFile) -> None:
+    plan = plan_file.plan
+    if plan.ship and not plan.ship.bootstrap_servers and not _is_kafka(plan):
+        raise plan_file.error(
+            "ship.bootstrap_servers", f"names no Kafka cluster, and {plan.broker_kind} is not one"
+        )
+
+
+def _faults_without_lab(plan_file: PlanFile) -> list[PlanError]:
+    """Return a fault for each folder, log or server that a lab would otherwise set."""
+    plan = plan_file.plan
+    folders = broker_folders(plan)
+    faults = probe_folder_faults(plan, plan_file.document)
+    faults += found_by(
+        *(  # the load fills their drives, and the fsync probe writes there
+            functools.partial(check_free_space, plan, plan_file.document, Path(folder))
+            for folder in folders
+            if Path(folder).is_dir()
+        )
+    )
+    if plan.drive_check and not folders:
+        why = "no probe names a folder on a broker's drive, and the plan has no lab"
+        faults.append(plan_file.error("drive_check", why))
+    return faults + [
+        plan_file.error(
+            f"sinks.{name}.host", "names no mail server, and the plan has no lab that would set it"
+        )
+        for name in plugins_without(plan, "sinks", "host")
+    ]
+
+
+def _check_detection(plan_file: PlanFile) -> None:
+    """Check what only a new run must satisfy: runs of earlier versions are still read."""
+    detection = plan_file.plan.detection
+    if detection.trigger > MAX_TRIGGER_NS:
+        most = format_duration(MAX_TRIGGER_NS)
+        raise plan_file.error("detection.trigger", f"must be at most {most}")
+    for name in detection.detectors:
+        if name not in {STREAM_DETECTOR, OUTAGE_DETECTOR}:
+            raise plan_file.error(
+                f"detection.detectors.{name}", "does not work on a running stream"
+            )
+
+
+def sink_warnings(plan_file: PlanFile) -> list[str]:
+    """Return a warning for each sink that could not send now, with file, line and key."""
+    found = []
+    for name, config in plan_file.plan.sinks.items():
+        look = getattr(plugins.load("soak.sinks", name), "preflight", None)
+        key, troubles = look(config) if look is not None else ("", [])
+        found += [str(plan_file.error(f"sinks.{name}.{key}", trouble)) for trouble in troubles]
+    return found
+
+
+def soak_warnings(plan: Plan) -> list[str]:
+    """Return a warning if the soak is too short for a verdict."""
+    if plan.phases.soak >= plan.least_soak:
+        return []
+    soak, least = format_duration(plan.phases.soak), format_duration(plan.least_soak)
+    why = f"{soak} are too short to call a run clean: at least {least} are needed"
+    keys = "`baseline` and `confirm` of detection.detectors.level_shift"
+    return [f"phases.soak: {why} ({keys}), ten minutes are better"]
+
+
+def check_run_folder(plan_file: PlanFile, run_dir: Path) -> RunFolder:
+    """Return the folder of a new run, which must be missing or empty.
+
+    Raises:
+        PlanError: it is not empty, or cannot be written.
+    """
+    name = plan_file.document.name
+    if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
+        raise PlanError(f"{name}: --run-dir {run_dir} exists and is not empty")
+    if run_dir.exists() and not os.access(run_dir, os.W_OK | os.X_OK):
+        raise PlanError(f"{name}: --run-dir {run_dir} cannot be written")
+    return RunFolder(run_dir.absolute())
+
+
+def _is_kafka(plan: Plan) -> bool:
+    return "bootstrap_servers" in plan.broker_config.addresses

@@ -1,0 +1,177 @@
+"""Check the settings of probes, of the metrics page, and of the clients that ship records and keep findings.
+
+The plans of probe hosts and of a fleet have them, too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+
+from soak.brokers.kafka import topics
+from soak.clients import client_settings
+from soak.core.errors import BrokerError, PlanError, SettingError, found_by, raise_combined
+from soak.core.plan import plugins
+from soak.core.plan.plan import (
+    AnyPlan,
+    Plan,
+    Ship,
+    plugins_without,
+    with_measured_cluster,
+    with_ship_target,
+)
+from soak.core.plan.text import Document, load_fleet, parse_yaml
+from soak.core.ports import Clock
+
+
+def probe_folder_faults(plan: AnyPlan, document: Document) -> list[PlanError]:
+    """Return a fault for each probe of a broker's drive or log that names no folder or log."""
+    faults = [
+        document.error(
+            ("probes", name, "directory"),
+            "names no folder on the broker's drive, and the plan has no lab that would set it",
+        )
+        for name in plugins_without(plan, "probes", "directory")
+    ]
+    why = "names no log of the broker, and the plan has no lab that would set it"
+    return faults + [
+        document.error(("probes", name, "log"), why)
+        for name in plugins_without(plan, "probes", "log")
+        if not getattr(plan.probes[name], "more_logs", ())
+    ]
+
+
+def check_probe_folders(plan: AnyPlan, document: Document) -> None:
+    """Raise `PlanError` for `probe_folder_faults`."""
+    raise_combined(probe_folder_faults(plan, document))
+
+
+def probe_cluster_faults(plan: Plan, document: Document) -> list[PlanError]:
+    """Return a fault for each probe of another kind of cluster than the plan's that names none."""
+    why = f"names no cluster, and {plan.broker_kind} has no such address"
+    return [
+        document.error(("probes", name, key), why)
+        for key in ("bootstrap_servers", "admin_url")
+        if key not in plan.broker_config.addresses
+        for name in plugins_without(plan, "probes", key)
+    ]
+
+
+def probe_warnings(plan: AnyPlan, clock: Clock, faults: Sequence[PlanError] = ()) -> list[str]:
+    """Return the warnings of each probe that can read its sources in advance, and has none of the faults."""
+    if isinstance(plan, Plan):  # as the run resolves it
+        plan = with_measured_cluster(plan)
+    warnings: list[str] = []
+    wrong = {fault.place[:2] for fault in faults if fault.place is not None}
+    for name, config in plan.probes.items():
+        if ("probes", name) in wrong:
+            continue
+        preflight = getattr(plugins.load("probes", name), "preflight", None)
+        warnings += preflight(config, clock) if preflight is not None else []
+    return warnings
+
+
+def probe_setting_faults(plan: AnyPlan, document: Document) -> list[PlanError]:
+    """Return the faults in the settings of the probes, of the metrics page and of shipping."""
+    metrics, ship = plan.metrics, plan.ship
+    checks = [
+        functools.partial(_check_probe, name, config, document)
+        for name, config in plan.probes.items()
+    ]
+    if metrics is not None:
+        checks.append(functools.partial(_check_metrics_address, metrics.address, document))
+    if ship is not None:
+        target = with_ship_target(plan).ship if isinstance(plan, Plan) else None
+        servers = (target or ship).bootstrap_servers
+        checks.append(functools.partial(_check_ship_settings, ship, servers, document))
+    if isinstance(plan, Plan) and plan.store is not None:
+        checks.append(functools.partial(_check_client, ("store",), plan.store.client, document))
+    return found_by(*checks)
+
+
+def check_fleet_plan(path: Path) -> None:
+    """Raise `PlanError` for every fault in a fleet's plan: settings of clients, and the right to write.
+
+    Raises:
+        PlanError: with file, line and key of every fault.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: cannot read the plan: {error}") from error
+    plan, document = load_fleet(text, str(path)), parse_yaml(text, str(path))
+    ship = functools.partial(_check_ship_settings, plan.ship, plan.ship.bootstrap_servers, document)
+    raise_combined(
+        found_by(ship, functools.partial(_check_client, ("store",), plan.store.client, document))
+    )
+
+
+def check_probe_settings(plan: AnyPlan, document: Document) -> None:
+    """Raise `PlanError` for `probe_setting_faults`."""
+    raise_combined(probe_setting_faults(plan, document))
+
+
+def _check_probe(name: str, config: object, document: Document) -> None:
+    check = getattr(plugins.load("probes", name), "check_settings", None)
+    if check is None:
+        return
+    try:
+        check(config)
+    except SettingError as error:
+        raise document.error(("probes", name, *error.place), str(error)) from error
+    except BrokerError as error:
+        raise document.error(("probes", name), str(error)) from error
+
+
+def _check_ship_settings(ship: Ship, servers: str, document: Document) -> None:
+    """Check a `ship` section; `servers` are those of its topic."""
+    if not topics.is_topic_name(ship.topic):
+        why = f"{ship.topic!r} {topics.TOPIC_NAME_RULE}"
+        raise document.error(("ship", "topic"), why)
+    try:
+        client_settings.refuse_secrets_in_addresses("bootstrap_servers", [ship.bootstrap_servers])
+    except ValueError as error:
+        why = str(error).removeprefix("bootstrap_servers ")
+        raise document.error(("ship", "bootstrap_servers"), why) from error
+    _check_client(("ship",), ship.client, document)
+    _check_signing(ship, servers, document)
+
+
+def _check_signing(ship: Ship, servers: str, document: Document) -> None:
+    """Refuse a topic that needs no signature, unless all of it is this host or the plan asks for it."""
+    if ship.key and not client_settings.is_secret_reference(ship.key):
+        why = f"a secret must not stand in a plan: {client_settings.SECRET_HELP}"
+        raise document.error(("ship", "key"), why)
+    if not (ship.key or ship.unsigned or all(map(_is_this_host, servers.split(",")))):
+        raise document.error(
+            ("ship",),
+            "records of other hosts would be taken from any client that may write there: name the secret "
+            "that the hosts share, as key: ${credential:NAME}, or say unsigned: true",
+        )
+
+
+def _is_this_host(server: str) -> bool:
+    name, _, port = server.strip().rpartition(":")
+    host = (name if name and port.isdigit() else server.strip()).strip(
+        "[]"
+    )  # the port may be left out
+    return client_settings.is_loopback(host)
+
+
+def _check_client(section: tuple[str], client: Mapping[str, str], document: Document) -> None:
+    """Refuse client settings of a section that a plan must not have."""
+    try:
+        client_settings.check_librdkafka("client", client)
+    except SettingError as error:
+        raise document.error((*section, *error.place), str(error)) from error
+
+
+def _check_metrics_address(address: str, document: Document) -> None:
+    """Check that the address is not a name, which a daemon might be unable to resolve at its start."""
+    try:
+        ip_address(address)
+    except ValueError as error:
+        why = "must be an IP address, such as 127.0.0.1 or ::1"
+        raise document.error(("metrics", "address"), why) from error
