@@ -1,4 +1,4 @@
-"""Who answers: acknowledgements that are missing, pages and questions that get no answer, or get one late.
+"""Who answers: pages and short questions that get no answer, or get one late, and refused connections.
 
 A broker goes by the host and port at which it is asked, a page by the name of its target.
 """
@@ -6,25 +6,31 @@ A broker goes by the host and port at which it is asked, a page by the name of i
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors import affected_brokers
+from detectors.causes.acknowledgements import (
+    ANSWERED,
+    CUT_VALUES,
+    FAIL_SECONDS,
+    Acknowledgements,
+    Silence,
+    began_together,
+    longest_silence,
+)
 from detectors.causes.channel import VALUES, end_of, near, spacing_of
-from detectors.client_seconds import LEAST_WAIT, WAITING
 from detectors.nearby import Nearby, between
-from soak.core import wording
 from soak.core.audit import RECEIVE_ERRORS_EVENT
 from soak.core.model import Change, Series
 from soak.core.series import host_of, parse_series, source_of
 
 ROUND_TRIPS = ("broker_round_trip_seconds",)
 """Of questions that a broker answers by itself: a message through the cluster waits for drives, too."""
-_AT_ONCE_SECONDS = 1
 _REFUSED = re.compile(r"connection refused|ECONNREFUSED", re.IGNORECASE)
 _OTHER_FAMILY = re.compile(r"ipv6#\[::1\]")
 """A client tries all addresses of `localhost`: this one refuses wherever brokers listen on IPv4 alone."""
@@ -37,9 +43,6 @@ _OF_PAGE = ("up", "scrape_duration_seconds")
 """Metrics of a page itself, whatever it shows."""
 _OF_EXPORTERS = ("kminion_", "node_", "kafka_brokers", "kafka_consumergroup_")
 """Metrics of KMinion, node_exporter and kafka_exporter: other processes than a broker."""
-STOPPED_SECONDS = 3  # an orderly end takes less
-_FEW = 0.75  # of the usual acknowledgements: with fewer, some partitions get none
-_LEAST_USUAL = 10.0
 _LATE_ANSWERS = ("retention_poll_age_seconds", "scrape_duration_seconds")
 _STALLS = "broker_stall_seconds"
 _SLOWER = 1.5
@@ -48,30 +51,8 @@ _OFTEN = 0.1  # of the seconds, so that one outlier is none
 _LEAST_VALUES = 20
 _LEAST_SHARE = 0.2
 _EVERY = 8  # seconds from one standstill to the next, at most
-_ANSWERED = 0.9  # of the minute before
-_CUT_VALUES = 5  # in a row without an answer
-_FAILED_OVER_SECONDS = 30
-"""Until a cluster goes on without a broker at the latest: `replica.lag.time.max.ms` of Kafka."""
-_RENAMED_SECONDS = 16
-"""Clients ask every 15 s which broker leads what, and count under the name of the old leader until then."""
-_FAIL_SECONDS = 30  # after the onset: a question, or a send, takes its time to fail
 _BACK_SECONDS = 60  # before the onset, since when a broker that was away may be back
 _SOON_SECONDS = 10  # after it: one that starts copies before it answers everybody
-FAILURES = ("failed_messages", "missed_messages")
-
-
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """Seconds in a row, from `from_k` on, in which something gave no answer, or less than it was to.
-
-    `is_over`: it gave one again; `missing_ratio`: of the answers, 1 when there was none at all.
-    """
-
-    what: str
-    from_k: int
-    seconds: int
-    is_over: bool
-    missing_ratio: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,217 +77,19 @@ class _Asked:
 
 
 class Answers:
-    """What clients, pages and questions were answered around one onset."""
+    """What pages, questions and connections were answered around one onset."""
 
     def __init__(
         self,
         change: Change,
         nearby: Nearby,
         untouched: Collection[str],
-        outage: Change | None = None,
+        acknowledgements: Acknowledgements,
     ) -> None:
         self._change = change
         self._nearby = nearby
         self._untouched = untouched
-        self._outage = outage
-
-    @cached_property
-    def unacknowledged(self) -> Silence | None:
-        """Return the longest lack of acknowledgements around the onset of what was sent, or None.
-
-        Of some leaders, whose part may be small, or of all messages together; else, where few are sent, the
-        outage.
-        """
-        found = [] if self._missing is None else [self._missing]
-        silent = self.silent_leaders
-        if silent and len(silent) < max(2, len(self._leaders)):
-            names = f"leader{'s' * (len(silent) > 1)} {', '.join(silent)}"
-            longest = max(silent.values(), key=lambda one: one.seconds)
-            found.insert(0, replace(longest, what=f"acknowledgements of {names}"))
-        best = max(found, key=lambda one: one.seconds, default=None)
-        is_known = best is not None and best.seconds >= STOPPED_SECONDS
-        return best if is_known else self._stopped_by_outage or best
-
-    @cached_property
-    def silent_leaders(self) -> dict[str, Silence]:
-        """Return the partition leaders, by name, that acknowledged nothing from the onset on.
-
-        Only seconds count in which a message of their clients waited: one that leads nothing any more, or to
-        which nothing is sent, is not silent.
-        """
-        found = {one: self._stop_of(one, self._acknowledged_ks[one]) for one in self._leaders}
-        return {leader: one for leader, one in found.items() if one is not None}
-
-    @property
-    def stopped_leaders(self) -> list[str]:
-        """Return the leaders, by name, that acknowledged nothing while others did; none where not known.
-
-        Where all wait for the copies of one that ended, it is the one that stays away when the others go on.
-        """
-        silent, count = list(self.silent_leaders), max(2, len(self._leaders))
-        if len(silent) == count:
-            silent = [one for one in silent if not self._is_back(one)]
-        if silent:
-            return silent if len(silent) < count else []
-        of_outage = parse_series(self._outage.series).label("leader") if self._outage else ""
-        return [of_outage] if of_outage else []
-
-    @property
-    def stopped_together(self) -> Silence | None:
-        """Return the silence of all of several leaders that began in one second, or None.
-
-        Also None where it may be one broker's end: all may wait for its copies, but not for long, and then it
-        stays away.
-        """
-        silent = self.silent_leaders
-        if len(silent) < len(self._leaders) or not _began_together(silent.values()) or self.refused:
-            return None
-        shortest = min(silent.values(), key=lambda one: one.seconds)
-        if shortest.seconds < _FAILED_OVER_SECONDS and not all(map(self._is_back, silent)):
-            return None
-        return replace(shortest, what=f"all {len(silent)} leaders")
-
-    def _is_back(self, leader: str) -> bool:
-        """True when a leader acknowledged again after all clients had asked again for the leaders."""
-        end = max(one.from_k + one.seconds for one in self.silent_leaders.values())
-        return any(
-            bool(np.any(ks >= end + _RENAMED_SECONDS))
-            for ks in self._acknowledged_ks[leader].values()
-        )
-
-    @cached_property
-    def cut_clients(self) -> list[Silence]:
-        """Return the producers to which no leader acknowledged anything, while each did so to others."""
-        found = []
-        for client in sorted(
-            {one for clients in self._acknowledged_ks.values() for one in clients}
-        ):
-            of = [self._acknowledged_ks[one] for one in self._leaders]
-            own = [clients for clients in of if client in clients]
-            acked_ks = np.concatenate([np.empty(0, np.int64), *(ks[client] for ks in own)])
-            stop = self._stop_of(client, {client: acked_ks})
-            if stop is None or stop.seconds < _CUT_VALUES:
-                continue
-            first, end = stop.from_k + _AT_ONCE_SECONDS, stop.from_k + stop.seconds - 1
-            if all(
-                any(np.any((k >= first) & (k < end)) for other, k in ks.items() if other != client)
-                for ks in own
-            ):
-                found.append(stop)
-        return found
-
-    def has_way(self, client: Silence) -> bool:
-        """True when short questions from the host of a client that is cut off were answered meanwhile."""
-        first, end = client.from_k + _AT_ONCE_SECONDS, client.from_k + client.seconds - 1
-        return any(
-            between(one, first, end).size > 0
-            for name, one in self._round_trips.items()
-            if host_of(source_of(name)) == host_of(client.what)
-        )
-
-    @cached_property
-    def addresses(self) -> dict[str, frozenset[str]]:
-        """Return the addresses of each partition leader, by its name; of Pulsar's leaders the name is one."""
-        found = {one: frozenset({one} if ":" in one else ()) for one in self._leaders}
-        for info in map(parse_series, self._of("leader_info")):
-            leader = info.label("leader")
-            found[leader] = found.get(leader, frozenset()) | {info.label("address")} - {""}
-        return found
-
-    @cached_property
-    def _leaders(self) -> list[str]:
-        low = near(self._change)[0]
-        return [
-            leader
-            for leader, clients in sorted(self._acknowledged_ks.items())
-            if any(np.any((ks >= low - VALUES) & (ks < low)) for ks in clients.values())
-        ]
-
-    @cached_property
-    def _acknowledged_ks(self) -> dict[str, dict[str, NDArray[np.int64]]]:
-        """Return the seconds with an acknowledgement, by the leader and the client that got it."""
-        found: dict[str, dict[str, NDArray[np.int64]]] = {}
-        for name, series in self._of("publish_latency_seconds").items():
-            one = parse_series(name)
-            if one.label("leader") and one.label("quantile") == "0.5":
-                found.setdefault(one.label("leader"), {})[one.source] = series.k
-        return found
-
-    def _stop_of(
-        self, what: str, acknowledged_ks: Mapping[str, NDArray[np.int64]]
-    ) -> Silence | None:
-        """Return the seconds from the onset on in which none of these clients got what was due to it.
-
-        `acknowledged_ks`: by client the seconds with an acknowledgement. None where these were rare before.
-        """
-        of_clients = [
-            (one.metric, series)
-            for name, series in self._of("acked_messages", WAITING).items()
-            if (one := parse_series(name)).source in acknowledged_ks
-        ]
-        rows = [series.k for metric, series in of_clients if metric != WAITING]
-        waits = [s.k[s.values >= LEAST_WAIT] for metric, s in of_clients if metric == WAITING]
-        if not rows or not waits:
-            return None
-        k = reduce(np.intersect1d, rows)
-        is_empty = ~np.isin(k, np.concatenate(list(acknowledged_ks.values())))
-        low = near(self._change)[0]
-        before = is_empty[(k >= low - VALUES) & (k < low)]
-        if before.size == 0 or before.mean() > 1.0 - _ANSWERED:
-            return None
-        late = np.concatenate(waits)  # in whole seconds: the first of a wait has none yet
-        found = self._longest(what, k, is_empty & np.isin(k, np.concatenate([late - 1, late])))
-        return found if found is not None and found.seconds >= STOPPED_SECONDS else None
-
-    @property
-    def _stopped_by_outage(self) -> Silence | None:
-        """Return an outage of acknowledgements: it is judged by single seconds, however little is sent."""
-        outage = self._outage
-        if outage is None:
-            return None
-        name = parse_series(outage.series)
-        if name.metric != wording.ACKNOWLEDGEMENTS_STOPPED:
-            return None
-        leader, end = name.label("leader"), outage.resolved_k
-        what = f"acknowledgements of leader {leader}" if leader else "acknowledgements"
-        seconds = round(outage.after) if end is None else end - outage.onset_k
-        return Silence(what, outage.onset_k, seconds, end is not None)
-
-    @cached_property
-    def _missing(self) -> Silence | None:
-        """Return the longest lack of all acknowledgements together, or None."""
-        acked, sent = self._total("acked_messages"), self._total("sent_messages")
-        held = self._total("held_back_messages")  # by a full queue: the cluster takes no more
-        low = near(self._change)[0]
-        before = [count for k, count in acked.items() if low - 60 <= k < low]
-        usual = float(np.median(before)) if before else 0.0
-        if usual < _LEAST_USUAL:
-            return None
-        due = {
-            k: usual if held.get(k) and count else min(usual, count)
-            for k, count in sent.items()
-            if k in acked
-        }
-        k = np.array(sorted(due), np.int64)
-        is_quiet = np.array([acked[at] < _FEW * due[at] for at in k.tolist()], np.bool_)
-        found = self._longest("acknowledgements", k, is_quiet)
-        if found is None:
-            return None
-        ks = [at for at in due if found.from_k <= at < found.from_k + found.seconds]
-        missing = 1.0 - sum(acked[at] for at in ks) / sum(due[at] for at in ks)
-        return replace(found, missing_ratio=missing)
-
-    @cached_property
-    def failed_messages(self) -> float:
-        """Return the messages that failed or were skipped from the onset on; 0 if some did before."""
-        first, last = near(self._change)
-        total = 0.0
-        for metric in FAILURES:
-            for series in self._of(metric).values():
-                after = between(series, first, last + _FAIL_SECONDS + 1)
-                if not np.any(series.values[series.k < first] > 0.0):
-                    total += float(after.sum())
-        return total
+        self._acknowledgements = acknowledgements
 
     @cached_property
     def silent_pages(self) -> list[Silence]:
@@ -316,10 +99,12 @@ class Answers:
             before = between(series, low - 60 * spacing_of(series), low)
             if name in self._untouched or before.size == 0:
                 continue
-            if np.mean(before > 0.0) < _ANSWERED:
+            if np.mean(before > 0.0) < ANSWERED:
                 continue
             what = page_name(name)
-            silence = self._longest(what, series.k, series.values == 0.0, spacing_of(series))
+            silence = longest_silence(
+                what, series.k, series.values == 0.0, self._change, spacing_of(series)
+            )
             if silence is not None:
                 found.append(silence)
         return found
@@ -332,8 +117,9 @@ class Answers:
         silent at once to those that ask, while all that was sent is acknowledged.
         """
         silent = self._without_answer
-        is_all = len(silent) == len(self._asked) and _began_together(silent)
-        is_ours = is_all and self.unacknowledged is None and self._is_acknowledged(silent)
+        is_all = len(silent) == len(self._asked) and began_together(silent)
+        acked = self._acknowledgements
+        is_ours = is_all and acked.unacknowledged is None and acked.came_during(silent)
         return [] if is_ours and not self.refused else silent
 
     @cached_property
@@ -341,7 +127,7 @@ class Answers:
         """Return the brokers that gave no answer in seconds that something which asks them recorded."""
         end, k1, found = min(self._nearby.k1, self._end_k), self._nearby.k1, []
         for one in self._asked:
-            first, last = near(self._change, _FAIL_SECONDS, one.spacing)
+            first, last = near(self._change, FAIL_SECONDS, one.spacing)
             is_looked_at = (one.answered_k >= first - VALUES * one.spacing) & (one.answered_k < k1)
             ks = one.answered_k[is_looked_at]
             if not ks.size or ks[0] >= first:
@@ -350,7 +136,7 @@ class Answers:
             rows = one.recorded_k
             begin, stop = np.searchsorted(rows, ks, side="right"), np.searchsorted(rows, until)
             is_about_onset = (until > first) & (ks <= last)
-            is_cut = is_about_onset & (stop - begin >= _CUT_VALUES * one.spacing) & (ks < end)
+            is_cut = is_about_onset & (stop - begin >= CUT_VALUES * one.spacing) & (ks < end)
             if np.any(is_cut):
                 at = int(np.flatnonzero(is_cut)[0])
                 seconds = int(rows[stop[at] - 1] - ks[at])
@@ -397,7 +183,7 @@ class Answers:
             for since, k in zip(before.tolist(), one.answered_k.tolist(), strict=True):
                 is_near = first - _BACK_SECONDS <= k <= last + _SOON_SECONDS
                 missed = np.count_nonzero((silent_k > since) & (silent_k < k))
-                if since < first and is_near and missed >= _CUT_VALUES * one.spacing:
+                if since < first and is_near and missed >= CUT_VALUES * one.spacing:
                     found[one.what] = k
         return found
 
@@ -412,16 +198,9 @@ class Answers:
             for since, at in zip(before.tolist(), answered.tolist(), strict=True):
                 silent_k, k = series.k[since + 1 : at], int(series.k[at])
                 is_near = first - _BACK_SECONDS <= k <= last + _SOON_SECONDS
-                if is_near and silent_k.size >= _CUT_VALUES and silent_k[0] < first:
+                if is_near and silent_k.size >= CUT_VALUES and silent_k[0] < first:
                     found[name] = k
         return found
-
-    def _is_acknowledged(self, silent: Collection[Silence]) -> bool:
-        """True when a producer got an acknowledgement in the midst of these silences."""
-        first = max((one.from_k for one in silent), default=0) + 2 * _AT_ONCE_SECONDS
-        stop = min((one.from_k + one.seconds for one in silent), default=0) - _AT_ONCE_SECONDS
-        acked = self._of("acked_messages").values()
-        return any(bool(np.any(between(one, first, stop) > 0.0)) for one in acked)
 
     @cached_property
     def answering(self) -> frozenset[str]:
@@ -437,7 +216,7 @@ class Answers:
             until = min(stop, int(one.recorded_k.max(initial=first)) + 1)
             gaps = np.diff(ks, prepend=first, append=until)
             is_later = bool(np.any(ks > self._change.onset_k))
-            if is_later and gaps.max() <= _CUT_VALUES * one.spacing and one.what not in silent:
+            if is_later and gaps.max() <= CUT_VALUES * one.spacing and one.what not in silent:
                 found.add(one.what)
         return frozenset(found)
 
@@ -504,15 +283,32 @@ class Answers:
         return self._failed(_UNREACHABLE, kinds=(RECEIVE_ERRORS_EVENT,))
 
     @property
+    def stopped_together(self) -> Silence | None:
+        """Return the silence of all of several leaders that stopped as one, or None.
+
+        Also None where a connection was refused: that is one broker's end.
+        """
+        return None if self.refused else self._acknowledgements.stopped_together
+
+    @property
     def all_silent(self) -> list[Silence]:
         """Return the silences of all brokers where they began in one second and no connection was refused.
 
         Empty for a single broker, or where one of several went on answering, or anything was acknowledged.
         """
         silent = self.unanswered
-        if not _began_together(silent) or self.answering or self.refused:
+        if not began_together(silent) or self.answering or self.refused:
             return []
-        return [] if self._is_acknowledged(silent) else silent
+        return [] if self._acknowledgements.came_during(silent) else silent
+
+    def has_way(self, client: Silence) -> bool:
+        """True when short questions from the host of a client that is cut off were answered meanwhile."""
+        first, end = client.midst
+        return any(
+            between(one, first, end).size > 0
+            for name, one in self._round_trips.items()
+            if host_of(source_of(name)) == host_of(client.what)
+        )
 
     @cached_property
     def timed_out(self) -> dict[str, int]:
@@ -533,7 +329,7 @@ class Answers:
             reason = str(fields.get("reason", ""))
             if (only_pages and "target" not in fields) or (kinds and one.event.kind not in kinds):
                 continue
-            if not first <= one.k <= last + _FAIL_SECONDS:
+            if not first <= one.k <= last + FAIL_SECONDS:
                 continue
             if pattern.search(reason) and not _OTHER_FAMILY.search(reason):
                 names = (fields.get(name) for name in ("target", "broker", "probe"))
@@ -654,36 +450,6 @@ class Answers:
             return None
         return Late(series.name, usual, typical, ratio, int(k[is_late][0]))
 
-    def _total(self, metric: str) -> dict[int, float]:
-        """Return the sum over producers by second, of the seconds that all of them have."""
-        known = [
-            dict(zip(s.k.tolist(), s.values.tolist(), strict=True))
-            for s in self._of(metric).values()
-        ]
-        shared = set.intersection(*map(set, known)) if known else set()
-        return {k: sum(one[k] for one in known) for k in shared}
-
-    def _longest(
-        self, what: str, k: NDArray[np.int64], is_silent: NDArray[np.bool_], spacing: int = 1
-    ) -> Silence | None:
-        """Return the longest run of silent rows that begins at the onset, or ends there."""
-        low, high = near(self._change, spacing=spacing)
-        padded = np.concatenate([[False], is_silent, [False]]).astype(np.int8)
-        edges = np.flatnonzero(np.diff(padded))
-        runs = [
-            Silence(what, int(k[first]), int(k[stop - 1] - k[first]) + spacing, stop < k.size)
-            for first, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-            if low <= k[first] <= high or low <= k[stop - 1] + 1 <= high
-        ]
-        return max(runs, key=lambda run: run.seconds, default=None)
-
-
-def missing_text(one: Silence) -> str:
-    """Return how many acknowledgements were missing, as a sentence begins; they stopped if there was none."""
-    if one.missing_ratio == 1.0:
-        return f"{one.what[:1].upper()}{one.what[1:]} stopped"
-    return f"{min(0.99, one.missing_ratio):.0%} of the usual acknowledgements were missing"
-
 
 def _broker_asked(series: str) -> tuple[str, str]:
     """Return which broker a short question is put to: its address and, of a local one, the host that asks."""
@@ -703,9 +469,3 @@ def page_name(series: str) -> str:
     one = parse_series(series)
     scraped = affected_brokers.host_part(one.label("instance"))
     return one.label("pod") or scraped or one.label("target") or series
-
-
-def _began_together(silent: Collection[Silence]) -> bool:
-    """True for several silences that began in one second."""
-    begins = [one.from_k for one in silent]
-    return len(begins) > 1 and max(begins) - min(begins) <= _AT_ONCE_SECONDS

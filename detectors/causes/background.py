@@ -1,4 +1,4 @@
-"""What brokers do by themselves, and the way to them: deletions, compactions, copies, backlogs, packets.
+"""What brokers do by themselves or for other clients, and the way to them: compactions, backlogs, packets.
 
 Facts that several hypotheses weigh; each is a function of `Facts`.
 """
@@ -6,7 +6,7 @@ Facts that several hypotheses weigh; each is a function of `Facts`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -16,8 +16,9 @@ from scipy.stats import poisson
 
 from detectors.causes import channel
 from detectors.causes.answers import ROUND_TRIPS
-from detectors.causes.channel import USUAL, VALUES, risen, spacing_of
+from detectors.causes.channel import USUAL, VALUES, Shift, risen, spacing_of
 from detectors.causes.facts import BACKLOGS, COPIES, LEADER_COUNTERS, Facts
+from soak.core import wording
 from soak.core.model import Series
 from soak.core.series import parse_series
 
@@ -181,6 +182,48 @@ def is_way_calm(facts: Facts) -> bool:
     felt = [*packets, *(one for one in ways if one.added(facts.change) >= LEAST_WAY_SHARE)]
     is_calm = not felt or channel.are_calm(felt)
     return bool(ways or packets) and is_calm and not facts.answers.unanswered
+
+
+# --- what other clients write, and which brokers' pages say so
+
+LEAST_OF_OURS = 0.1
+"""Of what we send: what our own load varies by, and a cluster that carries that hardly feels."""
+_LEAST_MESSAGES = 10.0  # a second: fewer load no broker, however little we send
+Page = tuple[str, str, str]
+"""A metrics page: its source, target and instance."""
+
+
+def more_written(facts: Facts) -> Shift | None:
+    """Return what others write where that grew, at whatever time, by what may be a load."""
+    one = facts.other_writes
+    if one is None or not facts.sent or not facts.has_grown([one]):
+        return None
+    return one if one.rise >= max(_LEAST_MESSAGES, LEAST_OF_OURS * sent_before(facts)) else None
+
+
+def sent_before(facts: Facts) -> float:
+    """Return the messages a second that this run sent before the onset."""
+    return sum(one.before for one in facts.sent)
+
+
+def page_of(series: str) -> Page:
+    """Return which page a channel is of."""
+    one = parse_series(series)
+    return one.source, one.label("target"), one.label("instance")
+
+
+def unread_pages(
+    what: str, pages: Collection[Page], facts: Facts, lost: Collection[Page] = ()
+) -> str:
+    """Return of which brokers `what` is not known, "" where these pages are of all that the cluster has.
+
+    Leaders of this run's partitions are some of the brokers: only the cluster says how many there are.
+    `lost`: pages that end or begin at the onset.
+    """
+    left = max(len(lost), facts.least_brokers - len(pages))
+    if left > 0:
+        return f"{what} of {wording.counted(left, 'broker')} more"
+    return "" if facts.cluster_size else f"how many brokers there are, and {what} of each"
 
 
 # --- a backlog that begins to drain at the onset: its peak lies there, and it falls from then on

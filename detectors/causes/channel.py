@@ -37,6 +37,7 @@ _FLOORS = {"seconds": 1e-4, "bytes": 65536.0, "messages": 1.0, "ratio": 0.01}
 _FLOOR = 1e-3
 _SHORT = 20  # values on either side of an earlier place
 _LEAST_PLACES = 100
+_GOES_ON = 0.5  # of the change
 USUAL = 0.1  # of the earlier places, that show as large a contrast
 
 
@@ -160,9 +161,9 @@ def shift_of(series: Series, change: Change, nearby: Nearby) -> Shift | None:
     ]
     at_onset = [one for one in spans if one[0][0] <= last and one[0][1] >= first]
     _, onset_k = (at_onset or spans)[0]
-    delta = float(np.sign(after[:, None] - before[None, :]).mean())
-    is_at_onset = bool(at_onset)
+    delta = _delta(before, after)
     n, m = before.size, after.size
+    is_at_onset = bool(at_onset) and not _goes_on(before, after, floor_of(series.name))
     clear = max(CLEAR, _SIGMAS * sqrt((n + m + 1) / (3.0 * n * m)))
     usual = _usual_ratio(series, first, after) if abs(delta) >= clear else 0.0
     is_usual = is_at_onset and usual > USUAL
@@ -209,7 +210,7 @@ def recovered_k(change: Change, nearby: Nearby) -> int | None:
     high, back = values[k < at], values[k >= at]
     if min(high.size, back.size) < LEAST_VALUES:
         return change.resolved_k
-    delta = float(np.sign(high[:, None] - back[None, :]).mean())
+    delta = _delta(back, high)
     middle = sqrt(max(change.before, 0.0) * max(change.after, 0.0))
     is_back = change.before <= change.after and float(np.median(back)) < middle
     return at if is_back and delta >= CLEAR else change.resolved_k
@@ -235,6 +236,31 @@ def are_calm(found: Iterable[Shift]) -> bool:
     """True when there are some, and none of them rose at any time."""
     known = [one for one in found if not one.is_sparse or not one.is_calm]
     return bool(known) and all(one.is_calm or one.delta < 0.0 for one in known)
+
+
+def _delta(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
+    """Return Cliff's delta of two samples: -1 to 1."""
+    return float(np.sign(after[:, None] - before[None, :]).mean())
+
+
+def _goes_on(before: NDArray[np.float64], after: NDArray[np.float64], floor: float) -> bool:
+    """True for what moved before as it goes on to: a split of it lies anywhere.
+
+    Of as many values as there are after, the halves differ, and their slope alone makes half of the change.
+    """
+    n = min(before.size, after.size)
+    half, near_before, near_after = n // 2, before[-n:], after[:n]
+    first, second = near_before[:half], near_before[half:]
+    if half < LEAST_VALUES or abs(_delta(first, second)) < CLEAR:
+        return False
+    logs = [
+        np.log(max(float(np.median(one)), floor))
+        for one in (first, second, near_before, near_after)
+    ]
+    expected = 2.0 * (logs[1] - logs[0])  # over n values, of which the halves are n / 2 apart
+    return bool(
+        expected * (logs[3] - logs[2]) > 0.0 and abs(expected) >= _GOES_ON * abs(logs[3] - logs[2])
+    )
 
 
 def mid_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -158,12 +158,12 @@ class Drive:
 
     @property
     def is_standing_still(self) -> bool:
-        """True when requests wait all the time, and next to none is completed."""
+        """True when next to none is completed: fewer in a second than wait, so each takes one or more."""
         waiting, done = self.shifts.get(WAITING), self.shifts.get(WRITES)
         if waiting is None or done is None or not self.is_saturated:
             return False
         has_stopped = done.before >= _LEAST_COMPLETED and done.after <= _STANDSTILL * done.before
-        return has_stopped and waiting.has_risen and waiting.after >= 1.0
+        return has_stopped and waiting.has_risen and waiting.after >= max(done.after, 1.0)
 
     @property
     def is_worn(self) -> bool:

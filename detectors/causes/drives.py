@@ -11,12 +11,11 @@ Assumes: drives that are watched are the brokers'. A peer with the same work tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.causes import channel, drive_facts, places
-from detectors.causes.channel import Shift, risen
+from detectors.causes import channel, drive_facts, drive_rates, places
+from detectors.causes.channel import Shift
 from detectors.causes.drive_facts import Drive
 from detectors.causes.facts import MORE, Facts
 from detectors.causes.hypothesis import (
@@ -31,7 +30,6 @@ from detectors.causes.hypothesis import (
     unmeasured,
 )
 from detectors.causes.locking import Coupling, coupling
-from detectors.nearby import between
 from soak.core import wording
 from soak.core.model import Evidence
 from soak.core.series import parse_series
@@ -43,8 +41,8 @@ NEXT = {
 }
 
 _SLOWER = 1.5
-_MORE_LOAD = 1.5
 _MOSTLY = 0.5  # of the step
+_FELL = 1.5
 _MORE_CLOSELY = 0.2  # of a rank correlation
 _LEAST_SHARE = 0.2
 _AS_MUCH = 0.5  # of the ratio, on logarithms, by which the suspect slowed
@@ -146,7 +144,7 @@ def _collecting(drive: Drive, facts: Facts) -> Hypothesis | None:
     if share < _LEAST_SHARE:
         return None
     signs.append(Sign(0.0, _work_text(written)))
-    each, uneven = _same_time_each(drive, facts), _uneven(drive, facts)
+    each, uneven = drive_rates.same_time_each(drive, facts), drive_rates.uneven(drive, facts)
     if each is not None:
         signs.append(Sign(-CLEAR, each))
     if uneven is not None:
@@ -226,7 +224,7 @@ def _slow(drive: Drive, facts: Facts) -> Hypothesis | None:
     if flush is None:
         what = "kernel 5.5 or newer; a drive that caches no writes is sent none"
         return unmeasured("slow_drive", f"flushes of {drive.name} ({what})")
-    each, uneven = _same_time_each(drive, facts), _uneven(drive, facts)
+    each, uneven = drive_rates.same_time_each(drive, facts), drive_rates.uneven(drive, facts)
     if not drive.is_slow_throughout and each is None:
         return ruled_out(
             "slow_drive",
@@ -273,22 +271,12 @@ def _standstill_text(drive: Drive) -> Evidence:
     )
 
 
-_STEADY = 0.05  # robust relative deviation of what stays at a limit
-_OF_NORMAL = 1.4826  # standard deviations of normal noise in a median distance
-_LIMITED = (drive_facts.WRITTEN, drive_facts.WRITES)
-_LEAST_VALUES = 15
-_FELL = 1.5
-_MANY = 5.0  # requests a second: one every few seconds leaves seconds without any, at whatever pace
-_UNEVEN = 0.5  # of the requests of a second: a drive that collects garbage stalls, one that jitters does not
-_MORE_VARIED = 2.0  # bytes than requests, where each request takes its time whatever its size
-
-
 def _throttled(drive: Drive, facts: Facts) -> Hypothesis | None:
     """Return what says that a drive is held at a limit: its own word, or bytes and requests at one value."""
     slower = drive.risen(drive_facts.WRITE_AWAIT, _SLOWER)
     if slower is None:
         return None
-    plateau = next((one for metric in _LIMITED if (one := _plateau(metric, drive, facts))), None)
+    plateau = drive_rates.plateau(drive, facts)
     logged = drive.own_word.throttled
     if logged is None and plateau is None:
         return None
@@ -299,135 +287,10 @@ def _throttled(drive: Drive, facts: Facts) -> Hypothesis | None:
     if logged is not None:
         signs.append(Sign(CLEAR, _throttle_text(drive)))
     if plateau is not None:
-        each = _same_time_each(drive, facts)
+        each = drive_rates.same_time_each(drive, facts)
         signs.append(Sign(CLEAR if each is None else FAIR, plateau))
         signs += [] if each is None else [Sign(0.0, each)]
     return _of_drive("drive_throttled", signs, drive, share)
-
-
-def _same_time_each(drive: Drive, facts: Facts) -> Evidence | None:
-    """Return what says that a busy drive takes the same time for each request, large or small, or a flush.
-
-    Its requests stay at one number a second while their bytes vary. Garbage is collected for bytes; a limit
-    on requests need not concern flushes.
-    """
-    slower, flush = drive.risen(drive_facts.WRITE_AWAIT), drive.flush
-    spreads = _spreads(drive, facts, _LEAST_VALUES)
-    if slower is None or flush is None or spreads is None:
-        return None
-    if flush.rise < _MOSTLY * slower.rise or not spreads.are_requests_steady:
-        return None
-    if spreads.of_bytes < _MORE_VARIED * spreads.of_requests:
-        return None
-    text = (
-        f"{drive.name} took the same time for each request: it completed {spreads.requests:,.0f} writes "
-        f"a second (within {spreads.of_requests:.1%}) however many bytes they had (they varied by "
-        f"{spreads.of_bytes:.1%}), and flushes were as late."
-    )
-    return Evidence(text, spreads.numbers)
-
-
-def _uneven(drive: Drive, facts: Facts) -> Evidence | None:
-    """Return what says that a busy drive did not take the same time for each request, as a slow one does.
-
-    Its requests vary as their bytes do. A flush waits for what was written before it there: how long it takes
-    says nothing.
-    """
-    spreads = _spreads(drive, facts, channel.LEAST_VALUES)
-    if spreads is None or not _UNEVEN <= spreads.of_requests < np.inf:
-        return None
-    if spreads.of_bytes >= _MORE_VARIED * spreads.of_requests:
-        return None
-    text = (
-        f"{drive.name}, busy all the time, did not take the same time for each request: the writes that it "
-        f"completed in a second varied by {spreads.of_requests:.0%}, their bytes by {spreads.of_bytes:.0%}."
-    )
-    return Evidence(text, spreads.numbers)
-
-
-@dataclass(frozen=True, slots=True)
-class _Spreads:
-    """By how much writes completed a second, and their bytes, varied on a busy drive from the onset on."""
-
-    requests: float  # a second
-    of_requests: float
-    of_bytes: float
-
-    @property
-    def are_requests_steady(self) -> bool:
-        """True within what counting whole requests makes of a constant rate."""
-        one_more = _OF_NORMAL / max(self.requests, 1.0)
-        return self.of_requests <= max(_STEADY, one_more)
-
-    @property
-    def numbers(self) -> dict[str, float | int | str]:
-        return {
-            "requests_spread_ratio": self.of_requests,
-            "bytes_spread_ratio": self.of_bytes,
-        }
-
-
-def _spreads(drive: Drive, facts: Facts, least: int) -> _Spreads | None:
-    """Return by how much a drive's work varied; None unless it is busy all the time, or of too few values."""
-    requests, written = (
-        drive.shifts.get(metric) for metric in (drive_facts.WRITES, drive_facts.WRITTEN)
-    )
-    if requests is None or written is None or not drive.is_always_busy:
-        return None
-    of_requests, of_bytes = (_spread_after(one, facts, least) for one in (requests, written))
-    if of_requests is None or of_bytes is None:
-        return None
-    return _Spreads(requests.after, of_requests, of_bytes)
-
-
-def _spread_after(shift: Shift, facts: Facts, least: int) -> float | None:
-    """Return by how much a channel varied from the onset on; None where too little of it is known."""
-    series = facts.nearby.series.get(shift.series)
-    after = None if series is None else between(series, facts.near[1], facts.end_k)
-    return None if after is None or after.size < least else _deviation(after)
-
-
-def _plateau(metric: str, drive: Drive, facts: Facts) -> Evidence | None:
-    """Return what says that bytes or requests are cut at one value while the clients fall behind.
-
-    A drive that keeps up is as steady as its load, so it must have been less steady before, and be given more
-    than it takes: acknowledgements are missing, or the queue of a client is full. One that takes far more
-    than before is not throttled: it is as fast as it can, and others gave it the work.
-    """
-    shift = drive.shifts.get(metric)
-    if shift is None or not _falls_behind(facts) or shift.ratio >= _MORE_LOAD:
-        return None
-    series = facts.nearby.series.get(shift.series)
-    if series is None:
-        return None
-    start = channel.start_of(facts.change, facts.nearby)
-    before = between(series, start, facts.near[0])
-    after = between(series, facts.near[1], facts.end_k)
-    if min(before.size, after.size) < _LEAST_VALUES:
-        return None
-    spread, was = _deviation(after), _deviation(before)
-    if spread > _STEADY or spread > was / 2.0:
-        return None
-    amount = wording.amount_of(shift.series, float(np.median(after)))
-    return Evidence(
-        f"{wording.title_with_source(shift.series)} stayed at {amount} from the onset on "
-        f"(within {spread:.1%}; before it varied by {was:.1%}), while more was due.",
-        {"series": shift.series, "spread_ratio": spread, "spread_before_ratio": was},
-    )
-
-
-def _deviation(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """Return the robust relative deviation; the usual one of many where half of the values are 0."""
-    middle, mean = float(np.median(values)), float(np.mean(values))
-    if middle > 0.0:
-        return _OF_NORMAL * float(np.median(np.abs(values - middle))) / middle
-    return float(np.std(values)) / mean if mean >= _MANY else np.inf
-
-
-def _falls_behind(facts: Facts) -> bool:
-    held = facts.shifts("held_back_messages", "in_flight_messages")
-    missing = facts.answers.unacknowledged
-    return risen(held) is not None or (missing is not None and missing.seconds >= _LEAST_VALUES)
 
 
 def _probed_signs(drive: Drive, facts: Facts) -> list[Sign]:
@@ -525,7 +388,11 @@ def _load_signs(drive: Drive, facts: Facts) -> list[Sign]:
         if one.place != drive.place and drive_facts.WRITTEN in one.shifts
     ]
     before, after = sum(one.before for one in others), sum(one.after for one in others)
-    if after < _MORE_LOAD * before or after - before < (MORE - 1.0) * own.before or after <= 0.0:
+    if (
+        after < drive_rates.MORE_LOAD * before
+        or after - before < (MORE - 1.0) * own.before
+        or after <= 0.0
+    ):
         return []
     most = max(others, key=lambda one: one.delta)
     rise = f"{wording.title_with_source(most.series)} went from {_from_to(most)}"
@@ -581,7 +448,7 @@ _AWAIT = (
     f"(it was {{{drive_facts.WRITE_AWAIT}*1000}} ms)"
 )
 _KIB = 1 / 1024  # which iostat calls a kB
-_PLATEAU = f"wkB/s or w/s at one value within {_STEADY:.0%} every second"
+_PLATEAU = f"wkB/s or w/s at one value within {drive_rates.STEADY:.0%} every second"
 CONFIRM = {
     "drive_gc": Confirmation(
         _BROKER,

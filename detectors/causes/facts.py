@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from detectors import affected_brokers
 from detectors.causes import channel, cpu, drive_facts, places
+from detectors.causes.acknowledgements import Acknowledgements
 from detectors.causes.answers import ROUND_TRIPS, Answers
 from detectors.causes.channel import Shift, shift_of
 from detectors.causes.drive_facts import Drive
@@ -23,6 +24,7 @@ from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Series
 from soak.core.series import host_of, parse_series, source_of
 
+LEADER_CHANGE = "leader_change"
 LEADER_COUNTERS = ("vectorized_raft_leadership_changes", "redpanda_raft_leadership_changes")
 COPIES = (
     "kafka_server_replicamanager_underreplicatedpartitions",
@@ -249,8 +251,12 @@ class Facts:
         return affected_brokers.is_host_of_one(series, self.nearby)
 
     @cached_property
+    def acknowledgements(self) -> Acknowledgements:
+        return Acknowledgements(self.change, self.nearby, self.outage)
+
+    @cached_property
     def answers(self) -> Answers:
-        return Answers(self.change, self.nearby, self._untouched, self.outage)
+        return Answers(self.change, self.nearby, self._untouched, self.acknowledgements)
 
     @cached_property
     def drives(self) -> list[Drive]:

@@ -21,7 +21,8 @@ from collections.abc import Iterator
 
 from detectors import affected_brokers
 from detectors.causes import background
-from detectors.causes.answers import ROUND_TRIPS, Silence
+from detectors.causes.acknowledgements import Silence
+from detectors.causes.answers import ROUND_TRIPS
 from detectors.causes.channel import Shift, are_calm, risen
 from detectors.causes.facts import MORE, Facts
 from detectors.causes.hypothesis import (
@@ -67,7 +68,7 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
     if facts.answers.unreachable:
         yield _without_a_way(facts)
         return
-    cut = [one for one in facts.answers.cut_clients if not facts.answers.has_way(one)]
+    cut = [one for one in facts.acknowledgements.cut_clients if not facts.answers.has_way(one)]
     if cut:
         yield _cut_off(cut, facts)
         return

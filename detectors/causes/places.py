@@ -3,6 +3,7 @@
 Method:  a place is a host or a page. A broker is covered by the channels that its id, its address or the
          number of its host maps to it. Where these tell too little, one observer that watches as many hosts
          as there are brokers covers all, for it counts none twice; two observers may count the same host.
+         A broker goes by the address at which it is asked, also where a page of it is suspected.
 Assumes: drives and CPU that are watched are the brokers'. In a run without labels of leaders one broker
          leads all, for they are recorded from two on. Of the leaders beyond those with a name there is one,
          where the cluster does not say how many brokers it has.
@@ -10,27 +11,39 @@ Assumes: drives and CPU that are watched are the brokers'. In a run without labe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from detectors import affected_brokers
-from detectors.affected_brokers import PLACE_LABELS, host_seen, is_local, is_one_host
+from detectors.affected_brokers import (
+    PLACE_LABELS,
+    host_part,
+    host_seen,
+    is_local,
+    is_one_host,
+    is_same,
+)
 from detectors.causes.answers import ROUND_TRIPS
 from detectors.nearby import Nearby
-from soak.core.series import host_of, parse_series
+from soak.core.series import host_of, parse_series, source_of
 from soak.core.wording import OTHERS_NAME
 
 _OF_BOOKIES = ("bookie_", "bookkeeper_server_")
 _OF_PULSAR = "pulsar_"
 _LEDGERS = ("ledger_created", "ledger_roll", "ledger_deletion")
+_COPIES_BEHIND = "cluster_under_replicated_partitions"
 _LISTS = {
-    "cluster_under_replicated_partitions": "follower",
+    _COPIES_BEHIND: "follower",
     "kminion_kafka_broker_log_dir_size_bytes": "broker_id",
 }
 """Metrics with a channel for each broker of the cluster, and the label that names it."""
 _COUNTS = frozenset({"redpanda_cluster_brokers", "kafka_brokers"})
+_OF_EVERY_PAGE = frozenset({"up", "scrape_duration_seconds"})
+
+_Addresses = dict[str, set[tuple[str, str]]]
+"""By id or address of a broker: the addresses at which it is asked, each with who named it."""
 
 
 class Place(NamedTuple):
@@ -100,16 +113,7 @@ def cluster_size(nearby: Nearby) -> int:
 
 def brokers(nearby: Nearby) -> Members:
     """Return the brokers that lead, by id, or those that are asked short questions where these are more."""
-    led: dict[str, set[tuple[str, str]]] = {}  # by id or address, the addresses and who named them
-    asked: dict[str, set[tuple[str, str]]] = {}
-    for one in map(parse_series, nearby.series):
-        leader, target = one.label("leader"), one.label("target")
-        if leader:
-            named = led.setdefault(leader, set())
-            if address := one.label("address") or (leader if ":" in leader else ""):
-                named.add((address, one.source))
-        elif target and one.metric in ROUND_TRIPS:
-            asked.setdefault(target, set()).add((target, one.source))
+    led, asked, _ = _named_brokers(nearby)
     has_others = led.pop(OTHERS_NAME, None) is not None
     is_led = len(led) + has_others >= len(asked)
     known = led if is_led else asked
@@ -120,6 +124,25 @@ def brokers(nearby: Nearby) -> Members:
         seen and all(is_local(address) for address, _ in seen) for seen in known.values()
     )
     return Members(hosts, machine=min(every) if is_local_to_one else "", unnamed=unnamed)
+
+
+def _named_brokers(nearby: Nearby) -> tuple[_Addresses, _Addresses, _Addresses]:
+    """Return the brokers that lead, those that are asked short questions, and those that a cluster lists."""
+    led: _Addresses = {}
+    asked: _Addresses = {}
+    listed: _Addresses = {}
+    for one in map(parse_series, nearby.series):
+        leader, target = one.label("leader"), one.label("target")
+        follower = one.label("follower") if one.metric == _COPIES_BEHIND else ""
+        if leader:
+            named = led.setdefault(leader, set())
+            if address := one.label("address") or (leader if ":" in leader else ""):
+                named.add((address, one.source))
+        elif target and one.metric in ROUND_TRIPS:
+            asked.setdefault(target, set()).add((target, one.source))
+        elif ":" in follower:
+            listed.setdefault(follower, set()).add((follower, one.source))
+    return led, asked, listed
 
 
 def storing(nearby: Nearby) -> Members:
@@ -133,7 +156,7 @@ def storing(nearby: Nearby) -> Members:
     asked: dict[str, set[str]] = {}
     read: dict[str, set[str]] = {}
     for name, one in zip(nearby.series, names, strict=True):
-        if one.label("bookie") or one.metric.startswith(_OF_BOOKIES):
+        if _is_of_bookie(name):
             place = place_of(name)
             known = asked if one.label("bookie") else read
             known.setdefault(place.name, set()).add(place.host)
@@ -194,3 +217,68 @@ def _watched_by_each(channels: Collection[str]) -> list[int]:
         observer = (place.source, parse_series(name).metric) if place.labels else ("", "")
         seen.setdefault(observer, set()).add(place.host)
     return [len(hosts) for hosts in seen.values()]
+
+
+def _is_of_bookie(series: str) -> bool:
+    one = parse_series(series)
+    return one.label("bookie") != "" or one.metric.startswith(_OF_BOOKIES)
+
+
+# --- the broker of a page
+
+
+def client_address(page: str, nearby: Nearby) -> str:
+    """Return the host and port at which the broker of a page is asked; the page's name where it is not known.
+
+    It is known of a page whose labels or number say which broker it is of, and of one on a host at which one
+    broker alone is asked, unless more pages that show the same are there. A name that several hosts share, or
+    that is the host of a probe or client, is no page of a broker. Nor is the page of a bookie.
+    """
+    channels = [name for name in nearby.series if page in _page_names(name)]
+    sources = {host_of(source_of(name)) for name in nearby.series}
+    hosts = {place_of(name).host for name in channels}
+    if len(hosts) != 1 or page in sources or any(map(_is_of_bookie, channels)):
+        return page
+    (host,) = hosts
+    led, asked, listed = _named_brokers(nearby)
+    known = [
+        (broker, address, source)
+        for brokers_of in (asked, listed, led)
+        for broker, seen in brokers_of.items()
+        for address, source in sorted(seen)
+    ]
+    on_host = _distinct(
+        address for _, address, source in known if is_one_host(host_seen(address, source), host)
+    )
+    named = affected_brokers.leaders_of(channels, [*asked, *listed], nearby)
+    named = named or affected_brokers.leaders_of(channels, led, nearby)
+    found = _distinct(address for broker, address, _ in known if broker in named) or on_host
+    is_one_missed = 0 < len(on_host) < _pages_alike(channels, host, nearby)
+    return found[0] if len(found) == 1 and not is_one_missed else page
+
+
+def _distinct(addresses: Iterable[str]) -> list[str]:
+    """Return the addresses in their order, without a second name of the same one."""
+    found: list[str] = []
+    for address in addresses:
+        if not any(is_same(address, other) for other in found):
+            found.append(address)
+    return found
+
+
+def _page_names(series: str) -> AbstractSet[str]:
+    """Return what a cause may call the page or host that a channel is of; none for its probe's own."""
+    labels = dict(parse_series(series).labels)
+    names = {labels.get(key, "") for key in PLACE_LABELS}
+    return (names | {host_part(labels.get("instance", ""))}) - {""}
+
+
+def _pages_alike(channels: Iterable[str], host: str, nearby: Nearby) -> int:
+    """Return how many pages on a host, at most, show a metric that these channels show as well."""
+    metrics = {parse_series(name).metric for name in channels} - _OF_EVERY_PAGE
+    seen: dict[str, set[str]] = {}
+    for name in nearby.series:
+        metric, place = parse_series(name).metric, place_of(name)
+        if metric in metrics and place.labels and is_one_host(place.host, host):
+            seen.setdefault(metric, set()).add(place.name)
+    return max(map(len, seen.values()), default=0)

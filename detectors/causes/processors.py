@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from detectors import affected_brokers
 from detectors.causes import cpu
-from detectors.causes.answers import STOPPED_SECONDS, Silence
+from detectors.causes.acknowledgements import STOPPED_SECONDS, Silence
 from detectors.causes.channel import SAME_RATIO, Shift, risen, spacing_of
 from detectors.causes.facts import Facts
 from detectors.causes.hypothesis import (
@@ -152,13 +152,15 @@ _STOPPING = frozenset(
         *("Copy", "MarkSweepCompact", "PS Scavenge", "PS MarkSweep", "ParNew"),
         *("G1 Young Generation", "G1 Old Generation", "Shenandoah Pauses"),
         *("ZGC Pauses", "ZGC Minor Pauses", "ZGC Major Pauses"),
+        *("GPGC New Pauses", "GPGC Old Pauses"),  # Azul Prime
     }
 )
-"""Collectors of HotSpot, by their names in JMX, whose time is that of stopped threads."""
+"""Collectors of OpenJDK and its kin, by their names in JMX, whose time is that of stopped threads."""
 _CONCURRENT = frozenset(
     {
         *("ConcurrentMarkSweep", "G1 Concurrent GC", "Shenandoah Cycles"),
         *("ZGC", "ZGC Cycles", "ZGC Minor Cycles", "ZGC Major Cycles"),
+        *("GPGC New", "GPGC Old", "GPGC New Cycles", "GPGC Old Cycles"),
     }
 )
 """Those whose time is work while the threads of the broker run: CPU, and no pause."""
@@ -250,7 +252,7 @@ def _standing_still(pauses: Iterable[_Pause], facts: Facts) -> Iterator[Hypothes
     for one in pauses:
         if one.seconds >= _STILL_SECONDS:
             by_log.setdefault(one.log, []).append(one)
-    silence = facts.answers.unacknowledged
+    silence = facts.acknowledgements.unacknowledged
     is_stopped = silence is not None and silence.seconds >= STOPPED_SECONDS
     is_process_there = is_stopped and not facts.answers.refused
     slow = facts.end_k - facts.onset_k
@@ -315,7 +317,7 @@ def _still(
 def _may_be_silent(log: _Log, facts: Facts) -> bool:
     """True unless the brokers that do not answer are known to be others than the one of this log."""
     seen = facts.answers
-    silent = [*(one.what for one in seen.unanswered), *seen.stopped_leaders]
+    silent = [*(one.what for one in seen.unanswered), *facts.acknowledgements.stopped_leaders]
     return not seen.all_silent and (
         not silent
         or any(affected_brokers.may_be_of(f"{log[0]}|", one, facts.nearby) for one in silent)
@@ -339,7 +341,7 @@ def _count(ks: NDArray[np.int64], first: int, stop: int) -> int:
 
 def _unwritten(facts: Facts) -> str:
     """Return what no log tells yet where acknowledgements are still missing, "" where they came again."""
-    silence = facts.answers.unacknowledged
+    silence = facts.acknowledgements.unacknowledged
     if silence is None or silence.is_over:
         return ""
     return "the end of a pause that may still go on (a JVM logs a pause when it is over)"

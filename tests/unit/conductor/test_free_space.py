@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.app.preflight import check_host
+from soak.app.preflight.host import check_host
 from soak.conductor.free_space import FreeSpace, watched_folders
 from soak.core.errors import PlanError
 from soak.core.plan import text as plan_text

@@ -716,13 +716,16 @@ def test_on_a_drive_that_is_busy_all_the_time_flushes_wait_behind_writes(
 
 
 def one_at_a_time(
-    size_spread: float = 0.2, flush: float = 40e-3, number: float = 54.0
+    size_spread: float = 0.2, flush: float = 40e-3, number: float = 54.0, spread: float = 1.0
 ) -> list[Series]:
-    """Return a drive, written over once, that comes to take as long for each request: so many a second."""
+    """Return a drive, written over once, that comes to take as long for each request: so many a second.
+
+    `spread`: by how many requests a second has more or fewer.
+    """
     k = np.arange(END, dtype=np.int64)
     rng = np.random.default_rng(0)
     writes = np.where(k < ONSET, 95.0, number) * rng.lognormal(
-        0.0, np.where(k < ONSET, 0.09, 1 / number)
+        0.0, np.where(k < ONSET, 0.09, spread / number)
     )
     written = np.where(k < ONSET, 9e5, 4.5e5) * rng.lognormal(
         0.0, np.where(k < ONSET, 0.1, size_spread)
@@ -751,6 +754,19 @@ def test_a_drive_that_takes_its_time_for_each_request_is_slow_before_it_is_throt
 def test_a_drive_that_completes_few_requests_has_one_more_or_less_in_a_second() -> None:
     """Eleven, and a flush that waits a little longer than half as long as they do."""
     assert causes(around(*one_at_a_time(0.6, 35e-3, 11.0))) == ["slow_drive"]
+
+
+@pytest.mark.parametrize(("waiting", "cause"), [(2.0, "slow_drive"), (1.0, "drive_gc")])
+def test_requests_that_wait_together_may_complete_in_one_second_or_the_next(
+    waiting: float, cause: str
+) -> None:
+    """As on a drive of a drill, two at a time; its flushes waited a little longer than half as long."""
+    series = one_at_a_time(0.6, 35e-3, 37.0, spread=2.5)
+    at_a_time = channel(f"probe@b1|node_disk_io_now{VDA}", 0.0, waiting)
+    found = attribute(STEP, around(*series, at_a_time))
+
+    assert found[0].cause == cause
+    assert "standstill" not in " ".join(one.text for one in found[0].evidence)
 
 
 def test_a_busy_drive_whose_requests_vary_as_their_bytes_collects_garbage_though_flushes_wait() -> (

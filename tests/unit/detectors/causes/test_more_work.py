@@ -43,7 +43,7 @@ def test_what_brokers_take_in_beyond_what_we_send_is_other_clients() -> None:
     pages = taken_in("b1:7071", 3e5, 4e6), taken_in("b2:7071", 3e5, 3e5)
     found = first(SENT, RECEIVED, *cluster("b1:9092", "b2:9092"), *pages)
 
-    assert (found.cause, found.suspect) == ("foreign_load", "b1:7071")
+    assert (found.cause, found.suspect) == ("foreign_load", "b1:9092")
     assert "what we send and receive stayed" in found.evidence[0].text
 
 
@@ -71,7 +71,7 @@ def test_leaders_that_move_to_the_one_broker_that_slowed_are_no_other_clients() 
 
     assert causes(*rest, *moved) == ["unknown"]
     found = first(*rest, *more)
-    assert (found.cause, found.suspect) == ("foreign_load", "b1:7071")
+    assert (found.cause, found.suspect) == ("foreign_load", "b1:9092")
     assert found.score > 0.85
     assert "MiB a second, then" in found.evidence[0].text
 
@@ -403,6 +403,19 @@ def test_a_little_more_that_others_write_is_no_load(
 
 def test_more_that_others_write_at_another_time_is_not_the_cause() -> None:
     assert causes(SENT, written(20.0, 5_000.0, ONSET - 60)) == ["unknown"]
+
+
+def daily_wave(after: float = 1.0) -> Series:
+    """Return what others write where it grows twentyfold in 80 s, and at the onset `after` times more."""
+    values = 300.0 * np.exp((K - ONSET) / 26.0) * np.where(K < ONSET, 1.0, after)
+    return Series("probe@b1|cluster_other_messages", K[::5], values[::5])
+
+
+@pytest.mark.parametrize(("after", "cause"), [(1.0, "unknown"), (50.0, "foreign_load")])
+def test_what_grows_before_an_onset_as_after_it_does_not_begin_there(
+    after: float, cause: str
+) -> None:
+    assert first(SENT, daily_wave(after)).cause == cause
 
 
 def test_more_that_we_send_ourselves_is_not_foreign_whatever_others_do() -> None:

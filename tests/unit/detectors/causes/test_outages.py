@@ -278,7 +278,7 @@ def test_copies_are_known_without_any_page() -> None:
     assert "Under replicated is ruled out: No copy was behind." in [
         one.text for one in calm.against
     ]
-    assert (found.cause, found.suspect) == ("under_replicated", "b3:7071")
+    assert (found.cause, found.suspect) == ("under_replicated", "b3:9092")
     assert "12 partitions of broker b3:9092 were behind" in found.evidence[0].text
 
 
