@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from detectors.causes import arbiter, places
 from detectors.causes.facts import Facts
-from detectors.causes.hypothesis import Confirmation, Hypothesis
+from detectors.causes.hypothesis import Confirmation, Hypothesis, Sign
 from detectors.incidents import TOGETHER_SECONDS, Incident
 from detectors.kinds.spikes import words_of
-from detectors.nearby import Nearby, when
+from detectors.nearby import Nearby
 from soak.core import wording
 from soak.core.audit import SEND_FAILED_EVENT
 from soak.core.model import Change, Evidence, Explanation, Finding
@@ -30,7 +30,6 @@ JUDGED_SECONDS = 300
 _LEAST_BEFORE_SECONDS = 60
 _OWN_CONSUMER = re.compile(r"consume\.\d+@.+")
 _END_TO_END = 'end_to_end_latency_seconds{quantile="0.99"}'
-_ONSET = re.compile(r"\bthe onset\b(?: of the step)?")
 
 
 def attribute(
@@ -46,8 +45,7 @@ def attribute(
     stays until evidence against it. An incident that began before its worst change is judged at both onsets:
     what is named at the opening passes as well. A step down is `unknown`: causes say what makes latency
     worse. So is a drift, which has no instant that a cause could share. Of spikes the period is reported too.
-    A broker is suspected by its address also where a page of it is known by another name. Evidence counts
-    times from the onset of an incident, or names the change that it counts from.
+    A broker is suspected by its address also where a page of it is known by another name.
     """
     headline = found.headline if isinstance(found, Incident) else found
     if isinstance(found, Incident) and headline.kind == "outage":
@@ -55,18 +53,18 @@ def attribute(
     change = _as_latency(headline)
     outage = headline if headline.kind == "outage" else None
     facts = Facts(change, nearby, outage)
-    instant = _instant(found.opening, facts) if isinstance(found, Incident) else ""
-    is_rise = change.direction == "up" and change.kind != "drift"
-    asked = _hypotheses(facts, instant) if is_rise else []
+    asked = _hypotheses(facts) if change.direction == "up" and change.kind != "drift" else []
     if asked and isinstance(found, Incident) and _began_before(found.opening, facts):
         opening = found.opening
         opened = Facts(_as_latency(opening), nearby, opening if opening.kind == "outage" else None)
         at_opening = _hypotheses(opened)
-        asked += [one for one in at_opening if one.probability > BAR and not one.is_provisional]
+        asked += [
+            _of_opening(one, change.onset_k - opening.onset_k)
+            for one in at_opening
+            if one.probability > BAR and not one.is_provisional
+        ]
     weighed = arbiter.weigh(asked, facts, is_last=is_last, named=named)
     first, *others = (_by_address(one, nearby) for one in weighed)
-    if first.cause == UNKNOWN:
-        first = _with_texts(first, lambda text: _counted_from(instant, text))
     if isinstance(found, Incident) and outage is not None:
         first = replace(first, evidence=(*first.evidence, *_concerned(found, nearby)))
     elif change.kind == "spikes" and change.period_seconds is not None:
@@ -121,63 +119,26 @@ def _table(name: str) -> dict[str, Any]:
     return found
 
 
-def _hypotheses(facts: Facts, instant: str = "") -> list[Hypothesis]:
-    """Return what all modules say; `instant` is what they count times from, "" for an incident's onset."""
+def _hypotheses(facts: Facts) -> list[Hypothesis]:
     modules = (plugins.load(_PACKAGE, name) for name in plugins.names(_PACKAGE))
     return [
-        _supposed_from(instant, hypothesis)
+        hypothesis
         for module in modules
         if hasattr(module, "examine")
         for hypothesis in module.examine(facts)
     ]
 
 
+def _of_opening(one: Hypothesis, seconds: int) -> Hypothesis:
+    """Return a hypothesis that says what its times count from: that many seconds before the worst change."""
+    text = f"This is of the opening, {wording.span(seconds)} before the worst change."
+    return replace(one, signs=(*one.signs, Sign(0.0, Evidence(text))))
+
+
 def _by_address(one: Explanation, nearby: Nearby) -> Explanation:
     """Return an explanation that suspects brokers by their addresses, each once."""
     names = (places.client_address(name, nearby) for name in one.suspect.split(", "))
     return replace(one, suspect=", ".join(dict.fromkeys(names)))
-
-
-def _instant(opening: Change, facts: Facts) -> str:
-    """Return what the change that is judged is called, and when it began; "" at the onset of its incident.
-
-    Two onsets are one where their intervals overlap, and what is at the one is at the other.
-    """
-    change, (first, last) = facts.change, facts.near
-    is_one = opening.interval[0] <= change.interval[1] and change.interval[0] <= opening.interval[1]
-    if is_one and first <= opening.onset_k <= last:
-        return ""
-    seconds = change.onset_k - opening.onset_k
-    name = "the worst change" if facts.outage is None else "the outage"
-    return (
-        f"{name} ({wording.span(abs(seconds))} {'into' if seconds > 0 else 'before'} the incident)"
-    )
-
-
-def _counted_from(instant: str, text: str) -> str:
-    """Return evidence that names what its times count from; when that was, it says once."""
-    if not instant:
-        return text
-    return _ONSET.sub(instant.partition(" (")[0], _ONSET.sub(instant, text, count=1))
-
-
-def _supposed_from(instant: str, one: Hypothesis) -> Hypothesis:
-    signs = (
-        replace(
-            sign, evidence=replace(sign.evidence, text=_counted_from(instant, sign.evidence.text))
-        )
-        for sign in one.signs
-    )
-    return replace(one, signs=tuple(signs))
-
-
-def _with_texts(one: Explanation, change: Callable[[str], str]) -> Explanation:
-    """Return an explanation with its evidence, for and against, in other words."""
-    evidence, against = (
-        tuple(replace(item, text=change(item.text)) for item in items)
-        for items in (one.evidence, one.against)
-    )
-    return replace(one, evidence=evidence, against=against)
 
 
 def _began_before(opening: Change, facts: Facts) -> bool:
@@ -225,19 +186,13 @@ def attribute_breach(breach: Change, findings: Iterable[Finding]) -> list[Explan
         return [*NO_CAUSE]
     if not longest.causes:
         return []
-    began = when(longest.onset_k - breach.onset_k)
     before = Evidence(
-        f"Before the budget was spent, this lasted {wording.span(seconds)}, beginning {began}: "
+        f"Before the budget was spent, this lasted {wording.span(seconds)}: "
         f"{wording.what_text(longest)}.",
         {"seconds": seconds},
     )
-    first, *others = (_with_texts(one, _of_another) for one in longest.causes)
+    first, *others = longest.causes
     return [replace(first, evidence=(before, *first.evidence)), *others]
-
-
-def _of_another(text: str) -> str:
-    """Return evidence of another incident than the one that its readers are told of."""
-    return _ONSET.sub("that incident's onset", text.replace("the incident", "that incident"))
 
 
 def _concerned(found: Incident, nearby: Nearby) -> list[Evidence]:

@@ -107,7 +107,7 @@ class Acknowledgements:
         return [of_outage] if of_outage else []
 
     @property
-    def stopped_together(self) -> Silence | None:
+    def silent_together(self) -> Silence | None:
         """Return the silence of all of several leaders that began in one second, or None.
 
         Also None where it may be one broker's end: all may wait for its copies, but not for long, and then it

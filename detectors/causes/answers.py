@@ -41,7 +41,7 @@ _UNREACHABLE = re.compile(
 _TIMED_OUT = re.compile(r"no complete answer|timed out|no answer in time", re.IGNORECASE)
 _OF_PAGE = ("up", "scrape_duration_seconds")
 """Metrics of a page itself, whatever it shows."""
-_OF_EXPORTERS = ("kminion_", "node_", "kafka_brokers", "kafka_consumergroup_")
+OF_EXPORTERS = ("kminion_", "node_", "kafka_brokers", "kafka_consumergroup_")
 """Metrics of KMinion, node_exporter and kafka_exporter: other processes than a broker."""
 _LATE_ANSWERS = ("retention_poll_age_seconds", "scrape_duration_seconds")
 _STALLS = "broker_stall_seconds"
@@ -267,7 +267,7 @@ class Answers:
         for name, series in pages.items():
             target, *scraped = _page(name)
             metrics = shown.get(_page(name), set())
-            is_exporter = bool(metrics) and all(one.startswith(_OF_EXPORTERS) for one in metrics)
+            is_exporter = bool(metrics) and all(one.startswith(OF_EXPORTERS) for one in metrics)
             if not is_exporter and (any(scraped) or target not in servers):
                 found[name] = series
         return found
@@ -288,7 +288,7 @@ class Answers:
 
         Also None where a connection was refused: that is one broker's end.
         """
-        return None if self.refused else self._acknowledgements.stopped_together
+        return None if self.refused else self._acknowledgements.silent_together
 
     @property
     def all_silent(self) -> list[Silence]:

@@ -5,7 +5,8 @@ Method:  Cliff's delta of up to 60 values before and after the interval of the o
          of its likelihood, widened by the lag-1 correlation of the noise: on logarithms that are cut at the
          medians before and after, or on ranks where these alone have it at the onset, as of a climb. How
          much neighbouring medians differed at earlier places of the channel says whether such changes are
-         usual there. So neither unit nor outliers matter.
+         usual there; one that moved before as it moves on after does not begin at the onset. So neither unit
+         nor outliers matter.
 Assumes: one change of the channel within these two minutes.
 """
 
@@ -37,7 +38,7 @@ _FLOORS = {"seconds": 1e-4, "bytes": 65536.0, "messages": 1.0, "ratio": 0.01}
 _FLOOR = 1e-3
 _SHORT = 20  # values on either side of an earlier place
 _LEAST_PLACES = 100
-_GOES_ON = 0.5  # of the change
+_BY_SLOPE = 0.5  # of the change
 USUAL = 0.1  # of the earlier places, that show as large a contrast
 
 
@@ -57,6 +58,7 @@ class Shift:
     usual_ratio: float = (
         0.0  # of the earlier places, that show as large a change; 0 where too few are known
     )
+    is_gradual: bool = False  # it moved before the onset as it moves on after it
 
     @property
     def ratio(self) -> float:
@@ -79,13 +81,17 @@ class Shift:
         return self.delta >= self.clear and self.ratio >= SAME_RATIO
 
     @property
+    def _begins_at_onset(self) -> bool:
+        return self.is_at_onset and not self.is_usual and not self.is_gradual
+
+    @property
     def has_risen(self) -> bool:
-        return self.is_at_onset and self.is_higher and not self.is_usual
+        return self._begins_at_onset and self.is_higher
 
     @property
     def has_fallen(self) -> bool:
         is_lower = self.delta <= -self.clear and self.ratio <= 1.0 / SAME_RATIO
-        return self.is_at_onset and is_lower and not self.is_usual
+        return self._begins_at_onset and is_lower
 
     def has_risen_with(self, change: Change) -> bool:
         """True also anywhere in a wide interval of the onset: for what is a part of the latency itself."""
@@ -162,13 +168,15 @@ def shift_of(series: Series, change: Change, nearby: Nearby) -> Shift | None:
     at_onset = [one for one in spans if one[0][0] <= last and one[0][1] >= first]
     _, onset_k = (at_onset or spans)[0]
     delta = _delta(before, after)
-    n, m = before.size, after.size
-    is_at_onset = bool(at_onset) and not _goes_on(before, after, floor_of(series.name))
-    clear = max(CLEAR, _SIGMAS * sqrt((n + m + 1) / (3.0 * n * m)))
+    is_at_onset = bool(at_onset)
+    clear = _least_delta(before.size, after.size)
     usual = _usual_ratio(series, first, after) if abs(delta) >= clear else 0.0
     is_usual = is_at_onset and usual > USUAL
+    gap = (max(high, first) + lag - first) / spacing
+    is_gradual = is_at_onset and _is_gradual(before, after, gap, floor_of(series.name))
     return Shift(
-        series.name, was, became, delta, onset_k, is_at_onset, is_usual, clear, is_sparse, usual
+        *(series.name, was, became, delta, onset_k, is_at_onset, is_usual, clear, is_sparse),
+        *(usual, is_gradual),
     )
 
 
@@ -238,29 +246,37 @@ def are_calm(found: Iterable[Shift]) -> bool:
     return bool(known) and all(one.is_calm or one.delta < 0.0 for one in known)
 
 
-def _delta(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
-    """Return Cliff's delta of two samples: -1 to 1."""
-    return float(np.sign(after[:, None] - before[None, :]).mean())
+def _delta(base: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Return Cliff's delta of two samples: 1 where all of the other are higher, -1 where all are lower."""
+    return float(np.sign(other[:, None] - base[None, :]).mean())
 
 
-def _goes_on(before: NDArray[np.float64], after: NDArray[np.float64], floor: float) -> bool:
-    """True for what moved before as it goes on to: a split of it lies anywhere.
+def _least_delta(n: int, m: int) -> float:
+    """Return the least delta of samples of these sizes that do differ."""
+    return max(CLEAR, _SIGMAS * sqrt((n + m + 1) / (3.0 * n * m)))
 
-    Of as many values as there are after, the halves differ, and their slope alone makes half of the change.
+
+def _is_gradual(
+    before: NDArray[np.float64], after: NDArray[np.float64], gap: float, floor: float
+) -> bool:
+    """True for what moved before the onset and moves on after it, so that a split of it lies anywhere.
+
+    Of as many values on either side, `gap` values apart, the halves differ, that way on both sides, and the
+    slope before alone makes half of the change.
     """
     n = min(before.size, after.size)
     half, near_before, near_after = n // 2, before[-n:], after[:n]
-    first, second = near_before[:half], near_before[half:]
-    if half < LEAST_VALUES or abs(_delta(first, second)) < CLEAR:
+    if half < LEAST_VALUES:
         return False
-    logs = [
-        np.log(max(float(np.median(one)), floor))
-        for one in (first, second, near_before, near_after)
-    ]
-    expected = 2.0 * (logs[1] - logs[0])  # over n values, of which the halves are n / 2 apart
-    return bool(
-        expected * (logs[3] - logs[2]) > 0.0 and abs(expected) >= _GOES_ON * abs(logs[3] - logs[2])
-    )
+    least = _least_delta(half, half)
+    moved = _delta(near_before[:half], near_before[-half:])
+    moves = _delta(near_after[:half], near_after[-half:])
+    if abs(moved) < least or moves * moved < 0.0 or abs(moves) < least:
+        return False
+    sides = near_before[:half], near_before[-half:], near_before, near_after
+    first, second, was, became = (log(max(float(np.median(one)), floor)) for one in sides)
+    expected = (second - first) * (n + gap) / half
+    return expected * (became - was) > 0.0 and abs(expected) >= _BY_SLOPE * abs(became - was)
 
 
 def mid_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,7 +3,7 @@
 Method:  a drive held at a limit completes bytes or requests at one value. One that is busy all the time and
          completes as many requests a second however many bytes they have takes the same time for each; one
          whose requests vary as their bytes does not.
-Assumes: completions are counted once a second or less often.
+Assumes: completions are counted once a second.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _LIMITED = (drive_facts.WRITTEN, drive_facts.WRITES)
 _LEAST_VALUES = 15
 MORE_LOAD = 1.5
 _HALF_AS_LATE = 0.5  # as its writes: so late is a flush behind them, whatever they wait for
+_MOST_OF_COUNTING = 0.2  # of the requests: where counting makes more, nothing is known to be steady
 _MANY = 5.0  # requests a second: one every few seconds leaves seconds without any, at whatever pace
 _UNEVEN = 0.5  # of the requests of a second: a drive that collects garbage stalls, one that jitters does not
 _MORE_VARIED = 2.0  # bytes than requests, where each request takes its time whatever its size
@@ -84,7 +85,7 @@ class _Spreads:
     def are_requests_steady(self) -> bool:
         """True within what counting makes of a constant rate: those that wait may complete together."""
         at_once = _OF_NORMAL * max(self.waiting, 1.0) / max(self.requests, 1.0)
-        return self.of_requests <= max(STEADY, at_once)
+        return self.of_requests <= max(STEADY, min(at_once, _MOST_OF_COUNTING))
 
     @property
     def numbers(self) -> dict[str, float | int | str]:

@@ -132,10 +132,14 @@ class _Flow:
         return sum(one.after for one in self.parts)
 
     @property
+    def is_more(self) -> bool:
+        """True when their sum grew, at whatever time: leaders that move shift no sum."""
+        return self.after >= MORE * max(self.before, 1e-9)
+
+    @property
     def is_grown(self) -> bool:
-        """True when their sum grew and one of them rose at the onset: leaders that move shift no sum."""
-        least = max(self.before, 1e-9)
-        return self.after >= MORE * least and any(one.has_risen for one in self.parts)
+        """True when their sum grew and one of them rose at the onset."""
+        return self.is_more and any(one.has_risen for one in self.parts)
 
     @property
     def most(self) -> Shift:
@@ -189,6 +193,10 @@ def _by_flows(flows: Sequence[_Flow], facts: Facts) -> Hypothesis:
     if not grown and not all(part.is_sparse for one in flows for part in one.parts):
         whole = min(flows, key=lambda one: (one.missing != "", -len(one.pages)))
         stayed = ", ".join(one.text for one in flows)
+        if any(one.is_more and facts.has_grown(one.parts) for one in flows):
+            text = f"What the {whole.whose} took in or gave out grew at another time: {stayed}."
+            missing = (whole.missing,) if whole.missing else ()
+            return Hypothesis("foreign_load", (Sign(-FAIR, Evidence(text)),), missing=missing)
         text = f"The {whole.whose} did not take in or give out more: {stayed}."
         return absent("foreign_load", text, whole.missing)
     if not (grown and own):

@@ -76,7 +76,8 @@ def _catching_up(facts: Facts) -> Hypothesis:
     back = _back(suspect, facts)
     if back is not None:
         suspect, k = back
-        text = f"Broker {suspect} answers again, {when(k - facts.onset_k)}."
+        what = "Broker" if suspect in facts.answers.returned else "The metrics page of"
+        text = f"{what} {suspect} answers again, {when(k - facts.onset_k)}."
         signs.append(Sign(CLEAR, Evidence(text, {"from_k": k})))
     more = [one for drive in facts.drives for one in drive.more_work]
     if more:

@@ -25,13 +25,14 @@ from detectors.affected_brokers import (
     is_one_host,
     is_same,
 )
-from detectors.causes.answers import ROUND_TRIPS
+from detectors.causes.answers import OF_EXPORTERS, ROUND_TRIPS
 from detectors.nearby import Nearby
 from soak.core.series import host_of, parse_series, source_of
 from soak.core.wording import OTHERS_NAME
 
 _OF_BOOKIES = ("bookie_", "bookkeeper_server_")
 _OF_PULSAR = "pulsar_"
+_OF_BROKERS = ("kafka_", "redpanda_", "vectorized_", _OF_PULSAR)
 _LEDGERS = ("ledger_created", "ledger_roll", "ledger_deletion")
 _COPIES_BEHIND = "cluster_under_replicated_partitions"
 _LISTS = {
@@ -224,6 +225,10 @@ def _is_of_bookie(series: str) -> bool:
     return one.label("bookie") != "" or one.metric.startswith(_OF_BOOKIES)
 
 
+def _is_of_broker(metric: str) -> bool:
+    return metric.startswith(_OF_BROKERS) and not metric.startswith(OF_EXPORTERS)
+
+
 # --- the broker of a page
 
 
@@ -232,12 +237,15 @@ def client_address(page: str, nearby: Nearby) -> str:
 
     It is known of a page whose labels or number say which broker it is of, and of one on a host at which one
     broker alone is asked, unless more pages that show the same are there. A name that several hosts share, or
-    that is the host of a probe or client, is no page of a broker. Nor is the page of a bookie.
+    that is the host of a probe or client, is no page of a broker. Nor is that of a bookie or an exporter.
     """
     channels = [name for name in nearby.series if page in _page_names(name)]
     sources = {host_of(source_of(name)) for name in nearby.series}
     hosts = {place_of(name).host for name in channels}
     if len(hosts) != 1 or page in sources or any(map(_is_of_bookie, channels)):
+        return page
+    shown = {parse_series(name).metric for name in channels} - _OF_EVERY_PAGE
+    if shown and not any(map(_is_of_broker, shown)):
         return page
     (host,) = hosts
     led, asked, listed = _named_brokers(nearby)
@@ -252,7 +260,9 @@ def client_address(page: str, nearby: Nearby) -> str:
     )
     named = affected_brokers.leaders_of(channels, [*asked, *listed], nearby)
     named = named or affected_brokers.leaders_of(channels, led, nearby)
-    found = _distinct(address for broker, address, _ in known if broker in named) or on_host
+    found = (
+        _distinct(address for broker, address, _ in known if broker in named) if named else on_host
+    )
     is_one_missed = 0 < len(on_host) < _pages_alike(channels, host, nearby)
     return found[0] if len(found) == 1 and not is_one_missed else page
 

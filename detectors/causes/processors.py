@@ -118,7 +118,7 @@ def _is_taken(one: Shift, facts: Facts) -> bool:
 def _not_short(idle: list[Shift], facts: Facts) -> Hypothesis:
     """Return what is known where no CPU ran short: handlers that are not idle may wait for a drive."""
     if facts.cpu_hosts:
-        text = "The CPU of the brokers' hosts did not run short."
+        text = "The CPU of the brokers' hosts did not run short at the onset."
         missing = (facts.unwatched("CPU", facts.cpu_hosts), _own_limits(facts))
         return absent("broker_cpu", text, ", ".join(filter(None, missing)))
     signs = tuple(Sign(FAIR, one.evidence(facts.change)) for one in idle[:1])

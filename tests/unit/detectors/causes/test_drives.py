@@ -766,7 +766,16 @@ def test_requests_that_wait_together_may_complete_in_one_second_or_the_next(
     found = attribute(STEP, around(*series, at_a_time))
 
     assert found[0].cause == cause
-    assert "standstill" not in " ".join(one.text for one in found[0].evidence)
+
+
+@pytest.mark.parametrize(("waiting", "is_still"), [(2.0, False), (8.0, True)])
+def test_a_drive_that_completes_more_than_wait_does_not_stand_still(
+    waiting: float, *, is_still: bool
+) -> None:
+    """Five a second: two that wait take .4 s each, eight more than a second."""
+    (first, *_) = attribute(STEP, around(*standing_still(5.0, waiting)))
+
+    assert any("standstill" in one.text for one in first.evidence) is is_still
 
 
 def test_a_busy_drive_whose_requests_vary_as_their_bytes_collects_garbage_though_flushes_wait() -> (

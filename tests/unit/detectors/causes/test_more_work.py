@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from detectors.attribution import attribute
 from detectors.nearby import TimedEvent
@@ -405,17 +406,25 @@ def test_more_that_others_write_at_another_time_is_not_the_cause() -> None:
     assert causes(SENT, written(20.0, 5_000.0, ONSET - 60)) == ["unknown"]
 
 
-def daily_wave(after: float = 1.0) -> Series:
-    """Return what others write where it grows twentyfold in 80 s, and at the onset `after` times more."""
-    values = 300.0 * np.exp((K - ONSET) / 26.0) * np.where(K < ONSET, 1.0, after)
-    return Series("probe@b1|cluster_other_messages", K[::5], values[::5])
+WAVE = 300.0 * np.exp((K - ONSET) / 60.0)  # fourfold in 80 s
 
 
-@pytest.mark.parametrize(("after", "cause"), [(1.0, "unknown"), (50.0, "foreign_load")])
+@pytest.mark.parametrize(
+    ("values", "cause"),
+    [
+        (WAVE, "unknown"),
+        (WAVE * np.where(K < ONSET, 1.0, 50.0), "foreign_load"),
+        (np.clip(WAVE**3 / 9e4, 20.0, 300.0), "foreign_load"),
+        (np.where(K < ONSET - 30, 0.0, np.where(K < ONSET, 10.0, 3_000.0)), "foreign_load"),
+    ],
+    ids=["grows all along", "grows and jumps", "climbs and stays", "begins and jumps"],
+)
 def test_what_grows_before_an_onset_as_after_it_does_not_begin_there(
-    after: float, cause: str
+    values: NDArray[np.float64], cause: str
 ) -> None:
-    assert first(SENT, daily_wave(after)).cause == cause
+    assert (
+        first(SENT, Series("probe@b1|cluster_other_messages", K[::5], values[::5])).cause == cause
+    )
 
 
 def test_more_that_we_send_ourselves_is_not_foreign_whatever_others_do() -> None:

@@ -105,6 +105,8 @@ def test_a_page_of_one_broker_goes_by_the_address_at_which_this_is_asked(
         ),
         ("all", [scraped("b1:9404"), scraped("b2:9404"), *led("b1:9092")]),
         ("b1:8000", [target("b1:8000", "bookie_journal_JOURNAL_SYNC"), *led("b1:6650")]),
+        ("b1:8080", [target("b1:8080", "kminion_kafka_topic_info"), *asked("b1:9092")]),
+        ("b1:8083", [target("b1:8083", "jvm_gc_collection_seconds"), *asked("b1:9092")]),
         ("b1", [target("b1", source="probe@b1"), *asked("b1:9092")]),
         ("b1:9092", asked("b1:9092")),
         ("vda on b1:9404", [target("b1:9404"), *asked("b1:9092")]),
@@ -112,7 +114,15 @@ def test_a_page_of_one_broker_goes_by_the_address_at_which_this_is_asked(
     ],
     ids=[
         *("no address", "another host", "two brokers", "two pages", "a server of several"),
-        *("a bookie", "a host that is probed", "an address", "a drive", "nothing"),
+        *(
+            "a bookie",
+            "KMinion",
+            "another JVM",
+            "a host that is probed",
+            "an address",
+            "a drive",
+            "nothing",
+        ),
     ],
 )
 def test_any_other_name_stays(name: str, series: list[Series]) -> None:
