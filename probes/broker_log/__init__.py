@@ -7,7 +7,9 @@ Caveats:  Starts at the end of the log. Times are those of the log, to the milli
           a line whose timestamp cannot be read gets the time at which it was read, up to half a second later.
           Text that a client may write into a log (topic, client id) may be part of an event, escaped. More
           than 1,000 events between two readings are counted but not recorded. If a log is rotated twice
-          between two reads, the file in between is missed.
+          between two reads, the file in between is missed. Where nothing is written to a log and no file has
+          its name for 20 reads, it failed: its program goes on under another name, as with JDK 8's
+          `-XX:+UseGCLogFileRotation`.
 
 Open `probe` first; it reads lines by `tail`, matches them by `patterns` and dates them by `timestamps`.
 """

@@ -78,7 +78,7 @@ class _Log:
         self.read_ns: int | None = None  # wall clock
         self.is_at_end = False
         self.metrics: set[str] = set()  # of the patterns that it has had lines of
-        self.newest: dict[str, Match] = {}  # by kind
+        self.newest: dict[str, Match] = {}  # of the last read, by kind
 
 
 class BrokerLog:
@@ -166,14 +166,15 @@ class BrokerLog:
             at_ns = log.timestamps.wall_ns(match.line, now_ns, is_fresh=is_fresh)
             if at_ns is not None:
                 found.append((match, at_ns, at_ns))
-            elif not continues_previous(match.line):
+            elif match.pattern.sums or not continues_previous(match.line):
                 found.append((match, now_ns, since_ns))
         log.read_ns, log.is_at_end = now_ns, chunk.is_all
         log.metrics |= {match.pattern.metric for match, _, _ in found}
         sums += self._zeros(log)
         events = []
+        before, log.newest = {} if chunk.lost_bytes else log.newest, {}
         for match, at_ns, after_ns in found:
-            inner = log.newest.get(match.pattern.kind)
+            inner = before.pop(match.pattern.kind, None)
             log.newest[match.pattern.kind] = match
             added = None if inner is None else added_by(match, inner)
             if added is not None:  # the read before returned the event inside this one

@@ -14,7 +14,9 @@ MAX_CHUNK_BYTES = 4 * 2**20  # read at once
 MAX_BEHIND_BYTES = 64 * 2**20  # of a longer backlog only the end is read
 MAX_LINE_BYTES = 2**16  # of a longer line only the end is read
 _MARK_BYTES = 64
-_MOST_ABSENT = 20  # reads in a row without a file of this name: a rotation takes less
+_MOST_ABSENT = (
+    20  # reads in a row of nothing and without a file of this name: a rotation takes less
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class LogTail:
         except OSError as error:
             if not text:  # return what was read; the next read will fail
                 raise self._failed(error) from error
+        if text:  # whatever it is called by now, this file is written to
+            self._absent = 0
         whole = self._whole_lines(text)
         lost, self._lost = self._lost, 0
         return Chunk(whole, lost, is_all)

@@ -149,9 +149,8 @@ class Smart:
         lacks: list[NotAvailableError] = []
         for name, ways in drives.items():
             begin_ns = self._clock.mono_ns()
-            self._running = (name, begin_ns)
             try:
-                health = self._query(tool, ways)
+                health = self._query(tool, name, ways)
             except NotAvailableError as error:
                 lacks.append(error)
             except ProbeError as error:
@@ -164,13 +163,14 @@ class Smart:
         if len(lacks) == len(drives):
             raise lacks[0]
 
-    def _query(self, tool: Tool, ways: Sequence[str]) -> Health:
+    def _query(self, tool: Tool, name: str, ways: Sequence[str]) -> Health:
         """Query a drive by the first way to it that answers; no tool knows a multipath device."""
         for way in ways[:-1]:
             with suppress(NotAvailableError, ProbeError):
-                return self._answer(tool, f"/dev/{way}")
-        return self._answer(tool, f"/dev/{ways[-1]}")
+                return self._answer(tool, name, f"/dev/{way}")
+        return self._answer(tool, name, f"/dev/{ways[-1]}")
 
-    def _answer(self, tool: Tool, device: str) -> Health:
+    def _answer(self, tool: Tool, name: str, device: str) -> Health:
+        self._running = (name, self._clock.mono_ns())
         health = self._health(tool, device)
         return {**self._logs.read(device), **health}

@@ -50,7 +50,8 @@ _GROUPED = re.compile(
 )
 """A whole number as text: nvme 2.3 and 2.4 group its digits as the locale says."""
 
-_THROTTLED_SECONDS = (  # since smartctl 8.0, once one is above 0
+_FIRST_WITH_THROTTLING = 8  # smartctl
+_THROTTLED_SECONDS = (  # printed once one is above 0
     "thermal_mgmt_temperature_1_total_time",
     "thermal_mgmt_temperature_2_total_time",
 )
@@ -151,7 +152,7 @@ def parse_smartctl(body: Mapping[str, object]) -> Health:
         "smart_temperature_celsius": _number(_part(body, "temperature"), "current"),
         "smart_written_bytes": None if units is None else units * _DATA_UNIT_BYTES,
         "smart_hot_seconds": _minutes(log, "warning_temp_time"),
-        "smart_throttled_seconds": _sum(log, *_THROTTLED_SECONDS),
+        "smart_throttled_seconds": _throttled_seconds(body, log),
     }
     table = _part(body, "ata_smart_attributes").get("table")
     for attribute in table if isinstance(table, list) else []:
@@ -190,12 +191,25 @@ def _raw_value(raw: Mapping[str, object]) -> float | None:
     return _number(raw, "value") if printed is None else _number({"value": printed[1]}, "value")
 
 
+def _throttled_seconds(body: Mapping[str, object], log: Mapping[str, object]) -> float | None:
+    """Return how long an NVMe drive throttled itself: 0 where a smartctl that prints this prints nothing."""
+    version = _part(body, "smartctl").get("version")
+    major = version[0] if isinstance(version, list) and version else 0
+    is_printed = bool(log) and isinstance(major, int) and major >= _FIRST_WITH_THROTTLING
+    found = _sum(log, *_THROTTLED_SECONDS)
+    return 0.0 if found is None and is_printed else found
+
+
 def _uncorrected_errors(body: Mapping[str, object]) -> float | None:
     """Return how often a SCSI drive failed to read, write or verify; None if it does not count that."""
     log = _part(body, "scsi_error_counter_log")
-    counts = [_number(_part(log, kind), "total_uncorrected_errors") for kind in log]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    read, write, verify = (
+        _number(_part(log, kind), "total_uncorrected_errors")
+        for kind in ("read", "write", "verify")
+    )
+    if read is None or write is None:  # one alone was not answered: their sum would jump
+        return None
+    return read + write + (verify or 0.0)
 
 
 def parse_nvme(body: Mapping[str, object]) -> Health:

@@ -32,7 +32,7 @@ from soak.conductor.catch_up import never_begins
 from soak.conductor.free_space import broker_folders, free_bytes, watched_folders
 from soak.core.clock import SystemClock
 from soak.core.cluster import durability
-from soak.core.errors import BrokerError, PlanError, combined, found_by
+from soak.core.errors import BrokerError, PlanError, combined, found_by, raise_combined
 from soak.core.plan import text
 from soak.core.plan.objectives import budget_text, is_budget_below_one
 from soak.core.plan.plan import AnyPlan, Plan, ProbePlan, Ship, with_ship_target, with_store_client
@@ -357,8 +357,7 @@ def check_probe_host(path: Path, plan: ProbePlan, document: Document) -> None:
         *probe_folder_faults(plan, document),
         *probe_setting_faults(plan, document),
     ]
-    if faults:
-        raise combined(faults)
+    raise_combined(faults)
     print(f"{path}: good. Probe host with {', '.join(plan.probes)}.")
     clock = SystemClock()
     _print_warnings(*probe_warnings(plan, clock), *ship_warnings(plan.ship, clock))

@@ -73,13 +73,14 @@ def _with_lab(loaded: PlanFile) -> PlanFile:
 
 
 def read_plan_text(path: Path) -> str:
-    """Return the text of a plan.
+    """Return the text of a plan; of one that is too large, enough to be refused.
 
     Raises:
         PlanError: the file cannot be read.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            return file.read(plan_text.MAX_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: cannot read the plan: {error}") from error
 

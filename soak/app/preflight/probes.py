@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
+from soak.app.plan_files import read_plan_text
 from soak.brokers.kafka import topics
 from soak.clients import client_settings
 from soak.core.errors import BrokerError, PlanError, SettingError, found_by, raise_combined
@@ -97,10 +98,7 @@ def check_fleet_plan(path: Path) -> None:
     Raises:
         PlanError: with file, line and key of every fault.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: cannot read the plan: {error}") from error
+    text = read_plan_text(path)
     plan, document = load_fleet(text, str(path)), parse_yaml(text, str(path))
     ship = functools.partial(_check_ship_settings, plan.ship, plan.ship.bootstrap_servers, document)
     raise_combined(

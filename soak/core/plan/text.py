@@ -72,8 +72,7 @@ def parse_yaml(text: str, name: str) -> Document:
         PlanError: too large, not YAML, a duplicate key, or a key that is not text; with file and line.
     """
     if len(text) > MAX_CHARACTERS:
-        many = f"{len(text):,} characters; a file in YAML may have {MAX_CHARACTERS:,}"
-        raise PlanError(f"{name}:1: too large: {many}")
+        raise PlanError(f"{name}:1: too large: more than {MAX_CHARACTERS:,} characters")
     loader: yaml.SafeLoader | None = None
     try:
         loader = yaml.SafeLoader(text)

@@ -87,10 +87,10 @@ class MergedReader:
     def _source(self, name: str) -> Iterator[MergedRecord]:
         seen: dict[int, IntervalSet] = {}
         before: Record | None = None
-        last = -1
+        is_damaged, last = False, -1  # before the next new record; the number of the file before
         for path in segments(self._journal / name):
             number = int(path.stem)
-            is_damaged = 0 <= last < number - 1  # before the next new record: a file is missing
+            is_damaged = is_damaged or 0 <= last < number - 1  # a file is missing
             last = number
             for found in self._read(path):
                 if isinstance(found, End):

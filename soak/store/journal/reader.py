@@ -125,7 +125,9 @@ def segment_name(number: int) -> str:
 
 def segments(folder: Path) -> list[Path]:
     """Return the files of a source in the order in which they were written."""
-    return sorted(path for path in folder.glob("*.jsonl") if path.stem.isdigit())
+    return sorted(
+        path for path in folder.glob("*.jsonl") if path.stem.isascii() and path.stem.isdigit()
+    )
 
 
 def sources(journal: Path) -> list[str]:

@@ -65,9 +65,7 @@ def test_a_file_larger_than_any_plan_is_refused_unparsed(tmp_path: Path) -> None
     path = tmp_path / "p.yaml"
     path.write_text(f"name: x\n#{'-' * 2**20}")
 
-    with pytest.raises(
-        PlanError, match=r"p\.yaml:1: too large: 1,048,585 characters; .* 1,048,576"
-    ):
+    with pytest.raises(PlanError, match=r"p\.yaml:1: too large: more than 1,048,576 characters"):
         load_plan(path)
 
 

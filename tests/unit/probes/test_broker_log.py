@@ -128,6 +128,34 @@ def test_a_collection_inside_another_is_counted_once_however_the_lines_are_read(
     assert (sum(counted), sum(len(one.events) for one in readings)) == (1.0, 1)
 
 
+def test_the_end_of_a_pause_that_begins_with_a_blank_is_a_pause(followed: Followed) -> None:
+    """JDK 8 splits that of a concurrent mode failure: the longest of CMS."""
+    followed.write(
+        " (concurrent mode failure): 1214K->800K(1300K), 40.5 secs] 1500K->800K(1900K), "
+        "[Metaspace: 30K->30K(1062K)], 42.25 secs] [Times: user=40.0 sys=0.1, real=42.25 secs]\n"
+    )
+    reading = followed.poll()
+    found = {column.metric: value for column, value in reading.samples}
+
+    assert found["jvm_gc_pause_seconds"] == 42.25
+    assert [one.kind for one in reading.events] == ["gc_pause"]
+
+
+def test_a_collection_of_a_new_jvm_with_the_numbers_of_the_one_before_counts(
+    followed: Followed,
+) -> None:
+    """Two lines that belong together are written at once, so in one read or the next."""
+    for text in (
+        "[7.1s][info][gc] GC(1) Pause Full (Metadata GC Threshold) 6M->5M(23M) 11.000ms\n",
+        "",
+        "[0.9s][info][gc] GC(0) Pause Young (Allocation Failure) 6M->5M(23M) 15.000ms\n",
+    ):
+        followed.write(text)
+        events = followed.poll().events
+
+    assert [one.fields["pause_seconds"] for one in events] == [0.015]
+
+
 def test_pauses_are_measured_from_the_first_line_of_the_collector_on(followed: Followed) -> None:
     """A log without such lines does not measure them; later a second without a pause is zero."""
 

@@ -180,6 +180,10 @@ def test_the_errors_that_a_sas_drive_did_not_correct_are_its_media_errors() -> N
 
     assert parse_smartctl({"scsi_error_counter_log": log}) == {"smart_media_errors": 5.0}
     assert parse_smartctl({"scsi_error_counter_log": {"read": {}}}) == {}
+    del log[
+        "read"
+    ]  # that one question failed: the sum of the others would be a fall, and then a jump
+    assert parse_smartctl({"scsi_error_counter_log": log}) == {}
 
 
 def test_a_newer_smartctl_says_how_long_a_drive_throttled_itself() -> None:
@@ -195,6 +199,19 @@ def test_a_newer_smartctl_says_how_long_a_drive_throttled_itself() -> None:
     found = parse_smartctl({"nvme_smart_health_information_log": log})
 
     assert found["smart_throttled_seconds"] == 23.0
+
+
+@pytest.mark.parametrize(("major", "seconds"), [(7, None), (8, 0.0)])
+def test_a_drive_that_never_throttled_itself_did_so_for_no_second(
+    major: int, seconds: float | None
+) -> None:
+    """Smartctl 8 prints the times once one is above 0; 7 never does."""
+    log = {"available_spare": 100}
+    found = parse_smartctl(
+        {"smartctl": {"version": [major, 0]}, "nvme_smart_health_information_log": log}
+    )
+
+    assert found.get("smart_throttled_seconds") == seconds
 
 
 QEMU_DISK = {  # a disk of QEMU below virtio-scsi, by smartctl 7.3; MegaRAID's volumes are alike

@@ -89,7 +89,8 @@ def test_a_step_that_no_record_reports_is_a_gap(tmp_path: Path, step_s: float) -
 
 def test_a_missing_file_is_a_gap_also_between_epochs(tmp_path: Path) -> None:
     """A writer numbers its files in turn; a source may begin at any number, as the oldest are deleted."""
-    files: list[list[Record | End]] = [[record(k, epoch=k + 1)] for k in range(5)]
+    files: list[list[Record | End]] = [[record(k, epoch=k + 1)] for k in range(6)]
+    files[3] = []
     write(tmp_path, SOURCE, *files)
     for number in (0, 2):
         (tmp_path / SOURCE / f"{number:06d}.jsonl").unlink()
@@ -98,6 +99,6 @@ def test_a_missing_file_is_a_gap_also_between_epochs(tmp_path: Path) -> None:
 
     assert [(one.record.k, one.is_after_gap) for one in found] == [
         (1, False),
-        (3, True),
-        (4, False),
+        (4, True),  # behind a file without a record
+        (5, False),
     ]
