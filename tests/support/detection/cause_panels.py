@@ -8,9 +8,21 @@ from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Event, Series
 
 ONSET, END = 100, 180
+K = np.arange(END, dtype=np.int64)
 P99 = 'produce.0@h|publish_latency_seconds{quantile="0.99"}'
 E2E = 'consume.0@h|end_to_end_latency_seconds{quantile="0.99"}'
 STEP = Change(P99, 106, ONSET, (99, 101), 0.004, 0.06, "confirmed", 0.999)
+OUTAGE = Change(
+    "produce.0@h|acknowledgement_outage_seconds",
+    ONSET + 5,
+    ONSET,
+    (ONSET - 1, ONSET),
+    0.0,
+    60.0,
+    "confirmed",
+    0.999,
+    "outage",
+)
 
 
 def channel(name: str, before: float, after: float, at: int = ONSET, seed: int = 0) -> Series:

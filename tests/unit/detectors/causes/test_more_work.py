@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from detectors.attribution import attribute
 from detectors.nearby import TimedEvent
 from soak.core.model import Explanation, Series
-from tests.support.detection.cause_panels import END, ONSET, STEP, around, channel, told
+from tests.support.detection.cause_panels import END, ONSET, STEP, K, around, channel, told
 
-K = np.arange(END, dtype=np.int64)
 SENT = channel("produce.0@h|sent_messages", 300.0, 300.0)
 RECEIVED = channel("consume.0@h|received_messages", 300.0, 300.0)
 VDA = '{device="vda"}'

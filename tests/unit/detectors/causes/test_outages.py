@@ -10,20 +10,18 @@ import pytest
 from detectors.attribution import attribute
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Series
-from tests.support.detection.cause_panels import END, ONSET, P99, STEP, around, channel, told
-
-OUTAGE = Change(
-    "produce.0@h|acknowledgement_outage_seconds",
-    ONSET + 5,
+from tests.support.detection.cause_panels import (
+    END,
     ONSET,
-    (ONSET - 1, ONSET),
-    0.0,
-    60.0,
-    "confirmed",
-    0.999,
-    "outage",
+    OUTAGE,
+    P99,
+    STEP,
+    K,
+    around,
+    channel,
+    told,
 )
-K = np.arange(END, dtype=np.int64)
+
 RECORDED = channel('probe@h|probe_lag_seconds{probe="round_trip"}', 0.01, 0.01)
 """The probe goes on: without its record there is no question that could get no answer."""
 RUN_TOPIC = channel('probe@b1|retention_held_bytes{topic="soak-t"}', 1e7, 1e7)

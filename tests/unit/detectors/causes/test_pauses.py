@@ -10,9 +10,8 @@ import pytest
 from detectors.attribution import attribute
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Series
-from tests.support.detection.cause_panels import END, ONSET, P99, STEP, around, channel, told
+from tests.support.detection.cause_panels import END, ONSET, P99, STEP, K, around, channel, told
 
-K = np.arange(END, dtype=np.int64)
 OUTAGE = Change(
     "produce.0@h|acknowledgement_outage_seconds",
     ONSET + 5,

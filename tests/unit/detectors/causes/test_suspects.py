@@ -7,21 +7,9 @@ import pytest
 
 from detectors.attribution import attribute
 from detectors.causes.places import client_address
-from soak.core.model import Change, Series
-from tests.support.detection.cause_panels import END, ONSET, around, channel, told
+from soak.core.model import Series
+from tests.support.detection.cause_panels import END, ONSET, OUTAGE, K, around, channel, told
 
-K = np.arange(END, dtype=np.int64)
-OUTAGE = Change(
-    "produce.0@h|acknowledgement_outage_seconds",
-    ONSET + 5,
-    ONSET,
-    (ONSET - 1, ONSET),
-    0.0,
-    60.0,
-    "confirmed",
-    0.999,
-    "outage",
-)
 SILENT = range(ONSET, ONSET + 61)
 
 
