@@ -97,16 +97,6 @@ def hosts(nearby: Nearby) -> set[str]:
     }
 
 
-def is_host_of_one(series: str, nearby: Nearby) -> bool:
-    """True when a channel is of a metrics target, or of a host on which a broker's files are watched."""
-    labels = dict(parse_series(series).labels)
-    source = source_of(series)
-    return "target" in labels or any(
-        source_of(name) == source and parse_series(name).metric.startswith(_OF_BROKERS)
-        for name in nearby.series
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """Where leaders are, the stems of hosts whose numbers are theirs, and labels that several hosts give."""

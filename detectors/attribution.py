@@ -30,6 +30,8 @@ JUDGED_SECONDS = 300
 _LEAST_BEFORE_SECONDS = 60
 _OWN_CONSUMER = re.compile(r"consume\.\d+@.+")
 _END_TO_END = 'end_to_end_latency_seconds{quantile="0.99"}'
+_OF, _BEFORE_WORST = "of", "seconds_before_worst"
+"""Numbers of evidence whose times do not count from the worst change."""
 
 
 def attribute(
@@ -64,7 +66,8 @@ def attribute(
             if one.probability > BAR and not one.is_provisional
         ]
     weighed = arbiter.weigh(asked, facts, is_last=is_last, named=named)
-    first, *others = (_by_address(one, nearby) for one in weighed)
+    suspects = places.Suspects(nearby)
+    first, *others = (_by_address(one, suspects) for one in weighed)
     if isinstance(found, Incident) and outage is not None:
         first = replace(first, evidence=(*first.evidence, *_concerned(found, nearby)))
     elif change.kind == "spikes" and change.period_seconds is not None:
@@ -131,13 +134,39 @@ def _hypotheses(facts: Facts) -> list[Hypothesis]:
 
 def _of_opening(one: Hypothesis, seconds: int) -> Hypothesis:
     """Return a hypothesis that says what its times count from: that many seconds before the worst change."""
-    text = f"This is of the opening, {wording.span(seconds)} before the worst change."
-    return replace(one, signs=(*one.signs, Sign(0.0, Evidence(text))))
+    return replace(one, signs=(*one.signs, Sign(0.0, _counted_from("the opening", seconds))))
 
 
-def _by_address(one: Explanation, nearby: Nearby) -> Explanation:
+def carried_over(causes: Iterable[Explanation], seconds: int) -> list[Explanation]:
+    """Return causes that were found for what was the worst change before: the worst one came so much later.
+
+    What their times count from is among their evidence, brought up to date where it was there before.
+    """
+    return [replace(one, evidence=_carried(one.evidence, seconds)) for one in causes]
+
+
+def _carried(evidence: Iterable[Evidence], seconds: int) -> tuple[Evidence, ...]:
+    what, before, kept = "another change", 0, list[Evidence]()
+    for one in evidence:
+        known = one.numbers.get(_BEFORE_WORST)
+        if isinstance(known, int | float):
+            what, before = str(one.numbers.get(_OF, what)), round(known)
+        else:
+            kept.append(one)
+    said = [_counted_from(what, before + seconds)] if before + seconds else []
+    return *kept, *said
+
+
+def _counted_from(what: str, seconds: int) -> Evidence:
+    """Return what the times of evidence count from: so many seconds before the worst change, or after it."""
+    side = "before" if seconds >= 0 else "after"
+    text = f"This is of {what}, {wording.span(abs(seconds))} {side} the worst change."
+    return Evidence(text, {_OF: what, _BEFORE_WORST: seconds})
+
+
+def _by_address(one: Explanation, suspects: places.Suspects) -> Explanation:
     """Return an explanation that suspects brokers by their addresses, each once."""
-    names = (places.client_address(name, nearby) for name in one.suspect.split(", "))
+    names = map(suspects.address, one.suspect.split(", "))
     return replace(one, suspect=", ".join(dict.fromkeys(names)))
 
 

@@ -18,12 +18,14 @@ from detectors.causes.acknowledgements import (
     ANSWERED,
     CUT_VALUES,
     FAIL_SECONDS,
+    STOPPED_SECONDS,
     Acknowledgements,
     Silence,
     began_together,
     longest_silence,
 )
 from detectors.causes.channel import VALUES, end_of, near, spacing_of
+from detectors.causes.pages import Pages, is_page, page_name
 from detectors.nearby import Nearby, between
 from soak.core.audit import RECEIVE_ERRORS_EVENT
 from soak.core.model import Change, Series
@@ -39,11 +41,7 @@ _UNREACHABLE = re.compile(
     re.IGNORECASE,
 )
 _TIMED_OUT = re.compile(r"no complete answer|timed out|no answer in time", re.IGNORECASE)
-_OF_PAGE = ("up", "scrape_duration_seconds")
-"""Metrics of a page itself, whatever it shows."""
-OF_EXPORTERS = ("kminion_", "node_", "kafka_brokers", "kafka_consumergroup_")
-"""Metrics of KMinion, node_exporter and kafka_exporter: other processes than a broker."""
-_LATE_ANSWERS = ("retention_poll_age_seconds", "scrape_duration_seconds")
+_POLLED, _SCRAPED = "retention_poll_age_seconds", "scrape_duration_seconds"
 _STALLS = "broker_stall_seconds"
 _SLOWER = 1.5
 _USUAL = 0.99
@@ -75,6 +73,14 @@ class _Asked:
     recorded_k: NDArray[np.int64]
     answered_k: NDArray[np.int64]
 
+    def answered_ratio(self, first: int, end: int) -> float:
+        """Return the share of these seconds, of those that are recorded, in which it answered; 0 of none."""
+        recorded, answered = (
+            np.count_nonzero((ks >= first) & (ks < end))
+            for ks in (self.recorded_k, self.answered_k)
+        )
+        return float(answered * self.spacing / recorded) if recorded else 0.0
+
 
 class Answers:
     """What pages, questions and connections were answered around one onset."""
@@ -90,11 +96,35 @@ class Answers:
         self._nearby = nearby
         self._untouched = untouched
         self._acknowledgements = acknowledgements
+        self._pages = Pages(nearby)
 
     @cached_property
     def silent_pages(self) -> list[Silence]:
-        """Return the pages that went from answering to not answering at the onset."""
-        low, found = near(self._change)[0], []
+        """Return the pages of brokers that went from answering to not answering at the onset.
+
+        Without those of brokers that are known to answer short questions meanwhile: the page alone is silent.
+        """
+        return [
+            one
+            for name, one in self._silences.items()
+            if self._pages.may_be_of_broker(name) and not self._is_answering(name, one)
+        ]
+
+    def silent_beside(self, broker: str) -> list[Silence]:
+        """Return the pages of a broker's host itself that went silent for seconds as well at the onset."""
+        return [
+            one
+            for name, one in self._silences.items()
+            if one.seconds >= STOPPED_SECONDS
+            and self._pages.is_of_host(name)
+            and broker in affected_brokers.leaders_of([name], [broker], self._nearby)
+        ]
+
+    @cached_property
+    def _silences(self) -> dict[str, Silence]:
+        """Return by channel the silence of each page, of whatever process, that answered before the onset."""
+        low = near(self._change)[0]
+        found: dict[str, Silence] = {}
         for name, series in self._of("up").items():
             before = between(series, low - 60 * spacing_of(series), low)
             if name in self._untouched or before.size == 0:
@@ -106,8 +136,15 @@ class Answers:
                 what, series.k, series.values == 0.0, self._change, spacing_of(series)
             )
             if silence is not None:
-                found.append(silence)
+                found[name] = silence
         return found
+
+    def _is_answering(self, page: str, silence: Silence) -> bool:
+        """True for a page that is known to be of brokers which answered short questions meanwhile."""
+        first, end = silence.from_k, silence.from_k + silence.seconds
+        of = affected_brokers.leaders_of([page], {one.what for one in self._asked}, self._nearby)
+        answered = [one.answered_ratio(first, end) for one in self._asked if one.what in of]
+        return bool(answered) and min(answered) >= ANSWERED
 
     @cached_property
     def unanswered(self) -> list[Silence]:
@@ -192,7 +229,7 @@ class Answers:
         """Return the pages of brokers, by channel, that were silent as long and answer again, and when."""
         first, last = near(self._change)
         found: dict[str, int] = {}
-        for name, series in self._pages_of_brokers.items():
+        for name, series in self._pages.of_brokers.items():
             answered = np.flatnonzero(series.values > 0.0)
             before = np.append(-1, answered[:-1])
             for since, at in zip(before.tolist(), answered.tolist(), strict=True):
@@ -245,32 +282,13 @@ class Answers:
 
     def _may_be_silent(self, target: str) -> bool:
         """True unless a target is known not to be a broker, or to be one that answers while others do not."""
-        own = [name for name in self._of("up") if _page(name) == (target, "", "")]
-        pages = [name for name in own if name in self._pages_of_brokers]
+        own = [name for name in self._of("up") if is_page(name, target)]
+        pages = filter(self._pages.may_be_of_broker, own)
         silent = [one.what for one in self._without_answer]
         return not own or any(
             not silent or any(affected_brokers.may_be_of(name, one, self._nearby) for one in silent)
             for name in pages
         )
-
-    @cached_property
-    def _pages_of_brokers(self) -> dict[str, Series]:
-        """Return the channels `up` of pages, without those of exporters and of servers that scrape others."""
-        shown: dict[tuple[str, ...], set[str]] = {}
-        for name in self._nearby.series:
-            metric = parse_series(name).metric
-            if metric not in _OF_PAGE:
-                shown.setdefault(_page(name), set()).add(metric)
-        pages = self._of("up")
-        servers = {target for target, *scraped in map(_page, pages) if any(scraped)}
-        found = {}
-        for name, series in pages.items():
-            target, *scraped = _page(name)
-            metrics = shown.get(_page(name), set())
-            is_exporter = bool(metrics) and all(one.startswith(OF_EXPORTERS) for one in metrics)
-            if not is_exporter and (any(scraped) or target not in servers):
-                found[name] = series
-        return found
 
     @cached_property
     def refusing_brokers(self) -> list[str]:
@@ -314,9 +332,15 @@ class Answers:
     def timed_out(self) -> dict[str, int]:
         """Return the pages whose connections were taken and not answered in time, with the first second.
 
-        Only of a page: a client that finds no broker to ask gives up after the same time.
+        Only of a page: a client that finds no broker to ask gives up after the same time. So may an exporter,
+        so only pages count that may be a broker's, as of those that refuse.
         """
-        return self._failed(_TIMED_OUT, only_pages=True)
+        found = self._failed(_TIMED_OUT, only_pages=True)
+        return {who: k for who, k in found.items() if self._may_be_silent(who)}
+
+    def may_be_of_broker(self, series: str) -> bool:
+        """True unless a channel is known to be of a page that is no broker's."""
+        return self._pages.may_be_of_broker(series)
 
     def _failed(
         self, pattern: re.Pattern[str], *, only_pages: bool = False, kinds: Collection[str] = ()
@@ -350,8 +374,10 @@ class Answers:
         ]
         found = stalls or [
             one
-            for name, series in self._of(*_LATE_ANSWERS).items()
-            if name not in self._untouched and (one := self._late(series))
+            for name, series in self._of(_POLLED, _SCRAPED).items()
+            if name not in self._untouched
+            and self._pages.may_be_of_broker(name)
+            and (one := self._late(series))
         ]
         return max(found, key=lambda one: one.ratio, default=None)
 
@@ -456,16 +482,3 @@ def _broker_asked(series: str) -> tuple[str, str]:
     what = parse_series(series).label("target") or series
     is_local = affected_brokers.host_part(what) == "localhost"
     return what, host_of(source_of(series)) if is_local else ""
-
-
-def _page(series: str) -> tuple[str, ...]:
-    """Return what a page is known by: its target and, if a server scrapes it, its pod and instance there."""
-    one = parse_series(series)
-    return tuple(one.label(key) for key in ("target", "pod", "instance"))
-
-
-def page_name(series: str) -> str:
-    """Return what to call the page of a channel: its target; if a server scrapes it, its pod or host."""
-    one = parse_series(series)
-    scraped = affected_brokers.host_part(one.label("instance"))
-    return one.label("pod") or scraped or one.label("target") or series

@@ -50,6 +50,26 @@ def are_deletions_known(facts: Facts) -> bool:
     return any(one.startswith(("retention_", "broker_log_events")) for one in facts.metrics)
 
 
+# --- partitions that are added
+
+PARTITIONS = (
+    "kafka_controller_kafkacontroller_globalpartitioncount",
+    "kafka_controller_kafkacontroller_globaltopiccount",
+    "kafka_server_replicamanager_partitioncount",
+    "redpanda_cluster_partitions",
+    "redpanda_cluster_topics",
+    "pulsar_topics_count",
+)
+
+
+def are_partitions_added(facts: Facts) -> bool:
+    """True where partitions, or copies of them, were added at the onset, however few."""
+    return any(
+        one.is_at_onset and one.delta >= one.clear and one.rise >= 1.0 and one.before > 0.0
+        for one in facts.shifts(*PARTITIONS)
+    )
+
+
 # --- compactions
 
 

@@ -320,8 +320,21 @@ def _paused(facts: Facts) -> Iterator[Hypothesis]:
 def _hung(hung: list[Silence], facts: Facts) -> Hypothesis:
     text = "Requests timed out meanwhile, and no connection was refused: the process was there."
     signs = [Sign(CLEAR, _silent_text(hung[0], facts)), Sign(FAIR, Evidence(text))]
+    signs += _with_their_hosts(hung, facts)
     signs += [Sign(0.0, one.evidence) for one in _effects_of_down(_stopped(facts), facts)]
     return Hypothesis("broker_pause", tuple(signs), _suspect(hung, facts))
+
+
+def _with_their_hosts(hung: list[Silence], facts: Facts) -> Iterator[Sign]:
+    """Give that the hosts of brokers fell silent with them: the hosts stood still, or had no way to us."""
+    pages = [page for one in hung for page in facts.answers.silent_beside(one.what)]
+    if pages:
+        names = ", ".join(dict.fromkeys(one.what for one in pages))
+        text = (
+            f"The metrics page of {names}, of another process there, gave no answer either: it may be "
+            "the host, or the way to it."
+        )
+        yield Sign(-CLEAR, Evidence(text))
 
 
 def _answered_late(facts: Facts) -> Iterator[Hypothesis]:

@@ -104,17 +104,11 @@ class Drive:
         return f"{self.place[1] or '?'} on {self.at.name}"
 
     def risen(self, metric: str, least_ratio: float = 1.0) -> Shift | None:
-        """Return what rose at the onset; the time of its own requests anywhere in the onset's interval.
-
-        That time is a part of the latency itself: stalls now and then are dated no better than to seconds.
-        """
+        """Return what rose at the onset."""
         one = self.shifts.get(metric)
         if one is None or one.ratio < least_ratio or self._may_be_chance(one):
             return None
-        if one.has_risen:
-            return one
-        interval = self.interval if metric in _OWN_TIMES else None
-        return one if interval is not None and one.has_risen_within(*interval) else None
+        return one if has_risen(one, self.interval) else None
 
     def _may_be_chance(self, one: Shift) -> bool:
         """True where so many other drives are looked at that one of them would show as much at any time."""
@@ -185,11 +179,23 @@ class Drive:
         return is_as_late or (not self.is_always_busy and flush.ratio >= slower.ratio)
 
 
+def has_risen(one: Shift, interval: tuple[int, int] | None) -> bool:
+    """True for what rose at the onset; for the time of a drive's own requests anywhere in its interval.
+
+    That time is a part of the latency itself: stalls now and then are dated no better than to seconds.
+    """
+    if one.has_risen or interval is None or one.metric not in _OWN_TIMES:
+        return one.has_risen
+    return one.has_risen_within(*interval)
+
+
 def drives_of(facts: Facts) -> list[Drive]:
-    """Return the drives of which anything is known, without those of untouched brokers."""
+    """Return the drives of which anything is known, without those of untouched brokers and of load hosts."""
     found: dict[Place, dict[str, Shift]] = {}
     for one in facts.shifts(*_TIMES, *_AMOUNTS):
-        found.setdefault(place_of(one.series), {})[one.metric] = one
+        place = place_of(one.series)
+        if not facts.is_of_load_host(place[0]):
+            found.setdefault(place, {})[one.metric] = one
     for metric in (WRITE_AWAIT, READ_AWAIT):
         for place, series in _awaits(metric, facts).items():
             shift = facts.shift(series) if place in found else None
@@ -219,9 +225,13 @@ def place_of(series: str) -> Place:
 
 
 def shifts_by_place(metric: str, facts: Facts) -> dict[Place, Shift]:
-    """Return what a channel of each drive did, of untouched brokers' drives too."""
+    """Return what a channel of each drive did, of untouched brokers' drives too; of no load host's."""
     found = _awaits(metric, facts) if metric in _AWAITS else _by_place(metric, facts)
-    shifts = ((place, facts.shift(series)) for place, series in found.items())
+    shifts = (
+        (place, facts.shift(series))
+        for place, series in found.items()
+        if not facts.is_of_load_host(place[0])
+    )
     return {place: one for place, one in shifts if one is not None}
 
 

@@ -342,7 +342,8 @@ def _below(folder: str, devices: Mapping[str, set[str]]) -> set[str]:
 def _peer_signs(slower: Shift, drive: Drive, facts: Facts) -> list[Sign]:
     """Return what drives of other hosts say: as slow speaks against this one, as fast for it.
 
-    What most of them did counts: of many drives one or another slows down by chance.
+    They slow at the onset as this one does: anywhere in its interval. What most of them did counts: of many
+    drives one or another slows down by chance.
     """
     peers = [
         one
@@ -352,7 +353,8 @@ def _peer_signs(slower: Shift, drive: Drive, facts: Facts) -> list[Sign]:
     as_slow = [
         one
         for one in peers
-        if one.has_risen and np.log(one.ratio) >= _AS_MUCH * np.log(slower.ratio)
+        if drive_facts.has_risen(one, drive.interval)
+        and np.log(one.ratio) >= _AS_MUCH * np.log(slower.ratio)
     ]
     calm = [one for one in peers if one.is_calm]
     if as_slow and _are_most(as_slow, peers):

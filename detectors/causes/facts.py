@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import affected_brokers
+from detectors.affected_brokers import is_one_host
 from detectors.causes import channel, cpu, drive_facts, places
 from detectors.causes.acknowledgements import Acknowledgements
 from detectors.causes.answers import ROUND_TRIPS, Answers
@@ -58,6 +59,7 @@ BROKER_BACKLOGS = (
 """Of all consumers, on each broker's page its own part."""
 BACKLOGS = (*_OWN_BACKLOGS, *CLUSTER_BACKLOGS, *BROKER_BACKLOGS)
 _FLUSHES = ("fsync_latency_seconds", "bookie_journal_JOURNAL_SYNC_floor_seconds")
+_CLIENTS = ("produce.", "consume.")
 _MOST_OURS = 0.5  # of what a host's CPU rose by
 MORE = 1.3  # a ratio from which on something counts as more work
 _HUNG_SECONDS = 1.0
@@ -247,8 +249,32 @@ class Facts:
         return one.is_same_host(other) or (machine != "" and readers == {machine})
 
     def is_of_broker(self, series: str) -> bool:
-        """True when a channel is of a metrics target, or of a host on which a broker's files are watched."""
-        return affected_brokers.is_host_of_one(series, self.nearby)
+        """True when a channel is of a metrics target, or of a host on which a broker's own files are watched.
+
+        A host that only reads pages of brokers is none, nor is a page of a host of our own clients.
+        """
+        if parse_series(series).label("target"):
+            return not self.is_of_load_host(places.place_of(series))
+        return self.source_host(series) in self.broker_hosts
+
+    def is_of_load_host(self, place: places.Place) -> bool:
+        """True for a page of a host of our own clients on which no broker is known to be."""
+        is_page = bool(place.labels)
+        return is_page and any(is_one_host(place.host, host) for host in self._load_hosts)
+
+    @cached_property
+    def _load_hosts(self) -> frozenset[str]:
+        """Return the hosts of our own clients without a broker; none where not all brokers are known."""
+        brokers = self.members.hosts.values()
+        if not brokers or not all(brokers) or self.members.unnamed:
+            return frozenset()
+        sources = {one for one in map(source_of, self.nearby.series) if one.startswith(_CLIENTS)}
+        ours = {host_of(source).lower() for source in sources}
+        return frozenset(
+            host
+            for host in ours
+            if not any(is_one_host(host, other) for found in brokers for other in found)
+        )
 
     @cached_property
     def acknowledgements(self) -> Acknowledgements:
@@ -348,13 +374,20 @@ class Facts:
     @cached_property
     def short_of_cpu(self) -> list[Shift]:
         """Return what says that the CPU of a broker's host, or its busiest core, ran short at the onset."""
+        return [one for one in self._short if self.is_of_broker(one.series)]
+
+    def is_short_where_asked(self, series: str) -> bool:
+        """True when the CPU of the host whose probe gives a channel ran short at the onset."""
+        host = self.source_host(series).lower()
+        return any(is_one_host(places.place_of(one.series).host, host) for one in self._short)
+
+    @cached_property
+    def _short(self) -> list[Shift]:
+        """Return what says that CPU ran short at the onset, wherever, but for what our own daemons took."""
         return [
             one
             for one in self.shifts(*cpu.LIMITS)
-            if one.has_risen
-            and cpu.runs_short(one)
-            and self.is_of_broker(one.series)
-            and not self._is_our_cpu(one)
+            if one.has_risen and cpu.runs_short(one) and not self._is_our_cpu(one)
         ]
 
     def _is_our_cpu(self, one: Shift) -> bool:

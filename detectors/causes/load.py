@@ -192,6 +192,7 @@ _MORE_WORK = 1.5
 _LEAST_BUSY_SHARE = 0.1
 _LARGER_MESSAGES = 10.0
 """What others write more may be so many times larger than the messages before."""
+_GIVEN_OUT = 0.5  # of the bytes that a drive reads more
 _WRITES = (drive_facts.WRITTEN, drive_facts.WRITES, drive_facts.FLUSHES)
 _READS = (drive_facts.READ, drive_facts.READS)
 _WAITS = (
@@ -211,7 +212,7 @@ def _neighbour(drive: Drive, facts: Facts) -> Hypothesis | None:
     share = max((one.share(facts.change) for one in slower), default=0.0)
     if more is None or share < _LEAST_BUSY_SHARE:
         return None
-    ours = _own_work(facts, more)
+    ours = _own_work(facts, more, drive)
     if ours:
         return ruled_out(
             "noisy_neighbour", f"The brokers may have made the work themselves: {ours}."
@@ -228,20 +229,36 @@ def _neighbour(drive: Drive, facts: Facts) -> Hypothesis | None:
     return Hypothesis("noisy_neighbour", tuple(signs), drive.name, share)
 
 
-def _own_work(facts: Facts, more: Shift) -> str:
+def _own_work(facts: Facts, more: Shift, drive: Drive) -> str:
     """Return what the brokers may have done themselves; "" if nothing."""
     drain = background.draining(facts)
     work = [*facts.sent, *facts.taken_in, *facts.given_out]
     is_moving = facts.has_begun(LEADER_CHANGE, "isr_shrink") or background.is_copying(facts)
     reasons = (
         (facts.has_grown(work), "more was sent, taken in or given out"),
+        (_may_be_given_out(drive, facts), "more was given out"),
         (_may_have_written(facts, more), "others wrote more"),
         (drain is not None and not drain.is_usual, "a backlog began to drain"),
         (facts.has_begun(*background.DELETIONS), "deletions began"),
         (is_moving, "leaders or copies moved"),
+        (background.are_partitions_added(facts), "partitions were added"),
         (background.may_be_compacting(facts), "a compaction may be running"),
     )
     return ", ".join(text for holds, text in reasons if holds)
+
+
+def _may_be_given_out(drive: Drive, facts: Facts) -> bool:
+    """True when a good part of what a drive reads more may be what the brokers give out more.
+
+    Most of what they give out is in memory: where old data is read as well, it grows by a small ratio.
+    """
+    read = drive.risen(drive_facts.READ)
+    given = sum(
+        one.rise
+        for one in facts.given_out
+        if one.delta >= one.clear and "bytes" in parse_series(one.series).metric
+    )
+    return read is not None and given >= _GIVEN_OUT * read.rise
 
 
 def _unknown_work(facts: Facts, *, is_reading: bool) -> list[str]:

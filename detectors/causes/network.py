@@ -11,7 +11,8 @@ Method:  a channel of the network itself steps up at the onset: round trips, by 
          alone gets no acknowledgement, from leaders that give some to others, lost its way. Consumers that
          find no way to a broker, or no address of it, say so in their errors. A question waits in the queue
          of a slow broker, too: round trips rest on themselves where drives and CPU are calm or packets are
-         lost, else on their part of the step; with a slow drive they are weak.
+         lost, else on their part of the step; with a slow drive, or where the host that asks has no CPU left,
+         they are weak.
 Assumes: nothing is concluded from the rest being innocent alone.
 """
 
@@ -188,7 +189,7 @@ def _late_trips(trip: Shift, lone: Shift | None, packets: Shift | None, facts: F
     if _is_slow_there(trip, facts):
         strength = FAIR
         part = Evidence(
-            f"{part.text} A question waits as well for a broker with a slow drive or CPU."
+            f"{part.text} A question waits as well for a slow drive or for CPU, there or where it is asked."
         )
     signs = (Sign(strength, trip.evidence(facts.change)), Sign(0.0, part))
     suspect = trip.label("target") or host_of(source_of(trip.series))
@@ -196,7 +197,12 @@ def _late_trips(trip: Shift, lone: Shift | None, packets: Shift | None, facts: F
 
 
 def _is_slow_there(trip: Shift, facts: Facts) -> bool:
-    """True when a drive, flushes or CPU that may be of the broker that was asked slowed at the onset."""
+    """True when a drive, flushes or CPU that may be of the broker that was asked slowed at the onset.
+
+    Or where the CPU of the host that asked ran short, by which all its questions are late.
+    """
+    if facts.is_short_where_asked(trip.series):
+        return True
     drives = [one for drive in facts.drives if drive.is_guilty for one in drive.shifts.values()]
     return any(
         one.has_risen
@@ -242,8 +248,9 @@ def _by_packets(packets: Shift, facts: Facts, *, is_innocent: bool) -> Hypothesi
 
 
 def _late_page(facts: Facts) -> Shift | None:
-    """Return the page that answers late although the brokers' own time for a request stayed."""
-    page = _felt(risen(facts.shifts(_PAGES), _MORE), facts)
+    """Return the page of a broker that answers late although the brokers' own time for a request stayed."""
+    pages = (one for one in facts.shifts(_PAGES) if facts.answers.may_be_of_broker(one.series))
+    page = _felt(risen(pages, _MORE), facts)
     return page if page is not None and are_calm(facts.shifts(*_AT_BROKER)) else None
 
 

@@ -5,7 +5,8 @@ Method:  messages to topics that are not ours, or bytes or requests at the broke
          roll far more often. Rolls are those of one replica, without copies of what was there before and
          without the first by which a new leader may have opened a partition.
 Assumes: brokers report what they take in and give out for all clients, each broker its own part. Of some of
-         the brokers it proves little: leaders that move to them bring what they have to do.
+         the brokers it proves little, for leaders that move to them bring what they have to do, unless each
+         says that it leads as many partitions as before.
 """
 
 from __future__ import annotations
@@ -214,22 +215,43 @@ def _by_flows(flows: Sequence[_Flow], facts: Facts) -> Hypothesis:
 
 def _grown(flow: _Flow, facts: Facts) -> Hypothesis:
     """Return what a flow says that grew: of some brokers little, for leaders may have moved to them."""
+    led = _led_by(flow, facts) if flow.missing else None
+    may_be_moved = bool(flow.missing) and led is None
     then = (
         "leaders that moved to them would show the same"
-        if flow.missing
+        if may_be_moved
         else "other clients do that"
     )
     total = Evidence(
         f"The {flow.whose} had more {flow.text} in all, while what we send and receive stayed: {then}.",
         {"before": flow.before, "after": flow.after},
     )
-    part = Sign(0.0, flow.most.evidence(facts.change))
+    signs = [Sign(FAIR if may_be_moved else CLEAR if flow.missing else DECISIVE, total)]
+    if led is not None:
+        text = f"They lead as many partitions as before ({led:,.0f})."
+        signs.append(Sign(0.0, Evidence(text, {"led": led})))
+    signs.append(Sign(0.0, flow.most.evidence(facts.change)))
+    signs += [] if may_be_moved else _felt(facts)
     suspect = parse_series(flow.most.series).label("target") or facts.source_host(flow.most.series)
-    if flow.missing:
-        return Hypothesis(
-            "foreign_load", (Sign(FAIR, total), part), suspect, missing=(flow.missing,)
-        )
-    return Hypothesis("foreign_load", (Sign(DECISIVE, total), part, *_felt(facts)), suspect)
+    missing = (flow.missing,) if flow.missing else ()
+    return Hypothesis("foreign_load", tuple(signs), suspect, missing=missing)
+
+
+_LED = "kafka_server_replicamanager_leadercount"
+
+
+def _led_by(flow: _Flow, facts: Facts) -> float | None:
+    """Return how many partitions the brokers of a flow lead; None where that changed or is not known."""
+    counts = {background.page_of(one.series): one for one in facts.shifts_everywhere(_LED)}
+    stayed = [
+        one.after
+        for page in flow.pages
+        if (one := counts.get(page)) is not None
+        and not one.is_sparse
+        and one.before == one.after > 0.0
+        and abs(one.delta) < one.clear
+    ]
+    return sum(stayed) if len(stayed) == len(flow.pages) else None
 
 
 def _felt(facts: Facts) -> list[Sign]:

@@ -17,9 +17,9 @@ import numpy as np
 
 from detectors import affected_brokers
 from detectors.causes import background
-from detectors.causes.answers import ROUND_TRIPS, page_name
+from detectors.causes.answers import ROUND_TRIPS
 from detectors.causes.channel import Shift
-from detectors.causes.facts import COPIES, LEADER_CHANGE, LEADER_COUNTERS, Facts
+from detectors.causes.facts import COPIES, LEADER_CHANGE, LEADER_COUNTERS, MORE, Facts
 from detectors.causes.hypothesis import (
     CLEAR,
     DECISIVE,
@@ -31,6 +31,7 @@ from detectors.causes.hypothesis import (
     ruled_out,
     unmeasured,
 )
+from detectors.causes.pages import page_name
 from detectors.nearby import TimedEvent, between, when
 from soak.core import wording
 from soak.core.model import Evidence
@@ -145,7 +146,7 @@ def _own_moves(facts: Facts) -> list[TimedEvent]:
 
 def _moved(moves: list[TimedEvent], facts: Facts) -> Hypothesis:
     counted = facts.counted_ks(*LEADER_COUNTERS)
-    is_growing = counted.size > 0 and _are_partitions_added(facts)
+    is_growing = counted.size > 0 and background.are_partitions_added(facts)
     if is_growing:  # the counters have the first elections of others as well
         counted = counted[:0]
     ks = np.unique(np.concatenate([np.array([one.k for one in moves], np.int64), counted]))
@@ -224,36 +225,19 @@ def _storm(facts: Facts) -> Hypothesis:
         )
         signs.append(Sign(DECISIVE, Evidence(text, {"partitions": len(elected)})))
     if grown is not None:
-        signs.append(Sign(CLEAR, grown.evidence(facts.change)))
+        is_large = grown.ratio >= MORE  # so many make all that follows, such as CPU and pauses
+        signs.append(Sign(DECISIVE if is_large else CLEAR, grown.evidence(facts.change)))
     if not signs:
         text = f"Only {len(elected)} partitions of other topics were elected at the onset."
         return ruled_out("metadata_storm", text)
     return Hypothesis("metadata_storm", tuple(signs), suspect)
 
 
-_PARTITIONS = (
-    "kafka_controller_kafkacontroller_globalpartitioncount",
-    "kafka_controller_kafkacontroller_globaltopiccount",
-    "kafka_server_replicamanager_partitioncount",
-    "redpanda_cluster_partitions",
-    "redpanda_cluster_topics",
-    "pulsar_topics_count",
-)
-
-
-def _are_partitions_added(facts: Facts) -> bool:
-    """True where partitions were added at the onset, however few."""
-    return any(
-        one.is_at_onset and one.delta >= one.clear and one.rise >= 1.0 and one.before > 0.0
-        for one in facts.shifts(*_PARTITIONS)
-    )
-
-
 def _partitions_grown(facts: Facts) -> Shift | None:
     """Return where partitions were added; a broker that has just started loads what it had."""
     found = [
         one
-        for one in facts.shifts(*_PARTITIONS)
+        for one in facts.shifts(*background.PARTITIONS)
         if one.has_risen and one.rise >= _STORM and one.before > 0.0
     ]
     return max(found, key=lambda one: one.rise, default=None)
@@ -283,7 +267,7 @@ CONFIRM = {
         _TOOLS,
         "kafka-topics.sh --bootstrap-server {server}{admin} --describe | grep -c Leader:",
         f"{_STORM} partitions or more above an earlier count",
-        f"{_STORM} partitions or more above the {{{_PARTITIONS[0]}}} before the onset",
+        f"{_STORM} partitions or more above the {{{background.PARTITIONS[0]}}} before the onset",
     ),
 }
 CONFIRM_ON_PULSAR = {

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from detectors import affected_brokers
@@ -25,14 +26,13 @@ from detectors.affected_brokers import (
     is_one_host,
     is_same,
 )
-from detectors.causes.answers import OF_EXPORTERS, ROUND_TRIPS
+from detectors.causes import pages
+from detectors.causes.answers import ROUND_TRIPS
 from detectors.nearby import Nearby
 from soak.core.series import host_of, parse_series, source_of
 from soak.core.wording import OTHERS_NAME
 
-_OF_BOOKIES = ("bookie_", "bookkeeper_server_")
 _OF_PULSAR = "pulsar_"
-_OF_BROKERS = ("kafka_", "redpanda_", "vectorized_", _OF_PULSAR)
 _LEDGERS = ("ledger_created", "ledger_roll", "ledger_deletion")
 _COPIES_BEHIND = "cluster_under_replicated_partitions"
 _LISTS = {
@@ -41,7 +41,6 @@ _LISTS = {
 }
 """Metrics with a channel for each broker of the cluster, and the label that names it."""
 _COUNTS = frozenset({"redpanda_cluster_brokers", "kafka_brokers"})
-_OF_EVERY_PAGE = frozenset({"up", "scrape_duration_seconds"})
 
 _Addresses = dict[str, set[tuple[str, str]]]
 """By id or address of a broker: the addresses at which it is asked, each with who named it."""
@@ -157,7 +156,7 @@ def storing(nearby: Nearby) -> Members:
     asked: dict[str, set[str]] = {}
     read: dict[str, set[str]] = {}
     for name, one in zip(nearby.series, names, strict=True):
-        if _is_of_bookie(name):
+        if pages.is_of_bookie(name):
             place = place_of(name)
             known = asked if one.label("bookie") else read
             known.setdefault(place.name, set()).add(place.host)
@@ -220,51 +219,85 @@ def _watched_by_each(channels: Collection[str]) -> list[int]:
     return [len(hosts) for hosts in seen.values()]
 
 
-def _is_of_bookie(series: str) -> bool:
-    one = parse_series(series)
-    return one.label("bookie") != "" or one.metric.startswith(_OF_BOOKIES)
-
-
-def _is_of_broker(metric: str) -> bool:
-    return metric.startswith(_OF_BROKERS) and not metric.startswith(OF_EXPORTERS)
-
-
 # --- the broker of a page
 
 
-def client_address(page: str, nearby: Nearby) -> str:
-    """Return the host and port at which the broker of a page is asked; the page's name where it is not known.
+class Suspects:
+    """What to call the brokers that are suspected: the addresses at which they are asked.
 
-    It is known of a page whose labels or number say which broker it is of, and of one on a host at which one
-    broker alone is asked, unless more pages that show the same are there. A name that several hosts share, or
-    that is the host of a probe or client, is no page of a broker. Nor is that of a bookie or an exporter.
+    The address is known of a page whose labels or number say which broker it is of, and of one on a host at
+    which one broker alone is asked, unless more pages that show the same are there. A name that several hosts
+    share, or that is the host of a probe or client, is no page of a broker. Nor is that of a bookie or an
+    exporter.
     """
-    channels = [name for name in nearby.series if page in _page_names(name)]
-    sources = {host_of(source_of(name)) for name in nearby.series}
-    hosts = {place_of(name).host for name in channels}
-    if len(hosts) != 1 or page in sources or any(map(_is_of_bookie, channels)):
-        return page
-    shown = {parse_series(name).metric for name in channels} - _OF_EVERY_PAGE
-    if shown and not any(map(_is_of_broker, shown)):
-        return page
-    (host,) = hosts
-    led, asked, listed = _named_brokers(nearby)
-    known = [
-        (broker, address, source)
-        for brokers_of in (asked, listed, led)
-        for broker, seen in brokers_of.items()
-        for address, source in sorted(seen)
-    ]
-    on_host = _distinct(
-        address for _, address, source in known if is_one_host(host_seen(address, source), host)
-    )
-    named = affected_brokers.leaders_of(channels, [*asked, *listed], nearby)
-    named = named or affected_brokers.leaders_of(channels, led, nearby)
-    found = (
-        _distinct(address for broker, address, _ in known if broker in named) if named else on_host
-    )
-    is_one_missed = 0 < len(on_host) < _pages_alike(channels, host, nearby)
-    return found[0] if len(found) == 1 and not is_one_missed else page
+
+    def __init__(self, nearby: Nearby) -> None:
+        self._nearby = nearby
+
+    def address(self, page: str) -> str:
+        """Return the host and port at which the broker of a page is asked; the page's name if not known."""
+        channels = self._channels.get(page, [])
+        hosts = {place_of(name).host for name in channels}
+        if len(hosts) != 1 or page in self._sources or any(map(pages.is_of_bookie, channels)):
+            return page
+        shown = {parse_series(name).metric for name in channels} - pages.OF_EVERY_PAGE
+        if shown and not any(map(pages.is_of_broker, shown)):
+            return page
+        (host,) = hosts
+        led, asked, listed = self._named
+        known = [
+            (broker, address, source)
+            for brokers_of in (asked, listed, led)
+            for broker, seen in brokers_of.items()
+            for address, source in sorted(seen)
+        ]
+        on_host = _distinct(
+            address for _, address, source in known if is_one_host(host_seen(address, source), host)
+        )
+        named = affected_brokers.leaders_of(channels, [*asked, *listed], self._nearby)
+        named = named or affected_brokers.leaders_of(channels, led, self._nearby)
+        found = (
+            _distinct(address for broker, address, _ in known if broker in named)
+            if named
+            else on_host
+        )
+        is_one_missed = 0 < len(on_host) < self._pages_alike(shown, host)
+        return found[0] if len(found) == 1 and not is_one_missed else page
+
+    @cached_property
+    def _channels(self) -> dict[str, list[str]]:
+        """Return the channels of each page or host, by what a cause may call it."""
+        found: dict[str, list[str]] = {}
+        for name in self._nearby.series:
+            for page in _page_names(name):
+                found.setdefault(page, []).append(name)
+        return found
+
+    @cached_property
+    def _sources(self) -> frozenset[str]:
+        return frozenset(host_of(source_of(name)) for name in self._nearby.series)
+
+    @cached_property
+    def _named(self) -> tuple[_Addresses, _Addresses, _Addresses]:
+        return _named_brokers(self._nearby)
+
+    @cached_property
+    def _showing(self) -> dict[str, set[Place]]:
+        """Return the pages that show each metric."""
+        found: dict[str, set[Place]] = {}
+        for name in self._nearby.series:
+            place = place_of(name)
+            if place.labels:
+                found.setdefault(parse_series(name).metric, set()).add(place)
+        return found
+
+    def _pages_alike(self, metrics: Iterable[str], host: str) -> int:
+        """Return how many pages on a host, at most, show one of these metrics."""
+        seen = (
+            {place.name for place in self._showing.get(metric, ()) if is_one_host(place.host, host)}
+            for metric in metrics
+        )
+        return max(map(len, seen), default=0)
 
 
 def _distinct(addresses: Iterable[str]) -> list[str]:
@@ -281,14 +314,3 @@ def _page_names(series: str) -> AbstractSet[str]:
     labels = dict(parse_series(series).labels)
     names = {labels.get(key, "") for key in PLACE_LABELS}
     return (names | {host_part(labels.get("instance", ""))}) - {""}
-
-
-def _pages_alike(channels: Iterable[str], host: str, nearby: Nearby) -> int:
-    """Return how many pages on a host, at most, show a metric that these channels show as well."""
-    metrics = {parse_series(name).metric for name in channels} - _OF_EVERY_PAGE
-    seen: dict[str, set[str]] = {}
-    for name in nearby.series:
-        metric, place = parse_series(name).metric, place_of(name)
-        if metric in metrics and place.labels and is_one_host(place.host, host):
-            seen.setdefault(metric, set()).add(place.name)
-    return max(map(len, seen.values()), default=0)

@@ -69,7 +69,7 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
 
 def _cpu(facts: Facts) -> Hypothesis:
     idle = [one for one in facts.shifts(_IDLE) if one.has_fallen and one.after < _MOST_IDLE]
-    short = facts.short_of_cpu
+    short = _worst_host_first(facts.short_of_cpu)
     if not short:
         return _not_short(idle, facts)
     found = [*short, *idle]
@@ -100,6 +100,12 @@ def _cpu(facts: Facts) -> Hypothesis:
         explains=_SLOWED if taken else frozenset(),
         explains_on=_host(taken[0]) if taken else "",
     )
+
+
+def _worst_host_first(short: Sequence[Shift]) -> list[Shift]:
+    """Return what says that CPU ran short, first of the host where it rose most."""
+    worst = max(short, key=lambda one: one.rise, default=None)
+    return sorted(short, key=lambda one: worst is not None and _host(one) != _host(worst))
 
 
 def _is_taken(one: Shift, facts: Facts) -> bool:
@@ -257,7 +263,7 @@ def _standing_still(pauses: Iterable[_Pause], facts: Facts) -> Iterator[Hypothes
     is_process_there = is_stopped and not facts.answers.refused
     slow = facts.end_k - facts.onset_k
     for log, own in by_log.items():
-        still = _still(own, facts, silence) if _may_be_silent(log, facts) else None
+        still = _still(own, facts, silence) if _may_be_silent(f"{log[0]}|", facts) else None
         if still is None:
             continue
         seconds, text = still
@@ -314,13 +320,12 @@ def _still(
     return seconds, Evidence(text, {"pause_max_seconds": longest, "seconds_held": seconds})
 
 
-def _may_be_silent(log: _Log, facts: Facts) -> bool:
-    """True unless the brokers that do not answer are known to be others than the one of this log."""
+def _may_be_silent(series: str, facts: Facts) -> bool:
+    """True unless the brokers that do not answer are known to be others than the one of a channel."""
     seen = facts.answers
     silent = [*(one.what for one in seen.unanswered), *facts.acknowledgements.stopped_leaders]
     return not seen.all_silent and (
-        not silent
-        or any(affected_brokers.may_be_of(f"{log[0]}|", one, facts.nearby) for one in silent)
+        not silent or any(affected_brokers.may_be_of(series, one, facts.nearby) for one in silent)
     )
 
 
@@ -446,7 +451,8 @@ def _stopped(pauses: list[_Pause], facts: Facts) -> Hypothesis | None:
         text = f"That is more of the time than a collector allows itself ({_MUCH:.0%})."
         signs.append(Sign(FAIR, Evidence(text)))
     share = worst.after / _LEAST_SHARE / 10.0
-    return Hypothesis("gc_pause", tuple(signs), _host(worst), share)
+    effects = _EFFECTS if is_sure and _may_be_silent(worst.series, facts) else frozenset[str]()
+    return Hypothesis("gc_pause", tuple(signs), _host(worst), share, explains=effects)
 
 
 def _may_pause(series: str) -> bool:

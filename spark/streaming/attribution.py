@@ -23,6 +23,7 @@ from detectors.attribution import (
     UNKNOWN,
     attribute,
     attribute_breach,
+    carried_over,
     is_so_far,
 )
 from detectors.client_seconds import ChangeId, identity
@@ -252,6 +253,8 @@ class Attribution:
         worst = incident.headline
         if _is_other_trouble(before, worst):
             causes = ()
+        elif not _is_same_onset(before, worst):
+            causes = carried_over(causes, _later_by(before, worst))
         is_settled = before is not None and before.is_settled and before.worst_k == worst.onset_k
         if finding.state != "warning" and not is_settled:
             is_all_seen = moment.k >= worst.onset_k + AFTER_SECONDS
@@ -371,6 +374,11 @@ def _is_other_trouble(before: Finding | None, worst: Change) -> bool:
         return False
     is_much_later = abs(before.worst_k - worst.onset_k) > REJOIN_SECONDS
     return is_much_later or before.cause == UNKNOWN or not before.is_about_cluster
+
+
+def _later_by(before: Finding | None, worst: Change) -> int:
+    """Return how many seconds after the worst change that is stored of an incident the one of now began."""
+    return 0 if before is None or before.worst_k is None else worst.onset_k - before.worst_k
 
 
 def _is_far_worse(incident: Incident) -> bool:

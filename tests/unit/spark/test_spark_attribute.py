@@ -243,6 +243,30 @@ def test_what_is_far_worse_than_the_beginning_of_an_incident_is_judged_by_itself
     assert found == causes
 
 
+def test_a_cause_that_stays_says_that_it_is_of_an_earlier_change_than_the_worst(
+    whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change that is the worst one by now came half a minute later, and is not judged by itself."""
+    small = replace(STEP, onset_k=172, interval=(172, 172), raised_k=184, after=0.0043)
+    monkeypatch.setattr(
+        "spark.streaming.attribution.attribute",
+        lambda *_, **__: [Explanation("broker_cpu", 0.9, ())],
+    )
+    folder = begun(whole, tmp_path / "r")
+    judge = attribution(folder)
+    said = []
+    for end, change in ((172 + SOON_SECONDS + 1, small), (ONSET + 8, replace(LATER, after=0.005))):
+        grow(whole, folder, end)
+        advance(judge, [change])
+        (finding,) = findings(folder)
+        said.append((finding.worst_k, [one.text for one in finding.causes[0].evidence]))
+
+    assert said == [
+        (172, []),
+        (ONSET, ["This is of another change, 30 s before the worst change."]),
+    ]
+
+
 def test_a_silent_source_is_not_waited_for_without_end(whole: RunFolder, tmp_path: Path) -> None:
     """The consumer died at the onset."""
     folder = begun(whole, tmp_path / "r")

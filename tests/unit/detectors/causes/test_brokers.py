@@ -778,3 +778,37 @@ def test_a_broker_that_comes_back_copies_what_it_missed() -> None:
 def test_a_broker_that_was_away_at_another_time_is_no_reason_to_copy(begin: int, end: int) -> None:
     """One that falls silent at the onset and goes on soon; one that came back more than a minute before."""
     assert "under_replicated" not in causes(away(begin, end))
+
+
+def test_the_cpu_of_a_load_host_is_no_broker_s_though_it_reads_the_pages_of_their_hosts() -> None:
+    page = channel('probe@load|node_disk_io_time_seconds{device="sda",target="b1:9100"}', 0.1, 0.1)
+
+    assert causes(around(channel("probe@load|host_cpu_ratio", 0.3, 0.97), page)) == ["unknown"]
+
+
+@pytest.mark.parametrize(("host", "cause"), [("h", "unknown"), ("b1", "broker_cpu")])
+def test_a_page_of_the_load_s_own_host_is_none_of_a_broker(host: str, cause: str) -> None:
+    """A server knows the hosts of all; the producer is on h, and the brokers are elsewhere."""
+    waiting = f'probe@w|node_pressure_cpu_waiting_seconds{{instance="{host}:9100",target="all"}}'
+
+    assert causes(around(channel(waiting, 0.02, 0.6), *led("b1", "b2"))) == [cause]
+
+
+def test_of_two_hosts_that_run_short_the_one_whose_cpu_rose_more_is_suspected() -> None:
+    b1 = [channel(CPU, 0.55, 0.8), channel(FSYNC, 0.002, 0.002)]
+    b2 = [
+        channel(CPU.replace("@b1", "@b2"), 0.3, 0.99),
+        channel(FSYNC.replace("@b1", "@b2"), 0.002, 0.002),
+    ]
+    found = attribute(STEP, around(*b1, *b2))
+
+    assert (found[0].cause, found[0].suspect) == ("broker_cpu", "b2")
+
+
+def test_an_exporter_whose_page_is_late_is_no_broker_that_stands_still() -> None:
+    """It has more to tell, of more partitions."""
+    late = channel('probe@b1|scrape_duration_seconds{target="kminion"}', 0.1, 0.3)
+    shown = channel('probe@b1|kminion_end_to_end_messages_produced{target="kminion"}', 10.0, 10.0)
+
+    assert causes(around(late, *calm())) == ["broker_pause"]
+    assert causes(around(late, shown, *calm())) == ["unknown"]

@@ -342,6 +342,28 @@ def test_who_reads_a_drive_is_not_known_where_what_brokers_give_out_is_not() -> 
     assert causes(around(*read, given)) == ["noisy_neighbour"]
 
 
+def test_a_drive_from_which_brokers_read_what_they_give_out_more_has_no_neighbour() -> None:
+    """Of 200 MB/s most is in memory; 40 MB/s more are old data, and the drive reads 50 MB/s more."""
+    read = [*busy(9e6), channel(READ, 1e5, 5e7)]
+    few, many = (
+        channel('probe@h|kafka_server_brokertopicmetrics_bytesout{target="b1"}', 2e8, after)
+        for after in (2.1e8, 2.4e8)
+    )
+
+    assert causes(around(*read, few)) == ["noisy_neighbour"]
+    assert causes(around(*read, many)) == ["unknown"]
+
+
+@pytest.mark.parametrize(("added", "cause"), [(0, "noisy_neighbour"), (4, "unknown")])
+def test_a_drive_to_which_partitions_move_has_no_neighbour(added: int, cause: str) -> None:
+    """Who moves them counts for no client of the broker."""
+    k = np.arange(END, dtype=np.int64)
+    name = 'probe@h|kafka_server_replicamanager_partitioncount{target="b1"}'
+    partitions = Series(name, k, np.where(k < ONSET, 400.0, 400.0 + added))
+
+    assert causes(around(*busy(), partitions)) == [cause]
+
+
 @pytest.mark.parametrize("what", ["load", "unknown load", "deletions", "compaction not known"])
 def test_a_drive_that_the_brokers_may_use_themselves_has_no_neighbour(what: str) -> None:
     series = busy(sent=400.0 if what == "load" else 200.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from detectors.attribution import attribute
@@ -130,3 +132,34 @@ def test_what_one_of_many_drives_does_now_and_then_is_chance_at_the_onset() -> N
     assert named(*odd_drive()) == "drive_gc"
     assert named(*odd_drive(), *others) == "unknown"
     assert named(*drive("sda@b1", 3.0), *others) == "drive_gc"
+
+
+def slowed(host: str, at: int) -> list[Series]:
+    """Return a drive whose writes take three times as long from a second on."""
+    place = '{device="vda"}'
+    return [
+        channel(f"probe@{host}|disk_write_await_seconds{place}", 1e-3, 3e-3, at),
+        channel(f"probe@{host}|node_disk_write_time_seconds{place}", 0.1, 0.3, at),
+        channel(f"probe@{host}|node_disk_written_bytes{place}", 9e6, 9e6),
+    ]
+
+
+def test_drives_that_slow_alike_anywhere_in_a_wide_onset_speak_against_one_of_them() -> None:
+    """The suspect's own may have slowed anywhere in it."""
+    wide = replace(STEP, interval=(70, 104))
+    alone, alike = (
+        attribute(wide, around(*(one for host in hosts for one in slowed(host, 80))))[0]
+        for hosts in (("b1",), ("b1", "b2", "b3"))
+    )
+
+    assert (alone.cause, alike.cause) == ("drive_gc", "unknown")
+    assert "Drives of other hosts slowed down as much" in texts(alike)
+
+
+def test_a_drive_of_the_load_s_own_host_is_none_of_a_broker() -> None:
+    """A server scrapes its page as well."""
+    pages = [*exported("h:9100", 3.0), *exported("b1:9100")]
+    leader = channel('produce.0@h|leader_info{address="b1:9092",leader="1"}', 1.0, 1.0)
+
+    assert first(*pages).cause == "drive_gc"
+    assert first(*pages, leader).cause == "unknown"

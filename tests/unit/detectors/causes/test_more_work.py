@@ -124,6 +124,27 @@ def test_pages_of_those_who_lead_our_partitions_are_of_all_brokers_only_if_the_c
     assert found == ["foreign_load", "unknown", "unknown"]
 
 
+def leads(broker: str, before: float, after: float) -> Series:
+    name = f'probe@h|kafka_server_replicamanager_leadercount{{target="{broker}:7071"}}'
+    return Series(name, K, np.where(K < ONSET, before, after))
+
+
+def test_brokers_that_lead_as_many_partitions_as_before_got_none_from_those_that_nobody_knows() -> (
+    None
+):
+    """Pages of three alone; nobody says how many brokers there are."""
+    seen = [SENT, RECEIVED, *led(b1=0.06, b2=0.06, b3=0.06)]
+    seen += [taken_in(f"b{at}:7071", 1e7, 2e7) for at in (1, 2, 3)]
+    stayed = [leads(f"b{at}", 40.0, 40.0) for at in (1, 2, 3)]
+    found = first(*seen, *stayed)
+
+    assert found.cause == "foreign_load"
+    assert "They lead as many partitions as before (120)." in [one.text for one in found.evidence]
+    assert causes(*seen, *stayed[1:]) == ["unknown"]
+    assert causes(*seen, *stayed[1:], leads("b1", 40.0, 41.0)) == ["unknown"]
+    assert causes(*seen, *stayed[1:], leads("b1", 40.0, 39.0)) == ["unknown"]
+
+
 def test_pages_that_stay_do_not_rule_other_clients_out_where_nobody_says_how_many_there_are() -> (
     None
 ):

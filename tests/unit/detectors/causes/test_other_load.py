@@ -224,3 +224,11 @@ def test_a_host_that_was_busy_is_not_innocent_when_the_rest_of_its_cpu_goes() ->
 
     assert causes_of(change, *late, channel(CPU, 0.83, 0.83)) == ["network"]
     assert "network" not in causes_of(change, *late, channel(CPU, 0.83, 0.998))
+
+
+def test_questions_of_a_host_without_cpu_are_no_news_of_the_network() -> None:
+    """Its probe waits for a processor, whichever broker it asks; no broker is on that host."""
+    trip = channel('probe@load|broker_round_trip_seconds{target="b1:9092"}', 4e-4, 0.05)
+
+    assert causes(trip) == ["network"]
+    assert causes(trip, channel("probe@load|host_cpu_ratio", 0.3, 0.97)) == ["unknown"]

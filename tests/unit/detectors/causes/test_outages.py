@@ -218,6 +218,23 @@ def test_partitions_that_a_started_broker_loads_are_no_new_ones(before: float, c
     assert found.cause == cause
 
 
+def test_many_new_partitions_are_named_before_the_cpu_that_they_take() -> None:
+    """2,000 beside 400; no log is read."""
+    count = 'probe@h|kafka_server_replicamanager_partitioncount{target="b1"}'
+    seen = [
+        channel("probe@b1|host_cpu_ratio", 0.3, 0.97),
+        channel("probe@b1|node_pressure_cpu_waiting_seconds", 0.02, 0.6),
+        channel('probe@b1|fsync_latency_seconds{directory="/d",quantile="0.99"}', 2e-3, 2e-3),
+    ]
+    few, many = (
+        attribute(STEP, around(RUN_TOPIC, *seen, channel(count, 400.0, after)))
+        for after in (500.0, 2_400.0)
+    )
+
+    assert [one.cause for one in few] == ["broker_cpu", "metadata_storm"]
+    assert [one.cause for one in many] == ["metadata_storm", "broker_cpu"]
+
+
 def test_leaders_of_the_run_that_move_are_named_beside_elections_of_others() -> None:
     own = told("leader_change", ONSET, topic="soak-t", partition=1, epoch=7)
     found = first(around(RUN_TOPIC, events=(*own, *storm("other", 3, partitions=4))), STEP)
@@ -667,3 +684,72 @@ def test_brokers_that_are_all_cut_off_are_so_though_an_exporter_refuses_connecti
     found = first(around(*stopped(22), *silent, *exporter, RECORDED, events=refused("kminion")))
 
     assert found.cause == "network"
+
+
+def moved_leaders() -> tuple[TimedEvent, ...]:
+    return told("leader_change", ONSET + 9, topic="soak-t", partition=1, epoch=3)
+
+
+def test_an_exporter_that_is_silent_is_not_the_broker_that_is_down() -> None:
+    """KMinion asks the brokers for each of its answers, so it gives none while one of them is away."""
+    seen = [*stopped(30, 9_000.0), page("kminion", range(ONSET, ONSET + 40)), KMINION]
+    found = first(around(*seen, events=moved_leaders()))
+
+    assert (found.cause, found.suspect) == ("broker_down", "")
+
+
+def test_an_exporter_that_times_out_does_not_say_that_a_broker_is_there() -> None:
+    """The broker was killed, and is back after 20 s; nobody reads a page of it."""
+    silent = range(ONSET, ONSET + 20)
+    late = told(
+        "target_failed", ONSET + 6, target="kminion", reason="no complete answer within 5 s"
+    )
+    trip = [trips("b1:9092"), trips("b3:9092", silent)]
+    seen = [*stopped(11), *trip, page("kminion", silent), KMINION]
+    found = first(around(*seen, events=(*late, *moved_leaders())))
+
+    assert (found.cause, found.suspect) == ("broker_down", "b3:9092")
+
+
+@pytest.mark.parametrize(("is_asked", "is_down"), [(True, False), (False, True)])
+def test_a_page_that_is_silent_while_its_broker_answers_is_no_broker_s_end(
+    *, is_asked: bool, is_down: bool
+) -> None:
+    """It has become too long to be read in time, and leaders move and copies fall behind meanwhile."""
+    events = (*told("leader_change", ONSET + 1), *told("isr_shrink", ONSET + 5))
+    seen = [page("b1:7071", range(ONSET, ONSET + 60)), *([trips("b1:9092")] if is_asked else [])]
+    found = attribute(STEP, around(*seen, events=events))
+
+    assert ("broker_down" in [one.cause for one in found]) is is_down
+
+
+@pytest.mark.parametrize(
+    ("node_silent", "is_named"), [(range(0), True), (range(ONSET, ONSET + 45), False)]
+)
+def test_a_broker_does_not_stand_still_where_its_host_is_silent_as_well(
+    node_silent: range, *, is_named: bool
+) -> None:
+    """Its packets are lost, or the whole host stands still: node_exporter there gives no answer either."""
+    silent = range(ONSET, ONSET + 45)
+    late = told(
+        "target_failed", ONSET + 6, target="b3:7071", reason="no complete answer within 5 s"
+    )
+    pages = [page("b3:7071", silent), page("b3:9100", node_silent)]
+    node = channel('probe@h|node_load1{target="b3:9100"}', 1.0, 1.0)
+    seen = [*stopped(11), trips("b1:9092"), trips("b3:9092", silent), *pages, node]
+    found = attribute(OUTAGE, around(*seen, events=late))
+
+    assert ("broker_pause" in [one.cause for one in found]) is is_named
+
+
+def test_a_broker_whose_page_tells_of_collections_does_not_stand_still_for_another_reason() -> None:
+    """No log is read; they take six tenths of the time, and it answers nothing for nine seconds."""
+    silent = range(ONSET, ONSET + 9)
+    late = told(
+        "target_failed", ONSET + 6, target="b3:7071", reason="no complete answer within 5 s"
+    )
+    name = 'probe@h|jvm_gc_collection_seconds{gc="G1 Old Generation",target="b3:7071"}'
+    seen = [*stopped(9), trips("b1:9092"), trips("b3:9092", silent), page("b3:7071", silent)]
+    found = attribute(OUTAGE, around(*seen, channel(name, 0.01, 0.6), events=late))
+
+    assert [one.cause for one in found[:2]] == ["gc_pause", "broker_pause"]

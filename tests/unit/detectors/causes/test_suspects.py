@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from detectors.attribution import attribute
-from detectors.causes.places import client_address
+from detectors.causes.places import Suspects
 from soak.core.model import Series
 from tests.support.detection.cause_panels import END, ONSET, OUTAGE, K, around, channel, told
 
@@ -74,7 +74,7 @@ PARTITIONS = "kafka_server_replicamanager_partitioncount"
 def test_a_page_of_one_broker_goes_by_the_address_at_which_this_is_asked(
     name: str, series: list[Series], address: str
 ) -> None:
-    assert client_address(name, around(*series)) == address
+    assert Suspects(around(*series)).address(name) == address
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_page_of_one_broker_goes_by_the_address_at_which_this_is_asked(
 )
 def test_any_other_name_stays(name: str, series: list[Series]) -> None:
     """A wrong broker is worse than the name of a page."""
-    assert client_address(name, around(*series)) == name
+    assert Suspects(around(*series)).address(name) == name
 
 
 def test_a_broker_is_one_suspect_whether_its_page_or_its_own_silence_tells_of_it() -> None:
