@@ -8,7 +8,21 @@ from collections.abc import Iterator, Mapping
 
 from soak.core import json_text
 
-_MESSAGES = ("message", "msg", "log", "MESSAGE")
+_MESSAGES = frozenset(
+    {
+        "message",
+        "msg",
+        "log",
+        "line",
+        "body",
+        "event",
+        "textpayload",
+        "@message",
+        "short_message",
+        "full_message",
+        "_raw",
+    }
+)
 _TIMESTAMPS = (
     "@timestamp",
     "timestamp",
@@ -26,17 +40,18 @@ _LIKE_TIMESTAMPS = re.compile(r"time|stamp|^@t$", re.IGNORECASE)
 """Names of other fields, whose text is one if it begins with a date."""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _FIRST_MILLISECOND = 1e11  # a smaller number counts seconds
-_LAYERS = 3  # Docker wraps what a program has written as JSON
+LAYERS = 3  # Docker wraps what a program has written as JSON
 MAX_LINE = 2**16  # characters; deeper nesting than the parser allows does not fit
 
 
 def messages(line: str) -> Iterator[str]:
-    """Yield the texts in the usual fields of a JSON object, without a line break at the end."""
+    """Yield the texts in the usual fields of a JSON object, and of those that it wraps, the outer ones first.
+
+    Without a line break at the end.
+    """
     for body in _objects(line):
-        for key in _MESSAGES:
-            text = body.get(key)
-            if isinstance(text, str):
-                yield text.rstrip("\r\n")
+        for text in _texts(body):
+            yield text.rstrip("\r\n")
 
 
 def timestamp(line: str) -> str:
@@ -62,21 +77,29 @@ def timestamp(line: str) -> str:
 
 
 def _objects(line: str) -> Iterator[Mapping[str, object]]:
-    """Yield the object, and those that it wraps as text."""
-    for _ in range(_LAYERS):
-        body = _parsed(line)
+    """Yield the object that a line ends with, and those that it wraps as text."""
+    body = _parsed(line)
+    for _ in range(LAYERS):
         if body is None:
             return
         yield body
-        inner = (body.get(key) for key in _MESSAGES)
-        line = next((text for text in inner if isinstance(text, str)), "")
+        inner = (_parsed(text) for text in _texts(body))
+        body = next((one for one in inner if one is not None), None)
+
+
+def _texts(body: Mapping[str, object]) -> list[str]:
+    return [
+        text for key, text in body.items() if key.lower() in _MESSAGES and isinstance(text, str)
+    ]
 
 
 def _parsed(line: str) -> Mapping[str, object] | None:
-    if not line.startswith("{") or len(line) > MAX_LINE:
+    """Return the object, which may follow the prefix of a container runtime or of syslog."""
+    _, begins, rest = line.rstrip().partition("{")
+    if not begins or not rest.endswith("}") or len(rest) > MAX_LINE:
         return None
     try:
-        body = json_text.loads(line)
+        body = json_text.loads(begins + rest)
     except (ValueError, RecursionError):  # cut, or text in braces
         return None
     return body if isinstance(body, Mapping) else None

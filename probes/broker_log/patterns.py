@@ -2,7 +2,7 @@
 
 There is one file in `log_patterns/` for each program; a plan may name files of its own. Most lines are no
 events, so `words` are searched first, in all lines at once; only a line with them is matched against the
-expression.
+expression. A line that lists several things, such as the segments that are deleted, is an event for each.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from pathlib import Path
@@ -23,7 +23,7 @@ from soak.core.journal_format import CHECKED_EVENTS
 from soak.core.plan.config import STRICT
 
 FOLDER = Path(__file__).parent / "log_patterns"
-MAX_LINE_BYTES = 2048  # of a line, or characters of one in JSON, that an expression sees
+MAX_SEARCHED = 2048  # characters of a line that an expression sees
 _MAX_TEXT = 200
 
 _WORD = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
@@ -50,10 +50,12 @@ class Pattern:
     metric: str = ""  # its value is the sum of the field `sums` in each second
     sums: str = ""
     nested_by: str = ""  # a field that counts begins: an event inside the next one is left out
+    more: str = ""  # right behind the match, again and again: further events, with other values of its groups
 
     def __post_init__(self) -> None:
         try:
             groups = re.compile(self.expression, re.ASCII).groupindex
+            replaced = re.compile(self.more, re.ASCII).groupindex
         except re.error as error:
             raise ValueError(f"the expression is invalid: {error}") from error
         if not _WORD.fullmatch(self.kind) or (self.metric and not _WORD.fullmatch(self.metric)):
@@ -64,7 +66,7 @@ class Pattern:
             raise ValueError("words must be part of a line")
         required = [self.sums] if self.metric else []
         required += [self.nested_by, self.sums] if self.nested_by else []
-        for name in (*self.factors, *required):
+        for name in (*self.factors, *required, *replaced):
             if name not in groups:
                 raise ValueError(f"the expression has no group {name!r}")
         for name, factor in self.factors.items():
@@ -100,15 +102,18 @@ class Scanner:
     """Finds the events in pieces of a log."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
-        self._patterns = [(one, re.compile(one.expression, re.ASCII)) for one in patterns]
-        quoted = {json.dumps(one.words)[1:-1] for one in patterns}  # as in a JSON object
-        words = sorted(
-            {one.words for one in patterns} | quoted, key=lambda text: (-len(text), text)
-        )
-        self._words = re.compile(b"|".join(re.escape(text.encode()) for text in words))
+        self._patterns = [
+            (one, re.compile(one.expression, re.ASCII), re.compile(one.more, re.ASCII))
+            for one in patterns
+        ]
+        words = {one.words for one in patterns}
+        for _ in range(json_lines.LAYERS):
+            words |= {json.dumps(text)[1:-1] for text in words}  # as in a JSON object
+        in_order = sorted(words, key=lambda text: (-len(text), text))
+        self._words = re.compile(b"|".join(re.escape(text.encode()) for text in in_order))
 
     def found(self, text: bytes) -> list[Match]:
-        """Return the events in complete lines, at most one a line, in order.
+        """Return the events in complete lines, in order.
 
         One that was logged inside the next one of its kind is left out: that contains its time.
         """
@@ -128,29 +133,45 @@ class Scanner:
             end = text.find(b"\n", match.end())
             at = len(text) if end < 0 else end
             # JSON is parsed whole, which takes time in proportion to what was read.
-            limit = json_lines.MAX_LINE if text.startswith(b"{", begin) else MAX_LINE_BYTES
-            line = text[begin : min(at, begin + limit)].decode("utf-8", errors="replace")
-            event = self._event(line.rstrip("\r"))
-            if event is not None:
-                yield event
+            line = text[begin : min(at, begin + json_lines.MAX_LINE)]
+            yield from self._events(line.decode("utf-8", errors="replace").rstrip("\r"))
 
-    def _event(self, line: str) -> Match | None:
-        for whole in (*json_lines.messages(line), line):
-            text = whole[:MAX_LINE_BYTES]
-            for pattern, expression in self._patterns:
-                match = expression.search(text) if pattern.words in text else None
+    def _events(self, line: str) -> Iterator[Match]:
+        """Yield the events of a line: those of the first pattern that one of its texts matches.
+
+        What the message of a JSON object is about may be in other fields: they are searched for it, but not
+        for messages of their own, such as that of an exception.
+        """
+        messages = list(json_lines.messages(line))
+        said = [text for text in messages if not text.startswith("{")] or [line]
+        possible = [one for one in self._patterns if any(one[0].words in text for text in said)]
+        for text in (*messages, line):
+            head = text[:MAX_SEARCHED]
+            for pattern, expression, more in possible:
+                match = expression.search(head) if pattern.words in head else None
                 if match is not None:
-                    groups = {
-                        name: group
-                        for name, group in match.groupdict().items()
-                        if group is not None
-                    }
-                    fields = {
-                        name: _value(group, pattern.factors.get(name))
-                        for name, group in groups.items()
-                    }
-                    return Match(pattern, line, fields)
-        return None
+                    yield from _listed(pattern, match, more, line, text)
+                    return
+
+
+def _listed(
+    pattern: Pattern, match: re.Match[str], more: re.Pattern[str], line: str, text: str
+) -> Iterator[Match]:
+    """Yield the event of a match, and those that follow it in the same text."""
+    groups: dict[str, str | None] = match.groupdict()
+    yield Match(pattern, line, _fields(pattern, groups))
+    at = match.end()
+    while (following := more.match(text, at)) is not None and following.end() > at:
+        groups, at = {**groups, **following.groupdict()}, following.end()
+        yield Match(pattern, line, _fields(pattern, groups))
+
+
+def _fields(pattern: Pattern, groups: Mapping[str, str | None]) -> dict[str, Value]:
+    return {
+        name: _value(group, pattern.factors.get(name))
+        for name, group in groups.items()
+        if group is not None
+    }
 
 
 def added_by(outer: Match, inner: Match) -> float | None:

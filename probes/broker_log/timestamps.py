@@ -4,6 +4,9 @@ Known are dates in the order of ISO 8601, those with the name of the month (log4
 java.util.logging), those of three short numbers in the order of any country, klog, times without a date,
 seconds to nanoseconds since 1970, uptimes of a JVM, and all of these in the usual fields of a JSON object.
 
+A message in JSON with a timestamp of its own has that, in the time zone that the one around it shows: a log
+collector may write there when it read the message.
+
 A timestamp without a time zone is taken to be in this host's; a log whose fresh lines are off by whole
 quarters of an hour was written in another one. What a timestamp leaves out, the year or the date, is chosen
 so that it is nearest to now, and so is the order of three short numbers. A timestamp that counts from the
@@ -13,7 +16,7 @@ start of a JVM is placed by the line of the last minutes that was read soonest a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 
 from probes.broker_log import json_lines
@@ -25,6 +28,7 @@ _FRESH_NS = 120 * SECOND_NS  # a fresh line is at most this far in the past or t
 _SEARCHED = 96  # characters: the header of syslog may come first
 _PLAUSIBLE_NS = 366 * 86_400 * SECOND_NS  # from now to a number that counts from 1970
 _SAME_NS = 2 * SECOND_NS  # between two timestamps of one line
+_MAX_ZONE_NS = 14 * 3600 * SECOND_NS  # from one time zone to UTC
 _RESTARTED_NS = SECOND_NS  # lines of several threads of one process are out of order by less
 _WINDOW_NS = 120 * SECOND_NS  # of uptime
 """A line places others in its window and the next one, not for ever: the wall clock may be set."""
@@ -68,6 +72,7 @@ _AT_FIRST = tuple(
         r"[\[(<]?(?:[A-Z]{4,5} +)?" + _TIME + r"(?![\d:])",
     )
 )
+_OF_DAY = re.compile(r"(?<![\d:.])" + _TIME + r"(?![\d:])", re.ASCII)
 _EPOCH = re.compile(
     r"(?:\[[^\]]{0,24}\])?[\[(<]?(?:ts=|time=)?(?P<number>\d{10}[.,]\d{1,9}|\d{19}|\d{16}|\d{13}|\d{10})"
     r"(?:ms|us|ns|s)?(?![\w.,:/-])",
@@ -108,12 +113,21 @@ class TimestampReader:
         return at_ns if at_ns is not None and abs(at_ns) <= MAX_TIME_NS else None
 
     def _wall_ns(self, line: str, now_ns: int, *, is_fresh: bool) -> int | None:
-        if line.startswith("{"):
-            text = json_lines.timestamp(line)
-            if text:
-                return self._of_text(text, now_ns, is_fresh=is_fresh)
-            line = next(iter(json_lines.messages(line)), line)
-        return None if line[:1].isspace() else self._of_text(line, now_ns, is_fresh=is_fresh)
+        if line[:1].isspace():
+            return None
+        if not line.startswith("{"):
+            at_ns = self._of_text(line, now_ns, is_fresh=is_fresh)
+            if at_ns is not None:
+                return at_ns
+        text, messages = json_lines.timestamp(line), list(json_lines.messages(line))
+        if not text:
+            text = next(iter(messages), line)
+            return None if text[:1].isspace() else self._of_text(text, now_ns, is_fresh=is_fresh)
+        at_ns = self._of_text(text, now_ns, is_fresh=is_fresh)
+        if at_ns is None:
+            return None
+        written = (_as_written(message, at_ns) for message in messages)
+        return next((one_ns for one_ns in written if one_ns is not None), at_ns)
 
     def _of_text(self, line: str, now_ns: int, *, is_fresh: bool) -> int | None:
         head = line[:_SEARCHED]
@@ -122,15 +136,7 @@ class TimestampReader:
             epoch_ns = _epoch_ns(epoch["number"].replace(",", "."))
             if abs(epoch_ns - now_ns) < _PLAUSIBLE_NS:
                 return epoch_ns
-        at_first = [match for one in _AT_FIRST if (match := one.match(head))]
-        anywhere = [match for one in _CALENDARS for match in one.finditer(head)]
-        if not (at_first or anywhere):
-            anywhere = [match for one in _RARE_CALENDARS for match in one.finditer(head)]
-        found = [
-            (match, at_ns)
-            for match in at_first or sorted(anywhere, key=lambda match: match.start())
-            if (at_ns := _calendar_ns(match.groupdict(), now_ns)) is not None
-        ]
+        found = _calendars(head, now_ns)
         if found:
             return self._in_zone(*_most_precise(found), now_ns, is_fresh=is_fresh)
         uptime = _UPTIME.match(head)
@@ -168,13 +174,47 @@ def _whole_quarters(ns: int) -> int:
     return round(ns / _QUARTER_NS) * _QUARTER_NS
 
 
+def _as_written(message: str, around_ns: int) -> int | None:
+    """Return when a message says that it was written; None where that does not fit the time around it.
+
+    The time around it knows the time zone, which the message may leave out.
+    """
+    found = _calendars(message[:_SEARCHED], around_ns)
+    if not any(match["fraction"] for match, _ in found):  # the time around it is as good
+        return None
+    match, written_ns = _most_precise(found)
+    if not match.groupdict().get("zone"):
+        shift_ns = _whole_quarters(around_ns - written_ns)
+        written_ns += shift_ns if abs(shift_ns) <= _MAX_ZONE_NS else 0
+    return written_ns if abs(around_ns - written_ns) < _FRESH_NS else None
+
+
+def _calendars(head: str, now_ns: int) -> list[tuple[re.Match[str], int]]:
+    """Return the timestamps with a date in order, then those without, as wall clock of this host."""
+    at_first = [match for one in _AT_FIRST if (match := one.match(head))]
+    anywhere = [match for one in _CALENDARS for match in one.finditer(head)]
+    if not (at_first or anywhere):
+        anywhere = [match for one in _RARE_CALENDARS for match in one.finditer(head)]
+    first = at_first or sorted(anywhere, key=lambda match: match.start())
+    dated = _known(first, now_ns)
+    return dated + _known(_OF_DAY.finditer(head), now_ns) if dated else []
+
+
+def _known(matches: Iterable[re.Match[str]], now_ns: int) -> list[tuple[re.Match[str], int]]:
+    return [
+        (match, at_ns)
+        for match in matches
+        if (at_ns := _calendar_ns(match.groupdict(), now_ns)) is not None
+    ]
+
+
 def _most_precise(found: list[tuple[re.Match[str], int]]) -> tuple[re.Match[str], int]:
-    """Return the first timestamp with a fraction that means the same moment as the first one, or that."""
-    first_ns = found[0][1]
+    """Return the first timestamp, to the fraction of one that means the same moment in whatever time zone."""
+    first, first_ns = found[0]
     for match, at_ns in found:
-        away_ns = at_ns - first_ns
-        if match["fraction"] and abs(away_ns - _whole_quarters(away_ns)) < _SAME_NS:
-            return match, at_ns
+        shift_ns = _whole_quarters(first_ns - at_ns)
+        if match["fraction"] and abs(first_ns - at_ns - shift_ns) < _SAME_NS:
+            return first, at_ns + shift_ns
     return found[0]
 
 

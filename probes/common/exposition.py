@@ -80,8 +80,8 @@ class ExpositionParser:
     """Parses the pages of one source, always for the same names."""
 
     def __init__(self, names: Iterable[str], max_series: int = MAX_SERIES) -> None:
-        wanted = _one_of(sorted(set(names))).encode()
-        quoted = _one_of(sorted({_escaped(name) for name in names})).encode()
+        wanted = one_of(sorted(set(names))).encode()
+        quoted = one_of(sorted({_escaped(name) for name in names})).encode()
         self._lines = re.compile(
             rb'(\n(?:%s(?![a-zA-Z0-9_:])|\{[ \t]*+"%s")[^\n]*+)%s' % (wanted, quoted, _FOLLOWED)
         )
@@ -164,8 +164,8 @@ def _escaped(name: str) -> str:
     return name.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _one_of(names: Sequence[str]) -> str:
-    """Return a regular expression that tries a common prefix once: ten times as fast as a list of names."""
+def one_of(names: Sequence[str]) -> str:
+    """Return a regular expression of sorted texts that tries a common prefix once: far faster than a list."""
     common = os.path.commonprefix(names)  # noqa: RUF071  # of characters, not of path parts
     rests: dict[str, list[str]] = {}
     for name in names:
@@ -175,7 +175,7 @@ def _one_of(names: Sequence[str]) -> str:
         return re.escape(common)
     # The empty rest comes last: it is the name that the others start with.
     branches = (
-        _one_of(group) if first else "" for first, group in sorted(rests.items(), reverse=True)
+        one_of(group) if first else "" for first, group in sorted(rests.items(), reverse=True)
     )
     return f"{re.escape(common)}(?:{'|'.join(branches)})"
 

@@ -23,8 +23,8 @@ MAX_GROUPS = 20_000  # whose series are remembered
 
 Samples = list[tuple[Column, float]]
 Member = tuple[str, Labels]
-SeriesLayout = list[tuple[str, list[Labels]]]
-"""The series of a reading by name, in order."""
+Position = tuple[int, Labels, float]
+"""The number of a step, and the labels and value of its series."""
 
 Values = Iterable[tuple[str, float]]
 """The label `quantile`, empty if there is none, and the value in the page's unit."""
@@ -88,11 +88,12 @@ class _GroupMember(NamedTuple):
 
 
 class _Taken(NamedTuple):
-    """A series that an entry takes: its step number, its own labels, and these with the added ones."""
+    """A series that an entry takes: its step number, its own labels, these by our names, and its value."""
 
     at: int
     pairs: Labels
     labels: Mapping[str, str]
+    value: float
 
 
 class _Group:
@@ -105,6 +106,7 @@ class _Group:
         self._columns: dict[str, Column] = {}
         self._members: list[tuple[str, Mapping[str, str], int]] = []
         self.is_known = True  # the previous reading had the same series
+        self.is_misplaced = False  # a series has a value that none of this metric has
 
     def add(self, part: str, labels: Mapping[str, str], at: int) -> None:
         """Add the series of the reading's step number `at`."""
@@ -112,9 +114,13 @@ class _Group:
 
     def samples(self, steps: Sequence[Step]) -> Samples:
         group = [_GroupMember(part, labels, steps[at]) for part, labels, at in self._members]
+        entry = self._entry
+        if entry.is_selective and not all(entry.may_have(one.step.value) for one in group):
+            self.is_misplaced = True
+            return []
         return [
-            (self._column(quantile), value * self._entry.factor)
-            for quantile, value in self._values(self._entry, group)
+            (self._column(quantile), value * entry.factor)
+            for quantile, value in self._values(entry, group)
             if math.isfinite(value)
         ]
 
@@ -166,27 +172,31 @@ class Aggregator:
                 group.is_known = True
         else:
             self._last = shape, damaged, copied
-            self._groups = self._group(shape, damaged, copied)
+            self._groups = self._group(steps, damaged, copied)
         flat = [step for series in steps.values() for step in series.values()]
-        return [
+        samples = [
             sample for group in self._groups if group.is_known for sample in group.samples(flat)
         ]
+        if any(group.is_misplaced for group in self._groups):
+            self._last = ()  # the next reading finds the metric of each series again
+        return samples
 
     def _group(
-        self, shape: SeriesLayout, damaged: AbstractSet[str], copied: AbstractSet[str]
+        self, steps: Steps, damaged: AbstractSet[str], copied: AbstractSet[str]
     ) -> list[_Group]:
-        positions: dict[str, list[tuple[int, Labels]]] = {}
+        positions: dict[str, list[Position]] = {}
         at = count()
-        for name, series in shape:
-            positions[name] = [(next(at), labels) for labels in series]
+        for name, series in steps.items():
+            positions[name] = [(next(at), labels, step.value) for labels, step in series.items()]
         found: dict[tuple[str, Labels], _Group] = {}
         waiting: set[str] = set()  # metrics whose first entry has nothing new
         for entry, all_names in self._entries:
             taken = _taken(entry, all_names, positions)
-            names = _present_names(entry, all_names, taken.keys() | damaged | copied)
-            if not copied.isdisjoint(names):
-                waiting.add(entry.name)
-            if entry.name not in waiting and damaged.isdisjoint(names):
+            for names in _present_names(entry, all_names, taken.keys() | damaged | copied):
+                if not copied.isdisjoint(names):
+                    waiting.add(entry.name)
+                if entry.name in waiting or not damaged.isdisjoint(names):
+                    break
                 self._add_groups(entry, names, taken, found)
         surplus = len(self._members) - max(self._max_groups, len(found))
         for key in list(islice(self._members, max(0, surplus))):  # labels that come and go
@@ -205,7 +215,7 @@ class Aggregator:
         members: dict[tuple[str, Labels], set[Member]] = {}
         wanted = (*entry.labels, *self._keep)
         for name, part in names.items():
-            for at, pairs, labels in taken.get(name, ()):
+            for at, pairs, labels, value in taken.get(name, ()):
                 kept = tuple((label, labels[label]) for label in wanted if label in labels)
                 key = entry.name, kept
                 if key in found:
@@ -214,42 +224,44 @@ class Aggregator:
                     groups[key] = _Group(entry, dict((*self._own, *kept)))
                     members[key] = set()
                 groups[key].add(part, labels, at)
+                groups[key].is_misplaced |= not entry.may_have(value)
                 members[key].add((name, pairs))
         for key, group in groups.items():
-            group.is_known = self._members.pop(key, members[key]) == members[key]
-            self._members[key] = members[key]  # moves to the end: the oldest are dropped first
-        found.update(groups)
+            if not group.is_misplaced:
+                group.is_known = self._members.pop(key, members[key]) == members[key]
+                self._members[key] = members[key]  # moves to the end: the oldest are dropped first
+                found[key] = group
 
 
 def _taken(
     entry: Entry,
     names: Iterable[str],
-    positions: Mapping[str, Sequence[tuple[int, Labels]]],
+    positions: Mapping[str, Sequence[Position]],
 ) -> dict[str, list[_Taken]]:
     """Return the series that an entry takes by name; no name without one."""
     found: dict[str, list[_Taken]] = {}
     for name in names:
-        for at, pairs in positions.get(name, ()):
+        for at, pairs, value in positions.get(name, ()):
             labels = entry.labels_of(pairs)
             if labels is not None:
-                found.setdefault(name, []).append(_Taken(at, pairs, labels))
+                found.setdefault(name, []).append(_Taken(at, pairs, labels, value))
     return found
 
 
 def _present_names(
     entry: Entry, names: Mapping[str, str], present: AbstractSet[str]
-) -> dict[str, str]:
-    """Return the names to use: the first spelling that exists, and all names that belong to it."""
-    found = {name: part for name, part in names.items() if name in present}
+) -> list[dict[str, str]]:
+    """Return the names of an entry that exist, in their order, those that belong together as one."""
     if entry.kind == "mean":
-        for spelling in entry.spellings:
-            both = {f"{spelling}_{part}": part for part in ("sum", "count")}
-            if found.keys() >= both.keys():
-                return both
-        return {}
+        both = [
+            {f"{spelling}_{part}": part for part in ("sum", "count")}
+            for spelling in entry.spellings
+        ]
+        return [one for one in both if one.keys() <= present]
+    found = {name: part for name, part in names.items() if name in present}
     bucketed = {name: part for name, part in found.items() if name in entry.buckets.values()}
-    first = next(((name, part) for name, part in found.items() if name not in bucketed), None)
-    return bucketed | dict([first] if first else [])
+    each = [{name: part} for name, part in found.items() if name not in bucketed]
+    return [bucketed | one for one in each or [{}] if bucketed or one]
 
 
 def _gauge(entry: Entry, group: Sequence[_GroupMember]) -> Values:

@@ -26,14 +26,16 @@ Kind = Literal["gauge", "counter", "mean", "histogram", "window"]
 Aggregate = Literal["sum", "max", "min"]
 
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
+_RENAMED = "exported_"
+"""What a scraper puts before the name of a label that it has itself."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Entry:
     """One of our metrics, and where its value comes from.
 
-    Where there are several of one name, what they give under the same labels comes from the first that the
-    page has.
+    Of several entries of one name, and of the spellings of one, what they give under the same labels comes
+    from the first that the page has.
 
     gauge:     the value as it is.
     counter:   its growth a second.
@@ -44,7 +46,7 @@ class Entry:
     """
 
     name: str  # that of the page if possible, without `_total` if it becomes a rate
-    # Names on the page, any text in UTF-8; the first that exists is used.
+    # Names on the page, any text in UTF-8.
     spellings: list[str] = field(default_factory=list)
     kind: Kind
     unit: str  # of the result
@@ -55,8 +57,13 @@ class Entry:
     where: dict[str, str | list[str]] = field(default_factory=dict)  # "": without this label
     # Label to a regular expression: series with a value that it matches whole are left out.
     unless: dict[str, str] = field(default_factory=dict)
+    # Label of the page to ours: the `name` of a bean is a collector, `gc`.
+    renames: dict[str, str] = field(default_factory=dict)
     # What the name on the page says, as labels: `_99thpercentile` is the quantile 0.99.
     adds: dict[str, str] = field(default_factory=dict)
+    # A value below it, or one with a fraction, shows that another metric has the name on this page.
+    least: float | None = None
+    is_whole: bool = False
     fold: Aggregate = "sum"
     quantiles: list[float] = field(default_factory=list)
     buckets: dict[str, str] = field(default_factory=dict)  # upper end in the page's unit -> name
@@ -110,12 +117,27 @@ class Entry:
         ranges = dict.fromkeys(self.spellings, "value")
         return ranges | {name: upper for upper, name in self.buckets.items()}
 
+    @property
+    def is_selective(self) -> bool:
+        """True where the value of a series says whether it is of this metric."""
+        return self.is_whole or self.least is not None
+
+    def may_have(self, value: float) -> bool:
+        """Return whether a series of this metric may have this value; a NaN says nothing."""
+        is_small = self.least is not None and value < self.least
+        return not (is_small or (self.is_whole and value % 1.0 > 0.0))
+
     def labels_of(self, series: Labels) -> dict[str, str] | None:
-        """Return the labels of a series with those that are added.
+        """Return the labels of a series by our names, with those that are added.
 
         None if `where` does not select it, or `unless` leaves it out.
         """
-        labels = {**dict(series), **self.adds}
+        labels = dict(series)
+        labels |= {
+            key.removeprefix(_RENAMED): value for key, value in series if key.startswith(_RENAMED)
+        }
+        labels |= {ours: labels[key] for key, ours in self.renames.items() if key in labels}
+        labels |= self.adds
         for key, wanted in self.where.items():
             found = labels.get(key, "")
             if found != wanted if isinstance(wanted, str) else found not in wanted:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from probes.common.counters import Point, Points
-from probes.common.exposition import MAX_LABEL_BYTES, MAX_SERIES, ExpositionParser
+from probes.common.exposition import MAX_LABEL_BYTES, MAX_SERIES, ExpositionParser, one_of
 from soak.clients.http import OK, HttpClient, HttpError
 from soak.core import json_text
 from soak.core.errors import ProbeError
@@ -31,8 +31,21 @@ _MAX_SECONDS = 600.0
 SCRAPED = "up"
 """A server's own metric of each page: 1 where its last scrape succeeded."""
 
-_SCRAPER_LABELS = frozenset({"job", "prometheus", "prometheus_replica", "__replica__"})
+_SCRAPER_LABELS = frozenset({"job", "prometheus", "prometheus_replica", "replica", "__replica__"})
+# Of pages that Prometheus Operator finds: one may be behind several services.
+_SERVICE_LABELS = frozenset({"service", "endpoint"})
+_PAGE_LABELS: tuple[str, ...] = ("instance", "pod")
+"""Labels that name the page of a series; on Kubernetes only the pod has the name of a broker."""
+
+# VictoriaMetrics refuses a query of more than 16 KiB (`-search.maxQueryLen`).
+_MAX_PATTERN = 14_000
 _ADDRESS = re.compile(r".*:\d{1,5}", re.ASCII)
+
+_STARTED = "process_start_time_seconds"
+_SAME_START_SECONDS = 5.0  # some are counted from the boot, whose time moves with the clock
+_MAX_PROCESSES = 64
+_RETURNS = 3
+
 _SCRAPER_GONE_NS = 120 * SECOND_NS
 _RENEWALS = 3  # that a period is learnt from
 _MOST_UNCHANGED = 60  # fetches between two of them
@@ -100,6 +113,30 @@ class RenewedMetrics:
         return is_known and self._unchanged <= 2 * max(self._pauses)
 
 
+class OneProcess:
+    """Tells by their starts whether several processes answer in turn, as brokers behind a proxy do.
+
+    The counters of one would seem to leap to those of the next. One that restarts has a new start; processes
+    share an address once those that had answered before answered again three times.
+    """
+
+    def __init__(self) -> None:
+        self._starts: deque[float] = deque(maxlen=_MAX_PROCESSES)  # the newest answer's last
+        self._returns = 0
+
+    def is_shared(self, starts: Sequence[float]) -> bool:
+        """Return whether several processes answer, the last with these starts; more than one say nothing."""
+        if len(starts) == 1 and math.isfinite(starts[0]):
+            known = [one for one in self._starts if abs(one - starts[0]) <= _SAME_START_SECONDS]
+            if not known:
+                self._starts.append(starts[0])
+            elif self._starts[-1] not in known:
+                self._returns += 1
+                self._starts.remove(known[0])
+                self._starts.append(known[0])
+        return self._returns >= _RETURNS
+
+
 class MetricsPage:
     """A page in Prometheus' text format.
 
@@ -107,7 +144,7 @@ class MetricsPage:
     of a broker anew at times may show its own as they are.
     """
 
-    keep: tuple[str, ...] = ()
+    keep: tuple[str, ...] = _PAGE_LABELS  # a collector has those of several brokers on one page
 
     def __init__(
         self,
@@ -119,7 +156,8 @@ class MetricsPage:
     ) -> None:
         self._url = url
         self._http = http
-        self._exposition = ExpositionParser(names, max_series)
+        self._exposition = ExpositionParser({*names, _STARTED}, max_series)
+        self._process = OneProcess()
         self._renewed: dict[str, RenewedMetrics] = {}  # by program
         self._clock = clock
 
@@ -130,6 +168,10 @@ class MetricsPage:
             begin_ns + self._clock.mono_ns()
         ) // 2  # the page was made between request and answer
         page = self._exposition.parse(text)
+        if self._process.is_shared([*page.series.pop(_STARTED, {}).values()]):
+            raise ProbeError(
+                f"{self._url} is answered by several processes in turn: name the page of each broker"
+            )
         copied = self._copied(page.series)
         points = {
             name: {labels: (Point(value, at_ns),) for labels, value in series.items()}
@@ -170,8 +212,7 @@ class MetricsServer:
     each point at every step until the next scrape, and its rate would be zero and then twice too large.
     """
 
-    # On Kubernetes only the pod has the name of a broker.
-    keep: tuple[str, ...] = ("instance", "pod")
+    keep: tuple[str, ...] = _PAGE_LABELS
 
     def __init__(
         self,
@@ -192,7 +233,10 @@ class MetricsServer:
         self._scrapers = ScraperChoice()
         self._pages: set[str] = set()  # that have given anything
         self._newest_ns = 0
-        wanted = json.dumps("|".join(re.escape(name) for name in sorted(names)), ensure_ascii=False)
+        pattern = "|".join(re.escape(name) for name in sorted(names))
+        if len(pattern) > _MAX_PATTERN:
+            pattern = one_of(sorted(names))
+        wanted = json.dumps(pattern, ensure_ascii=False)
         matchers = [f"__name__=~{wanted}", *([selector] if selector else [])]
         self._query = f"{{{','.join(matchers)}}}"
         self._server = PrometheusConnect(url, session=_Session(http), timeout=None)
@@ -240,7 +284,7 @@ class MetricsServer:
 
 
 class ScraperChoice:
-    """Keeps what one scraper has of an instance, where several jobs or replicas of the server scraped it.
+    """Keeps what one scraper has of an instance that several jobs, services or replicas of a server scraped.
 
     The label `instance` with a port is one page, by any server: of each metric the series of a job are
     kept. Without a port it may be a host with several programs: only replicas are distinguished there. A
@@ -260,7 +304,9 @@ class ScraperChoice:
                     pairs = dict(labels)
                     instance, job = pairs.get("instance", ""), pairs.get("job", "")
                     key = name, instance, "" if _ADDRESS.fullmatch(instance) else job
-                    scraper = tuple(pair for pair in labels if pair[0] in _SCRAPER_LABELS)
+                    is_served = pairs.keys() >= _SERVICE_LABELS
+                    own = _SCRAPER_LABELS | _SERVICE_LABELS if is_served else _SCRAPER_LABELS
+                    scraper = tuple(pair for pair in labels if pair[0] in own)
                     groups.setdefault(key, {}).setdefault(scraper, []).append(labels)
             for key, scrapers in groups.items():
                 chosen = self._scraper_of(key, scrapers, series)

@@ -151,8 +151,8 @@ class Segments:
         self._turn = 0
         self._round_ns: int | None = None
         self._begun_ns: int | None = None
-        self._has_read_all = False
-        self._unreadable: set[Partition] = set()
+        self._partitions: Sequence[Partition] = ()  # of the last scan
+        self._measured: set[Partition] = set()  # whose folder could be read last time
         self.totals: dict[str, TopicTotal] = {}
         self.error: OSError | None = None
 
@@ -168,6 +168,9 @@ class Segments:
         last such error, or None.
         """
         events: list[Event] = []
+        if partitions is not self._partitions:
+            self._partitions = partitions
+            self._measured.intersection_update(partitions)
         self.error = None
         end_ns = self._clock.mono_ns() + limit_ns
         for partition in self._in_turn(partitions):
@@ -175,20 +178,21 @@ class Segments:
                 events += self._visit(partition)
             except OSError as error:
                 self.error = error
-                self._unreadable.add(partition)
+                self._measured.discard(partition)
             else:
-                self._unreadable.discard(partition)
-            self._has_read_all |= self._turn == len(partitions)
+                self._measured.add(partition)
             if self._clock.mono_ns() >= end_ns:
                 break
         return events
 
     def measured_totals(self) -> dict[str, TopicTotal]:
-        """Return the totals of topics whose folders were all read: a part would look like a fall."""
-        if not self._has_read_all:
-            return {}
-        unmeasured = {topic for topic, _ in self._unreadable}
-        return {topic: one for topic, one in self.totals.items() if topic not in unmeasured}
+        """Return the totals of the topics of the last scan whose folders were all read.
+
+        A part of them would look like a topic that grows, or a fall.
+        """
+        topics = {topic for topic, _ in self._partitions}
+        topics -= {one[0] for one in self._partitions if one not in self._measured}
+        return {topic: one for topic, one in self.totals.items() if topic in topics}
 
     def sizes(self, partition: Partition) -> Mapping[int, int]:
         """Return the bytes of the segments of a partition by base offset, including those just unlinked."""

@@ -232,7 +232,7 @@ def small_drive_warnings(
     `held_bytes` are those of all brokers at most, all copies together. `device` and `free` replace the system
     calls in tests.
     """
-    folders = _innermost(watched_folders(plan))
+    folders = [one for one in _innermost(watched_folders(plan)) if not _is_journal(one)]
     if not folders:
         return []
     try:
@@ -257,6 +257,11 @@ def _innermost(folders: Sequence[str]) -> list[str]:
     """Return the folders without those that others lie in: probes may name a drive and the data on it."""
     inner = {parent for one in folders for parent in Path(one).parents}
     return [one for one in folders if Path(one) not in inner]
+
+
+def _is_journal(folder: str) -> bool:
+    """True for the journal of a bookie: what it holds is deleted once the ledgers are flushed."""
+    return any(Path(folder).glob("current/*.txn"))
 
 
 def _parts_of_brokers(plan: Plan, folders: Sequence[str]) -> dict[str, float]:

@@ -31,7 +31,7 @@ _CPU_TIME = re.compile(r"(process|node|redpanda)_cpu(_busy)?_seconds")
 _PER_SECOND = re.compile(
     r"node_disk_(read|written)_bytes|(node|host)_network_\w+_bytes|host_swap_(in|out)_bytes"
     r"|vectorized_io_queue_total_(read|write)_bytes|vectorized_storage_log_written_bytes"
-    r"|redpanda_kafka_request_bytes|pulsar_in_bytes"
+    r"|redpanda_kafka_request_bytes|pulsar_(in|out)_bytes"
 )
 
 

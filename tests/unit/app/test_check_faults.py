@@ -179,6 +179,18 @@ def test_brokers_at_addresses_of_this_host_have_a_folder_each(tmp_path: Path) ->
     assert small_drives(one, 240.0, devices) == []
 
 
+def test_the_journal_of_a_bookie_holds_none_of_the_data(tmp_path: Path) -> None:
+    """Its drive may be small; that of the ledgers is to hold all 160 bytes of 480."""
+    folders = [tmp_path / name for name in ("journal", "ledgers")]
+    (folders[0] / "current").mkdir(parents=True)
+    (folders[0] / "current" / "172315ffad6.txn").touch()
+    devices = {str(one): at for at, one in enumerate(folders)}
+
+    (warning,) = small_drives(plan_with_folders(*folders), 480.0, devices)
+
+    assert f"160 B of the run's data are to be held on the drive of {folders[1]}, which" in warning
+
+
 def test_a_drive_and_the_folder_on_it_are_one(tmp_path: Path) -> None:
     """A probe may name where the drive is mounted, and another one the data."""
     folders = [tmp_path, tmp_path / "data", tmp_path.parent / "other"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ def test_the_other_spelling_of_kafka_2_is_matched() -> None:
 
 _DELETABLE = (
     "[2020-02-18 05:24:48,190] INFO [Log partition=kafkatesting-0, dir=/usr/local/var/lib/kafka-logs] "
-    "Found deletable segments with base offsets [0,23] due to {} breach (kafka.log.Log)"
+    "Found deletable segments with base offsets [0] due to {} breach (kafka.log.Log)"
 )
 _DELETED = {"topic": "kafkatesting", "partition": 0, "offset": 0}
 _NEW_LEADER = (
@@ -93,7 +94,7 @@ _NEW_LEADER = (
             _DELETABLE.format("retention time 604800000ms"),
             "segment_deletion",
             {**_DELETED, "reason": "retention time"},
-            id="of several segments of a check the first",
+            id="retention",
         ),
         pytest.param(
             _DELETABLE.format("HotsetRetention time 60000ms"),
@@ -114,10 +115,73 @@ _NEW_LEADER = (
         ),
     ],
 )
-def test_kafka_before_2_5_has_other_lines(line: str, kind: str, fields: dict[str, object]) -> None:
+def test_kafka_before_2_7_has_other_lines(line: str, kind: str, fields: dict[str, object]) -> None:
     (found,) = Scanner(log_patterns.load(["kafka"])).found(line.encode())
 
     assert (found.pattern.kind, found.fields) == (kind, fields)
+
+
+_PLACE = "[2024-05-07 10:55:52,043] INFO [UnifiedLog partition=ingest-3, dir=/bitnami/kafka/data]"
+_MANY = range(10**9, 10**9 + 500_000, 1000)
+_SOME = range(0, 23_000, 1000)
+_FOUND = "Found deletable segments with base offsets [{}] due to retention size 2048 breach (kafka.log.Log)"
+_BREACH = "Deleting segments due to log start offset{} breach: {} (kafka.log.UnifiedLog)"
+
+
+def segments_of(offsets: range, separator: str) -> str:
+    return separator.join(
+        f"LogSegment(baseOffset={offset}, size=948, lastModifiedTime=1715059620420, "
+        "largestRecordTimestamp=Some(1715059620372))"
+        for offset in offsets
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets"),
+    [
+        (_FOUND.format(",".join(map(str, _SOME))), _SOME),
+        (_FOUND.format(",".join(map(str, _MANY))), _MANY),
+        (_BREACH.format("", segments_of(_SOME, ",")), _SOME),
+        (_BREACH.format(" 23000", segments_of(_SOME, ",")), _SOME),
+        (_BREACH.format(" 23000", segments_of(_SOME, ", ")), _SOME),
+    ],
+    ids=["2.4", "2.4, a long line", "3.0", "3.7", "4.2"],
+)
+def test_each_segment_of_a_list_is_a_deletion(text: str, offsets: range) -> None:
+    """Brokers before 2.7 list what a check deletes, followers of all versions what the leader deleted."""
+    found = found_in(f"{_PLACE} {text}")
+
+    assert [kind for kind, _ in found] == ["segment_deletion"] * len(offsets)
+    assert [(fields["partition"], fields["offset"]) for _, fields in found] == [
+        (3, offset) for offset in offsets
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Deleting segment files {segments_of(_SOME, ',')} (kafka.log.LocalLog$)",
+        f"Deleting segments {segments_of(_SOME, ',')} (kafka.log.Log)",
+        f"Scheduling segments for deletion List({segments_of(_SOME, ',')}) (kafka.log.Log)",
+        "Scheduling log segment [baseOffset 0, size 38425] for deletion. (kafka.log.Log)",
+        f"Deleting segments as part of log truncation: {segments_of(_SOME, ',')} (kafka.log.LocalLog)",
+        f"Deleting segments as the log has been deleted: {segments_of(_SOME, ',')} (kafka.log.LocalLog)",
+        "Deleted producer state snapshot /d/ingest-3/00000000000000447969.snapshot.deleted (SnapshotFile)",
+        "About to delete remote log segment RemoteLogSegmentId{id=y} due to retention time 1000ms breach",
+    ],
+)
+def test_other_lines_about_a_deletion_do_not_count_it_again(text: str) -> None:
+    """Nor are a truncation, a deleted topic and a copy in the tiered storage deletions by retention."""
+    assert found_in(f"{_PLACE} {text}") == []
+
+
+def test_a_drive_of_kafka_that_fails_is_an_event() -> None:
+    """Once for all of its partitions."""
+    text = "Stopping serving replicas in dir /data/1 with uuid 7x because the log directory has failed."
+
+    assert found_in(f"[2026-11-21 18:32:57,027] WARN [ReplicaManager broker=1] {text} (k)") == [
+        ("log_dir_failure", {"broker": 1, "directory": "/data/1"})
+    ]
 
 
 def test_pulsar_logs_ledgers_and_bundles() -> None:
@@ -127,8 +191,7 @@ def test_pulsar_logs_ledgers_and_bundles() -> None:
     assert [kind for kind, _ in found] == [
         "ledger_roll",
         "ledger_deletion",
-        "leader_change",
-        "leader_change",
+        "leader_change",  # not of the bundle without topics
         "entry_log_deletion",
     ]
     assert found[1][1]["ledger"] == 48
@@ -145,6 +208,37 @@ def test_redpanda_logs_removed_segments() -> None:
             {"topic": "soak", "partition": 0, "offset": 0, "term": 1, "reason": "gc"},
         ),
     ]
+
+
+_REMOVED = (
+    "INFO  2023-07-07 09:40:12,429 [shard 1] storage - disk_log_impl.cc:1418 - Removing "
+    '"/var/lib/redpanda/data/kafka/soak/2_18/233-12-v1.log" ({}, {{offset_tracker:{{term:12, '
+    "base_offset:233, committed_offset:233}}, compacted_segment=0, "
+    "reader={{/var/lib/redpanda/data/kafka/soak/2_18/233-12-v1.log, (524434 bytes)}}, writer=nullptr}})"
+)
+
+
+@pytest.mark.parametrize("reason", ["remove_prefix_full_segments", "gc[size_based_retention]"])
+def test_redpanda_names_why_it_removes_a_segment(reason: str) -> None:
+    """Retention cuts off the beginning of a log."""
+    (found,) = Scanner(log_patterns.load(["redpanda"])).found(_REMOVED.format(reason).encode())
+
+    assert found.fields == {
+        "topic": "soak",
+        "partition": 2,
+        "offset": 233,
+        "term": 12,
+        "reason": reason,
+        "bytes": 524434,
+    }
+
+
+@pytest.mark.parametrize(
+    "reason", ["disk_log_impl::remove()", "remove_full_segments", "compact_adjacent_segments"]
+)
+def test_segments_of_a_deleted_truncated_or_compacted_log_are_no_deletions(reason: str) -> None:
+    """Retention does not remove them."""
+    assert Scanner(log_patterns.load(["redpanda"])).found(_REMOVED.format(reason).encode()) == []
 
 
 @pytest.mark.parametrize(
@@ -201,6 +295,10 @@ _PARTITION = (
             "addingReplicas [] removingReplicas []. Previous leader epoch was -1."
         ),
         _STATE_CHANGE.format(
+            "Follower t-0 starts at leader epoch 4 from offset 23 with high watermark 23. "
+            "Previous leader epoch was -1."
+        ),
+        _STATE_CHANGE.format(
             "Follower t-0 starts at leader epoch 0 from offset 0 with partition epoch 2 and high watermark "
             "0. Current leader is 2. Previous leader epoch was -1."
         ),
@@ -218,7 +316,7 @@ _PARTITION = (
             "Previous leader Some(1) and previous leader epoch was 3."
         ),
     ],
-    ids=["2.3", "2.4", "2.8", "3.3", "4.2", "3.6 to 4.1", "the leader stays"],
+    ids=["2.3", "2.4", "2.8", "2.8, a follower", "3.3", "4.2", "3.6 to 4.1", "the leader stays"],
 )
 def test_replicas_that_a_started_broker_loads_are_no_elections(line: str) -> None:
     """Each is logged with the leader that it had all along. Nor is an epoch with the same leader one."""
@@ -251,6 +349,13 @@ def test_replicas_that_a_started_broker_loads_are_no_elections(line: str) -> Non
         ),
         (
             _STATE_CHANGE.format(
+                "Follower t-0 starts at leader epoch 5 from offset 23 with high watermark 23. "
+                "Previous leader epoch was 4."
+            ),
+            5,
+        ),
+        (
+            _STATE_CHANGE.format(
                 "Follower t-0 starts at leader epoch 4 from offset 23 with partition epoch 9 and high "
                 "watermark 23. Current leader is 2. Previous leader epoch was 3."
             ),
@@ -272,7 +377,7 @@ def test_replicas_that_a_started_broker_loads_are_no_elections(line: str) -> Non
             4,
         ),
     ],
-    ids=["2.4, the first", "2.4", "2.8", "3.3", "3.6 to 4.1, the first", "4.2"],
+    ids=["2.4, the first", "2.4", "2.8", "2.8, a follower", "3.3", "3.6 to 4.1, the first", "4.2"],
 )
 def test_an_election_is_found_in_the_log_of_every_version(line: str, epoch: int) -> None:
     ((kind, fields),) = found_in(line)
@@ -394,6 +499,55 @@ def test_a_full_collection_inside_a_young_one_is_counted_once(
     assert [fields["pause_seconds"] for _, fields in found] == pytest.approx(seconds)
 
 
+_REMARK = "33000K(511232K), 0.0130 secs]"
+_SCAVENGE = "70000K->33000K(511232K), 0.0101 secs]"
+_TIMES = " [Times: user=0.04 sys=0.00, real=0.01 secs] "
+
+
+@pytest.mark.parametrize(
+    ("scavenge", "remark"),
+    [
+        (
+            (
+                "7.1: [GC (CMS Final Remark) [YG occupancy: 50000 K (118016 K)]7.1: [GC (CMS Final Remark) "
+                f"7.1: [ParNew: 50000K->13000K(118016K), 0.0100 secs] {_SCAVENGE}{_TIMES}"
+            ),
+            (
+                "7.2: [Rescan (parallel) , 0.002 secs]7.2: [weak refs processing, 0.001 secs]"
+                f"[1 CMS-remark: 20000K(393216K)] {_REMARK}{_TIMES}"
+            ),
+        ),
+        (
+            f"[GC (CMS Final Remark) [GC (CMS Final Remark)  {_SCAVENGE}",
+            f"[1 CMS-remark: 20000K(393216K)] {_REMARK}",
+        ),
+        (
+            "[7.1s][info][gc] GC(23) Pause Young (CMS Final Remark) 68M->32M(499M) 10.1ms",
+            "[7.1s][info][gc] GC(7) Pause Remark 32M->32M(499M) 13.0ms",
+        ),
+    ],
+    ids=["JDK 8", "JDK 8 without details", "JDK 11"],
+)
+def test_a_remark_that_collects_the_young_generation_is_one_pause(
+    scavenge: str, remark: str
+) -> None:
+    """With -XX:+CMSScavengeBeforeRemark; the pause of the remark contains the collection."""
+    pauses = [fields["pause_seconds"] for _, fields in found_in(f"{scavenge}\n{remark}")]
+
+    assert pauses == pytest.approx([0.0130])
+
+
+def test_a_remark_of_one_line_is_a_pause() -> None:
+    """Without a collection before it."""
+    line = (
+        "7.1: [GC (CMS Final Remark) [YG occupancy: 26983 K (157248 K)]7.1: [Rescan (parallel) , 0.0002 secs]"
+        f"7.1: [weak refs processing, 0.0001 secs][1 CMS-remark: 324149K(349568K)] {_REMARK}{_TIMES}"
+    )
+    ((_, fields),) = found_in(line)
+
+    assert fields["pause_seconds"] == pytest.approx(0.0130)
+
+
 def test_pauses_of_a_cycle_that_lasts_longer_than_a_young_collection_are_counted() -> None:
     """The pauses of G1's concurrent cycle have its number, which is lower."""
     young = (
@@ -429,6 +583,48 @@ def test_words_with_quotes_are_found_in_json() -> None:
     (found,) = scan.found(json.dumps({"log": f"{removal}\n", "stream": "stderr"}).encode())
 
     assert found.pattern.kind == "segment_deletion"
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda line: f"2026-09-22T00:53:20.681757986Z stdout F {json.dumps({'message': line})}",
+        lambda line: f"kafka-1  | {json.dumps({'message': line})}",
+        lambda line: json.dumps(
+            {"labels": {"pod": "rp-0"}, "line": line, "timestamp": "2026-09-22T00:53:20Z"}
+        ),
+        lambda line: json.dumps({"date": 1790038400.25, "log": json.dumps({"Body": line})}),
+        lambda line: json.dumps({"textPayload": f"{line}\n", "timestamp": "2026-09-22T00:53:20Z"}),
+    ],
+    ids=[
+        "of a container runtime",
+        "of compose",
+        "Loki",
+        "OpenTelemetry in Fluent Bit",
+        "Google Cloud",
+    ],
+)
+@pytest.mark.parametrize(
+    ("kind", "line"), [("gc_pause", _FULL), ("segment_deletion", _REMOVED.format("gc"))]
+)
+def test_a_line_in_json_is_found_behind_a_prefix_and_in_the_fields_of_any_collector(
+    kind: str, line: str, wrap: Callable[[str], str]
+) -> None:
+    """Its quotes are escaped, and more follows it."""
+    scan = Scanner(log_patterns.load(["redpanda", "jvm_gc"]))
+
+    assert [found.pattern.kind for found in scan.found(wrap(line).encode())] == [kind]
+
+
+def test_an_exception_beside_a_message_is_no_event() -> None:
+    """It may quote anything; without JSON it would be lines of its own."""
+    body = {
+        "message": "Uncaught exception in scheduled task",
+        "stack_trace": "java.io.IOException: Deleted log /d/t-0/00000000000000000000.log.deleted",
+    }
+
+    assert found_in(json.dumps(body)) == []
+    assert found_in(json.dumps({"log": f"{json.dumps(body)}\n", "stream": "stdout"})) == []
 
 
 @pytest.mark.parametrize(
@@ -534,6 +730,20 @@ def test_what_a_message_is_about_may_follow_it(
     assert (found.pattern.kind, found.fields) == (kind, fields)
 
 
+def test_a_ledger_that_was_copied_to_the_tiered_storage_is_deleted_once() -> None:
+    """Its bookies delete it; a line that says so when they have is no further deletion."""
+    start = "2026-11-21T18:00:00,250+0000 [ml-0] INFO  o.a.b.m.impl.ManagedLedgerImpl - [a/b/persistent/t]"
+    lines = (
+        f"{start} Deleting offloaded ledger 23 from bookkeeper - size: 4600\n"
+        f"{start} Deleted and invalidated offloaded ledger 23 from bookkeeper - size: 4600\n"
+    )
+
+    (found,) = Scanner(log_patterns.load(["pulsar"])).found(lines.encode())
+
+    assert found.pattern.kind == "ledger_deletion"
+    assert found.fields == {"topic": "a/b/persistent/t", "ledger": 23, "bytes": 4600}
+
+
 def test_what_a_message_is_about_may_be_in_other_fields_of_json() -> None:
     """By the shipped layout of a bookie for OpenTelemetry."""
     body = {
@@ -581,6 +791,8 @@ def test_invalid_patterns_are_refused(tmp_path: Path) -> None:
     for row, message in (
         ("expression = '('", "the expression is invalid"),
         ("expression = 'x'\nfactors = { y = 2.0 }", "has no group 'y'"),
+        ("expression = 'x'\nmore = ')'", "the expression is invalid"),
+        ("expression = 'x'\nmore = '(?P<y>x)'", "has no group 'y'"),
         ("expression = '(?P<y>x)'\nfactors = { y = nan }", "the factor of 'y' must be a number"),
     ):
         own.write_text(f"[[pattern]]\nkind = 'k'\nwords = 'w'\n{row}\n")

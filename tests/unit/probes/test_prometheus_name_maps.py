@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,10 @@ from soak.core.clock import SystemClock
 from soak.core.errors import PlanError
 from soak.core.model import Column
 from tests.support.pages import pages
-from tests.support.probes.metrics_pages import Watched, recorded
+from tests.support.probes.metrics_pages import Watched, later, rated, recorded
 
 IDLE = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_ratio"
+SHARE = "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent"
 PRODUCE = "kafka_network_requestmetrics_totaltime_seconds"
 BROKER = {
     "kafka_server_brokertopicmetrics_messagesin": 23.0,
@@ -38,22 +38,6 @@ JVM = {
     'jvm_memory_used_bytes{area="nonheap"}': 98e6,
     "process_cpu_seconds": 0.5,
 }
-
-
-def later(page: bytes, grown: Mapping[str, float]) -> bytes:
-    """Return the page a second later: each of these series is larger by so much."""
-    lines = []
-    for line in page.decode().splitlines():
-        series, _, value = line.rpartition(" ")
-        lines.append(f"{series} {float(value) + grown[series]}" if series in grown else line)
-    return ("\n".join(lines) + "\n").encode()
-
-
-def rated(maps: list[str], page: bytes, grown: Mapping[str, float]) -> dict[str, float]:
-    """Return the values of the second of two looks at a page."""
-    watched = Watched(maps, page, later(page, grown))
-    watched.values()
-    return watched.values()
 
 
 BITNAMI = {
@@ -83,6 +67,7 @@ CONFLUENT = {
     "kafka_server_brokertopicmetrics_bytesoutpersec": 46.0,
     "kafka_server_replicamanager_isrshrinkspersec": 1.0,
     "kafka_log_logflushstats_logflushrateandtimems": 2.0,
+    SHARE: 0.25e9,
 }
 
 
@@ -178,6 +163,7 @@ def test_a_count_that_has_the_name_of_its_quantiles_is_no_quantile() -> None:
 
     wanted = {
         **BROKER,
+        IDLE: 0.25,
         f'{PRODUCE}{{quantile="0.50",request="Produce"}}': 0.001,
         f'{PRODUCE}{{quantile="0.99",request="Produce"}}': 0.009,
         'kafka_log_logflushstats_logflushrateandtime_seconds{quantile="0.99"}': 0.0045,
@@ -252,11 +238,13 @@ def test_the_rules_of_opentelemetry_lead_to_the_same_metrics() -> None:
 
 
 def test_a_name_of_which_no_series_is_taken_is_missing() -> None:
-    """Such as rules that count by topic only: then nothing would be recorded, and nothing said."""
+    """Such as rules that call the total a topic: then nothing would be recorded, and nothing said."""
     page = recorded("kafka_jmx_example").decode()
-    total = r"kafka_server_brokertopicmetrics_messagesin_total [0-9.]+\n"
-    text, count = re.subn(rf"^{total}", "", page, flags=re.MULTILINE)
-    assert count == 1
+    name = "kafka_server_brokertopicmetrics_messagesin_total"
+    text, count = re.subn(
+        rf"^{name}(\{{.*\}})? ", f'{name}{{topic="all"}} ', page, flags=re.MULTILINE
+    )
+    assert count == 2
 
     (event,) = Watched(["kafka_jmx"], text.encode()).look().events
     with pages({"/metrics": text}) as url:

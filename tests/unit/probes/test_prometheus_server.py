@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -216,12 +217,14 @@ def answer(*series: dict[str, Any]) -> dict[str, Any]:
         ({"job": "node-exporter", "service": "x"}, {"job": "exporter-node", "service": "y"}),
         ({"job": "n", "prometheus_replica": "a"}, {"job": "n", "prometheus_replica": "b"}),
         ({"job": "n", "prometheus": "east"}, {"job": "m", "prometheus": "west"}),
+        ({"job": "n", "replica": "a"}, {"job": "n", "replica": "b"}),
+        ({"endpoint": "m", "service": "kafka"}, {"endpoint": "m", "service": "kafka-headless"}),
     ],
 )
 def test_a_page_that_is_scraped_twice_counts_once(
     one: dict[str, str], other: dict[str, str]
 ) -> None:
-    """By two jobs, by two replicas of the server, or both; later answers have the same one."""
+    """By jobs, by replicas of the server, or behind two services; later answers have the same one."""
     clock = FakeClock(wall_ns=1000 * SECOND_NS)
     http = Answers(
         answer(page_of(one, (980, 1), (995, 2)), page_of(other, (981, 1), (996, 2))),
@@ -269,6 +272,36 @@ def test_programs_of_one_host_are_kept_apart() -> None:
     found = server(Answers(answer(broker, controller)), FakeClock()).fetch().points
 
     assert len(found["a"]) == 2
+
+
+def test_services_of_the_page_itself_are_kept() -> None:
+    """Redpanda counts by its own ones; the services of Kubernetes come with the name of an endpoint."""
+    pages = (page_of({"job": "r", "service": one}, (10, 1)) for one in ("raftgen", "controller"))
+
+    found = server(Answers(answer(*pages)), FakeClock()).fetch().points
+
+    assert len(found["a"]) == 2
+
+
+def test_a_query_of_very_many_metrics_is_short() -> None:
+    """VictoriaMetrics refuses more than 16 KiB."""
+    names = {f"kafka_server_brokertopicmetrics_{number:03}_total" for number in range(500)}
+    http = Answers(matrix(({"__name__": min(names)}, [[990.0, "1"]])))
+    asker = MetricsServer(
+        URL,
+        http,  # type: ignore[arg-type]  # stands in
+        names,
+        FakeClock(wall_ns=1000 * SECOND_NS),
+        selector="",
+    )
+
+    asker.fetch()
+
+    (query,) = (asked["query"] for asked in http.asked)
+    pattern = query.removeprefix('{__name__=~"').partition('"')[0]
+    assert len(query) < 2**14
+    assert all(re.fullmatch(pattern, name) for name in names)
+    assert not re.fullmatch(pattern, "kafka_server_brokertopicmetrics_500_total")
 
 
 def test_pods_and_instances_are_kept_apart() -> None:

@@ -183,6 +183,25 @@ def test_folders_that_do_not_fit_in_a_scan_come_next() -> None:
     assert found[2][0].at_ns == seen_ns
 
 
+def test_a_topic_has_a_size_while_it_is_listed_and_all_its_folders_were_read() -> None:
+    """Of one that appears later a part of the folders would look like a topic that grows."""
+    clock = TickingClock()
+    folders = FakeFolders(clock)
+    first, later = ([(topic, at) for at in range(6)] for topic in "tu")
+    for topic, at in (*first, *later):
+        folders.roll(f"/a/{topic}-{at}", 0, 100)
+    segments = Segments(["/a"], clock, folders)
+    segments.scan(first, LONG_NS)
+
+    clock.step_ns = 10**6
+    found = []
+    for partitions in ([*first, *later], [*first, *later], later):
+        segments.scan(partitions, 3 * 10**6)
+        found.append(sorted(segments.measured_totals()))
+
+    assert found == [["t"], ["t", "u"], ["u"]]
+
+
 def test_a_deleted_folder_no_longer_counts() -> None:
     """Its topic was deleted, which is no retention."""
     clock = FakeClock()
