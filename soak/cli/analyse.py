@@ -47,7 +47,7 @@ def detect(
     Several columns are analysed together: what several did at one time is one step. Online each is
     analysed by itself. An empty value is a missing one; its row counts. Columns named as latencies are judged
     on log10, no lower than a microsecond. They and the time are in seconds, unless the name of the column
-    ends in _ms, _us or _ns.
+    ends in another unit, such as _ms or (us). A time may be an ISO date.
 
     For a run the latencies of its soak are analysed offline, as in its report: beyond two hours in rows of
     ten seconds. The printed row is a second of the run.

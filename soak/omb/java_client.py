@@ -38,6 +38,7 @@ _RENAMED = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
 }
+_FIRST_OFFSET = "auto.offset.reset"
 _BUFFER = "buffer.memory"  # in bytes
 _LIBRDKAFKA_BUFFER = "queue.buffering.max.kbytes"
 _JAAS = "sasl.jaas.config"
@@ -50,6 +51,7 @@ _UNNEEDED = {
     "key.deserializer": "soakd receives bytes",
     "value.deserializer": "soakd receives bytes",
     "isolation.level": "soakd reads everything, also before a transaction ends",
+    "transactional.id": "soakd sends no transactions",
 }
 _SECRET = re.compile(r"password|secret|passphrase|\.pem$|\.jwt$|^sasl\.oauthbearer\.config$")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
@@ -182,7 +184,10 @@ def _convert_setting(
 
 
 def _accepted_value(name: str, value: str) -> tuple[str, str]:
-    """Return the nearest value that librdkafka accepts, and why it is another one, or ""."""
+    """Return the nearest value that librdkafka and a plan accept, and why it is another one, or ""."""
+    if name == _FIRST_OFFSET:
+        why = f"{value} becomes earliest: messages that a consumer skips would count as lost"
+        return "earliest", "" if value.lower() == "earliest" else why
     if not value and name in _EMPTY:
         return _EMPTY[name], f"an empty value becomes {_EMPTY[name]}"
     number = _parse_whole(value)

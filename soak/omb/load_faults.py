@@ -28,7 +28,6 @@ _LEAST_SAMPLES = 2
 _BEHIND_SECONDS = 10.0  # of messages that a backlog grows by
 _PAUSED = 0.1  # of what is sent is received: consumers pause
 _EDGE = 0.02  # of a rise: it has not begun
-_MOST = 0.75
 _HALF = 0.5  # of a backlog: left when it counts as read; missing from what was received
 
 
@@ -91,7 +90,7 @@ def _backlogs_that_grow(result: Result) -> Iterator[LoadFault]:
     if known.size <= _LEAST_SAMPLES or not np.any(sent[known] > 0.0):
         return
     level, sent, received = backlog[known], sent[known], received[known]
-    copies = _subscriptions(sent, received)
+    copies = _subscriptions(level, sent, received, result.seconds[known])
     missing = (copies * sent - received) * np.diff(result.seconds, prepend=0.0)[known]
     grown = np.diff(level)
     grown[_planned(level, sent, received)[1:]] = 0.0
@@ -106,10 +105,14 @@ def _backlogs_that_grow(result: Result) -> Iterator[LoadFault]:
         yield LoadFault(BACKLOG, first, last, float(level[low]), float(level[high]), share)
 
 
-def _subscriptions(sent: Floats, received: Floats) -> float:
-    """Return how often each message is to be received: in whole numbers, as most samples show at least."""
-    ratio = received[sent > 0.0] / sent[sent > 0.0]
-    return max(1.0, float(np.ceil(np.quantile(ratio, _MOST) - _ALIKE)))
+def _subscriptions(level: Floats, sent: Floats, received: Floats, ends: Floats) -> float:
+    """Return how often each message is to be received: what was received, and what the backlog grew by."""
+    grown, seconds = np.diff(level), np.diff(ends)
+    due = received[1:] + np.divide(grown, seconds, out=np.zeros_like(grown), where=seconds > 0.0)
+    is_sent = sent[1:] > 0.0
+    if not np.any(is_sent):
+        return 1.0
+    return max(1.0, float(np.round(np.median(due[is_sent] / sent[1:][is_sent]))))
 
 
 def _planned(level: Floats, sent: Floats, received: Floats) -> NDArray[np.bool_]:

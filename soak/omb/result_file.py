@@ -7,6 +7,7 @@ values.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -54,6 +55,7 @@ _SHORTEST_DRIFT = 1e-3  # of the nominal step: less is rounding
 MAX_BYTES = 2**28
 """Of a file, also unpacked: a month of seconds with five columns has half of it."""
 _GZIP_MAGIC = b"\x1f\x8b"
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # as Windows writes redirected output
 
 _REQUIRED = ("publishRate", "consumeRate", "publishLatency99pct")
 
@@ -77,13 +79,14 @@ def read_text(path: Path) -> str:
         text = _unpacked(raw) if raw.startswith(_GZIP_MAGIC) else raw
         if len(text) > MAX_BYTES:
             raise PlanError(f"{path}: more than {MAX_BYTES >> 20} MiB; cut it into smaller files")
-        return text.decode("utf-8-sig")
+        return text.decode("utf-16" if text.startswith(_UTF_16) else "utf-8-sig")
     except EOFError as error:
         raise PlanError(f"{path}: cut off after {len(raw)} packed bytes") from error
     except (OSError, zlib.error) as error:
         raise PlanError(f"{path}: the packed file is damaged: {error}") from error
     except UnicodeDecodeError as error:
-        raise PlanError(f"{path}: not text: byte {error.start} is not UTF-8") from error
+        encoding = error.encoding.upper()
+        raise PlanError(f"{path}: not text: byte {error.start} is not {encoding}") from error
 
 
 def _unpacked(raw: bytes) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -26,17 +27,19 @@ _KINDS = {"step": "", "drift": "drift ", "spikes": "spikes ", "tail": "tail "}
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The time of each row in seconds, their spacing, and whether several series share them."""
+    """The time of each row in seconds, and their spacing."""
 
     seconds: NDArray[np.float64]
     spacing_seconds: float
-    are_shared: bool
+    are_shared: bool  # by several series
+    are_dated: bool = False  # times are printed as dates
 
 
 def change_text(changes: Sequence[Change], rows: Rows) -> str:
     """Return a sentence about one change: the clearest series with its time, then the others."""
     first, *others = changes
     low, high = (_time(rows, k) for k in first.interval)
+    unit = "UTC" if rows.are_dated else "s"
     period = _period_seconds(first, rows)
     every = (
         ""
@@ -49,7 +52,7 @@ def change_text(changes: Sequence[Change], rows: Rows) -> str:
     )
     return wording.printable(
         f"{first.series}: {_KINDS[first.kind]}{_levels(first)} at "
-        f"{_time(rows, first.onset_k)} s (between {low} and {high} s), "
+        f"{_time(rows, first.onset_k)} {unit} (between {low} and {high} {unit}), "
         f"row {first.onset_k}{every}{along}"
     )
 
@@ -83,8 +86,11 @@ def change_json(changes: Sequence[Change], raised: int | None, rows: Rows) -> st
 
 
 def _time(rows: Rows, k: int) -> str:
-    """Return the shortest decimal number that identifies this time, without an exponent."""
-    return np.format_float_positional(rows.seconds[k], trim="-")
+    """Return a date, or the shortest decimal number that identifies this time, without an exponent."""
+    seconds = float(rows.seconds[k])
+    if rows.are_dated:
+        return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(sep=" ")
+    return np.format_float_positional(seconds, trim="-")
 
 
 def _levels(change: Change) -> str:
@@ -189,7 +195,8 @@ def _detect_in_file(
         found = [((change,), row) for change, row in sorted(raised, key=_confirming_row)]
     else:
         found = [(changes, None) for changes in detect_offline(many)]
-    rows = Rows(many[0].seconds, many[0].spacing_seconds, len(many) > 1)
+    one = many[0]
+    rows = Rows(one.seconds, one.spacing_seconds, len(many) > 1, one.are_dated)
     return [series.name for series in many], rows, found
 
 

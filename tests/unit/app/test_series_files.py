@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -57,13 +59,15 @@ def test_an_unreadable_file_is_reported_with_its_place(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (text("t;p99_ms"), "is needed; this one has semicolons as separators, use commas"),
-        (text("t\tp99_ms"), "is needed; this one has tabs as separators, use commas"),
+        (text("t p99_ms"), "value column is needed, separated by commas, semicolons or tabs"),
         (
             text("0,4", "1,5\n"),
             "a.csv:1: a header is needed: '0' is a time, not the name of a column",
         ),
         (text("-1.5,", "2,5\n"), "a.csv:1: a header is needed: '-1.5' is a time"),
+        (text("2024-01-31,5", "2024-02-01,5\n"), "is needed: '2024-01-31' is a time"),
+        ('{"publishRate": [1.0, 2.0]}', "a.csv:1: JSON, not CSV; `soak omb analyse` reads"),
+        ("sep=,\n\nt,a,a\n", "a.csv:3: 2 columns are named 'a'"),
         (text("t,a_ms,a_ms", "0,1,2\n"), "a.csv:1: 2 columns are named 'a_ms'"),
         (text("t,a_ms,b_s, b_s", "0,1,2,3\n"), "a.csv:1: 2 columns are named 'b_s'"),
         (text("t,a,t", "0,1,2\n"), "a.csv:1: 2 columns are named 't'"),
@@ -95,7 +99,12 @@ def test_a_packed_file_needs_no_suffix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "a_second"),
-    [("t", 1), ("seconds", 1), ("at_s", 1), ("t_ms", 10**3), ("ts_us", 10**6), ("time_ns", 10**9)],
+    [
+        *(("t", 1), ("seconds", 1), ("at_s", 1)),
+        *(("t_ms", 10**3), ("Time (ms)", 10**3), ("elapsedMs", 10**3), ("millis", 10**3)),
+        *(("ts_us", 10**6), ("t [us]", 10**6), ("at.\u00b5s", 10**6), ("t_microseconds", 10**6)),
+        *(("time_ns", 10**9), ("Start-Nanoseconds", 10**9)),
+    ],
 )
 def test_time_is_in_the_unit_that_its_name_ends_in(
     tmp_path: Path, name: str, a_second: int
@@ -127,3 +136,115 @@ def test_a_message_holds_no_controls_of_a_name_and_not_all_of_a_cell(tmp_path: P
 
     assert "\x1b" not in result
     assert len(result) < len(str(tmp_path)) + 100
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "t;p99_ms\n0;4,5\n0,25;5,5\n",
+        '"t";"p99_ms"\r\n"0";"4,5"\r\n"0,25";"5,5"\r\n',
+        "sep=;\nt;p99_ms\n0;4,5\n0,25;5,5\n",
+        "t\tp99_ms\n0\t4.5\n0.25\t5.5\n",
+        "sep=,\r\nt,p99_ms\r\n0,4.5\r\n0.25,5.5\r\n",
+        "\nt,p99_ms\n0,4.5\n,\n0.25,5.5\n , \n",
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
+def test_what_spreadsheets_write_is_read(tmp_path: Path, content: str, encoding: str) -> None:
+    """Semicolons with decimal commas, tabs, Excel's first line, rows without any text, Windows' encoding."""
+    path = tmp_path / "a.csv"
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    path.write_bytes((mark + content).encode(encoding))
+    found = series_files.read_series(path, None)
+
+    assert (found.name, found.seconds.tolist()) == ("p99_ms", [0.0, 0.25])
+    assert found.values.tolist() == [4.5, 5.5]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("2024-01-31 10:00:00", "2024-01-31 10:00:01.500"),
+        ("2024-01-31T10:00:00Z", "2024-01-31T10:00:01.5Z"),
+        ("2024-01-31T11:00:00+01:00", "2024-01-31T10:00:01.5+00:00"),
+        ("2024-01-31 10:00:00 UTC", "2024-01-31 10:00:01.5 UTC"),
+    ],
+)
+def test_a_time_may_be_a_date(tmp_path: Path, first: str, second: str) -> None:
+    """Without a zone it is one in UTC."""
+    path = tmp_path / "a.csv"
+    path.write_text(text(rows=f"{first},4.5\n{second},5.5\n"))
+    begin = datetime(2024, 1, 31, 10, tzinfo=UTC).timestamp()
+
+    assert series_files.read_series(path, None).seconds.tolist() == [begin, begin + 1.5]
+
+
+@pytest.mark.parametrize("cell", ["2024-13-01 10:00:00", "31/01/2024 10:00", "10:00:00"])
+def test_a_time_that_is_no_date_is_named(tmp_path: Path, cell: str) -> None:
+    message = f"a.csv:2:t: '{cell}' is not a number, nor an ISO date"
+
+    assert message in refused(tmp_path / "a.csv", text(rows=f"{cell},1\n").encode())
+
+
+def test_for_people_a_change_in_a_file_of_dates_has_a_date(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    values = np.log10(0.004) + np.random.default_rng(3).normal(0.0, 0.05, 600)
+    values[301:] += 0.6
+    begin = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    rows = [
+        f"{begin + row * timedelta(milliseconds=250)},{10.0**value:.6g}"
+        for row, value in enumerate(values)
+    ]
+    path.write_text("\n".join(["Time,p99 (ms)", *rows, ""]))
+    (line,) = CliRunner().invoke(build(["detect"]), ["detect", str(path)]).output.splitlines()
+
+    assert " at 2023-11-14 22:14:35.250000 UTC (between 2023-11-14 22:14:35.2" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "is_latency"),
+    [
+        *(("p99 (ms)", True), ("latencyMs", True), ("p99Us", True), ("rtt_usec", True)),
+        *(("requests_per_second", False), ("rate_per_s", False), ("msgsPerSecond", False)),
+        *(("msg/s", False), ("throughput (MB/s)", False), ("status", False)),
+    ],
+)
+def test_a_unit_of_time_makes_a_latency_and_a_rate_none(
+    tmp_path: Path, name: str, *, is_latency: bool
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text(f"t,{name}"))
+
+    assert series_files.read_series(path, None).is_latency == is_latency
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("p99", [0.00095, 0.0125, 1.02, 0.0]), ("p99_ms", [0.95, 12.5, 1020.0, 0.0])],
+)
+def test_a_cell_may_name_its_unit_of_time(tmp_path: Path, name: str, values: list[float]) -> None:
+    """As dashboards format them, one by one; values are in the unit of the column, or in seconds."""
+    path = tmp_path / "a.csv"
+    rows = "0,950 \u00b5s\n1,12.5 ms\n2,1.02s\n3,0 ns\n"
+    path.write_text(text(f"t,{name}", rows), encoding="utf-8")
+    found = series_files.read_series(path, None)
+
+    assert found.values.tolist() == pytest.approx(values)
+    assert found.is_latency
+    assert found.is_unit_named
+
+
+@pytest.mark.parametrize("cell", ["5 apples", "1,234.5 ms", "12 mss", "ms"])
+def test_a_value_in_no_unit_of_time_is_refused(tmp_path: Path, cell: str) -> None:
+    result = refused(tmp_path / "a.csv", text(rows=f'0,"{cell}"\n').encode())
+
+    assert "a.csv:2:p99_ms: '" in result
+    assert "is not a number" in result
+
+
+def test_a_missing_value_may_have_a_word_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text(rows="0,NaN\n1,null\n2,N/A\n3,NA\n4,\n5,4.5\n"))
+    found = series_files.read_series(path, None)
+
+    assert np.isnan(found.values).tolist() == [True] * 5 + [False]

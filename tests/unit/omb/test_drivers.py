@@ -6,6 +6,7 @@ import pytest
 import yaml
 from confluent_kafka import Consumer
 
+from soak.brokers.kafka.config import check_settings
 from soak.brokers.pulsar.client import convert_settings
 from soak.brokers.pulsar.partition_log import MAX_BATCH_MESSAGES
 from soak.clients.client_settings import librdkafka_settings
@@ -189,6 +190,25 @@ def test_the_name_of_a_user_is_parsed_completely(setting: str, user: str) -> Non
     plan, _ = imported(WORKLOAD, KAFKA.replace("producerConfig", f"{line}producerConfig"))
 
     assert plan.broker_config.common["sasl.username"] == user
+
+
+@pytest.mark.parametrize("value", ["latest", "none"])
+def test_a_consumer_that_would_skip_messages_receives_all_with_a_note(value: str) -> None:
+    """A plan with the driver's own value is refused before a run."""
+    driver = KAFKA.replace("  max.partition", f"  auto.offset.reset={value}\n  max.partition")
+    plan, text = imported(WORKLOAD, driver)
+
+    assert plan.broker_config.consumer["auto.offset.reset"] == "earliest"
+    check_settings("consumer", plan.broker_config.consumer)
+    assert f"consumerConfig: auto.offset.reset: {value} becomes earliest: messages that" in text
+
+
+def test_a_producer_of_transactions_sends_none_with_a_note() -> None:
+    driver = KAFKA.replace("  linger.ms=1", "  transactional.id=a\n  linger.ms=1")
+    plan, text = imported(WORKLOAD, driver)
+
+    check_settings("producer", plan.broker_config.producer)
+    assert "producerConfig: transactional.id: omitted: soakd sends no transactions" in text
 
 
 def test_a_redpanda_driver_is_one_of_kafkas_protocol() -> None:

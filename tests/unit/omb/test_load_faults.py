@@ -89,6 +89,15 @@ def test_consumers_that_are_too_slow_all_the_time_are_found() -> None:
     assert where([found])[0][2] == 89
 
 
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.9])
+def test_subscriptions_that_are_too_slow_all_the_time_are_found(share: float) -> None:
+    """How many there are shows in what was received and in the backlog together, in neither alone."""
+    (found,) = load_faults(run(CONSTANT, rates((share * 4 * RATE, 90)), subscriptions=4))
+
+    assert where([found])[0][2] == 89
+    assert found.received == pytest.approx(share, rel=0.02)
+
+
 def test_a_backlog_that_was_planned_is_none() -> None:
     """The benchmark pauses its consumers, and they read it all."""
     for seed in range(5):

@@ -301,6 +301,23 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
         assert refused("import", str(path)).startswith(str(path))
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_file_that_windows_wrote_reads_the_same(tmp_path: Path, encoding: str) -> None:
+    """A byte-order mark, the encoding of redirected output, and its ends of lines."""
+    text = (RECORDED / "upstream.json").read_text()
+    path = tmp_path / "a.json"
+    path.write_bytes(text.replace("\n", "\r\n").encode(encoding))
+
+    assert same(load(path), load(RECORDED / "upstream.json"))
+
+
+def test_half_a_character_of_windows_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes("{}".encode("utf-16")[:-1])
+
+    assert "a.json: not text: byte 4 is not UTF-16" in refused("import", str(path))
+
+
 def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     assert "cannot read" in refused("import", str(path))
