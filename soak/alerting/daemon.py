@@ -25,7 +25,7 @@ from soak.core.plan.plan import AlertingPlan, Plan, plugins_without
 from soak.core.ports import Clock, Sink
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile, open_page
-from soak.service.files import file_lock
+from soak.service.files import file_lock, read_small_text
 from soak.service.systemd import notifier
 from soak.store.findings.port import Findings, FindingsPlace
 from soak.store.findings.rows import CORRECTIONS, Notification, NotificationKind
@@ -108,7 +108,7 @@ def with_notification_settings(path: Path | None, plan: Plan) -> Plan:
 def _read_notification_settings(path: Path, plan: Plan) -> AlertingPlan:
     """Return the settings of a file; raises `PlanError` when they may not be meant for this run."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: cannot read the plan: {error}") from error
     settings, document = plan_text.load_alerting(text, str(path))
@@ -290,7 +290,9 @@ class AlertDaemon:
             self._deliver_due(is_late)
         else:
             self._attempt(self._digests.poll)
-            while self._round(MAX_RETRY_WAIT_NS, is_late, lambda _row, _rank: False):
+            # A sink that fails is not tried again: what may have arrived by then would be repeated.
+            unavailable: set[str] = set()
+            while self._round(MAX_RETRY_WAIT_NS, is_late, lambda _row, _rank: False, unavailable):
                 continue  # a settled message makes the next one of its subject due
         self._log_problem()
 
@@ -329,18 +331,19 @@ class AlertDaemon:
         if self._calendar.is_quiet(self._clock.wall_ns()):
             self._problem = "maintenance window"
             return 0
-        return self._round(0, is_stopped, self._is_over_limit)
+        return self._round(0, is_stopped, self._is_over_limit, set())
 
     def _round(
         self,
         ahead_ns: int,
         is_stopped: Callable[[], bool],
         is_over_limit: Callable[[Notification, int], bool],
+        unavailable: set[str],
     ) -> int:
+        """Try what is due, but nothing to `unavailable` sinks, which a sink that fails becomes one of."""
         if not self._findings.exists():
             return 0
         settled = 0
-        unavailable = set()  # sinks that failed: their other messages wait for the next round
         self._sent.clear()
         self._delivery.begin_round()
         try:

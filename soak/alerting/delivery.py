@@ -29,7 +29,8 @@ from soak.alerting.confirmation import addresses_of, known_of
 from soak.alerting.digest import compose_digest, compose_end, wants_digests
 from soak.alerting.heartbeat import Notice, read_notices
 from soak.alerting.load_state import RATE_SECONDS, LoadState, read_load, read_rate_before
-from soak.alerting.message import LATE_SECONDS, MessageContext, compose
+from soak.alerting.message.compose import LATE_SECONDS, compose
+from soak.alerting.message.context import MessageContext
 from soak.alerting.places import NOWHERE, Places, read_places
 from soak.core import json_text, wording
 from soak.core.errors import FindingsError, JournalError
@@ -69,8 +70,12 @@ def try_send(send: Callable[[], Outcome]) -> Outcome:
     except FindingsError:
         raise
     except Exception as error:  # noqa: BLE001  # one bad message must not block all others
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        return Outcome("retry", f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}")
+        return Outcome("retry", _kind_and_place(error))
+
+
+def _kind_and_place(error: Exception) -> str:
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}"
 
 
 def report_command(folder: RunFolder, host: str, plan: str) -> str:
@@ -172,14 +177,20 @@ class Delivery:
             self._last_result = None
 
     def messages(self, rows: Sequence[Notification]) -> list[Message]:
-        """Return messages without charts; a notification whose finding is missing is left out."""
+        """Return messages without charts; one whose finding is missing or damaged is left out."""
         self.begin_round()
         with self._findings.open() as store:  # once: a run may have thousands
             stored = [(row, store.content(row), store.notice(row.subject)) for row in rows]
         found = []
         for row, content, notice in stored:
             plainly = partial(compose, chart_png=None, now_wall_ns=row.created_wall_ns)
-            found.append(self._message(row, content, notice, plainly))
+            try:
+                found.append(self._message(row, content, notice, plainly))
+            except FindingsError:
+                raise
+            except Exception as error:  # noqa: BLE001  # as in `try_send`
+                reason = _kind_and_place(error)
+                LOG.warning("resend_failed sink=%s findings=%d reason=%r", row.sink, 1, reason)
         return [message for message in found if message is not None]
 
     def _send(self, row: Notification, content: NotificationContent, notice: str | None) -> Outcome:

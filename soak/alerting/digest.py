@@ -95,7 +95,7 @@ def compose_digest(
         *(("missing", f"{daemon_names(one)} since {_stamp(one.since_wall_ns)}") for one in missing),
     ]
     if unsent:
-        facts.append(("unsent", f"{wording.counted(unsent, 'message')} waiting for another try"))
+        facts.append(("unsent", f"{wording.counted(unsent, 'message')} waiting to be sent"))
     document = Document(
         f"{open_count} open" if open_count else "Digest",
         "bad" if open_count else "neutral",

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from soak.core import wording
 from soak.core.ports import CHART_URL
@@ -133,7 +133,7 @@ def as_html(document: Document) -> str:
 def _text_lines(block: Block, max_lines: int) -> list[str]:
     match block:
         case Paragraphs(lines):
-            return [part for line in lines for part in textwrap.wrap(line, COLUMNS)]
+            return [part for line in lines for part in _wrapped(line)]
         case Facts(rows, copied):
             return [
                 line
@@ -144,7 +144,7 @@ def _text_lines(block: Block, max_lines: int) -> list[str]:
             width = max([_KEY_COLUMNS - 2, *(len(name) for name, *_ in rows)])
             cell = max([_CELL_COLUMNS, *(len(one) + 2 for one in columns)])
             table = [_row(one, width, cell) for one in (["", *columns], *rows)] if rows else []
-            return table + textwrap.wrap(note, COLUMNS)
+            return table + _wrapped(note)
         case Points():
             return _point_lines(block, max_lines)
         case Pairs(heading, rows, left_out):
@@ -154,14 +154,17 @@ def _text_lines(block: Block, max_lines: int) -> list[str]:
             return list(lines)
 
 
+def _wrapped(text: str, **options: Any) -> list[str]:  # noqa: ANN401  # those of the library
+    """Return a text in lines; a name with hyphens stays whole, so that it can be copied and searched for."""
+    return textwrap.wrap(text, COLUMNS, break_on_hyphens=False, **options)
+
+
 def _key(key: str) -> str:
     return f"{key:<{_KEY_COLUMNS}}"
 
 
 def _fact(key: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text, COLUMNS, initial_indent=_key(key), subsequent_indent=" " * _KEY_COLUMNS
-    )
+    return _wrapped(text, initial_indent=_key(key), subsequent_indent=" " * _KEY_COLUMNS)
 
 
 def _row(cells: Sequence[str], width: int, cell: int) -> str:
@@ -174,9 +177,8 @@ def _point_lines(block: Points, max_lines: int) -> list[str]:
         return []
     lines = _fact(block.key, block.heading) if block.key else [block.heading]
     for point in block.points:
-        lines += textwrap.wrap(
+        lines += _wrapped(
             point,
-            COLUMNS,
             initial_indent="  - ",
             subsequent_indent="    ",
             max_lines=max_lines,

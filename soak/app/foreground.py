@@ -16,7 +16,13 @@ from rich.console import Console
 from soak.alerting.heartbeat import queue_run_aborted
 from soak.app import host, topics
 from soak.app.check import without_client_logs
-from soak.app.lifecycle import check_run_drives, new_run, prepare_cluster, resolve_plan
+from soak.app.lifecycle import (
+    check_run_drives,
+    clear_failed_start,
+    new_run,
+    prepare_cluster,
+    resolve_plan,
+)
 from soak.app.live.run import LiveRun
 from soak.app.live.terminal import View, open_view
 from soak.app.multi_host import WHOLE, Part, check_lead_time, check_part, resumed_part
@@ -32,7 +38,7 @@ from soak.core.units import SECOND_NS
 from soak.lab.lab import Lab, fetch, start_lab
 from soak.lab.mailbox import render
 from soak.runtime.context import connect
-from soak.service.files import file_lock
+from soak.service.files import file_lock, reporting_permission_errors
 from soak.service.metrics import remove_metrics_targets
 from soak.service.signals import stop_event
 from soak.service.systemd import START_LIMIT_NS, ChildWatchdog
@@ -139,16 +145,19 @@ def run_plan(
             check_cluster(plan_file)
         elif plan_file.plan.lab is None:
             check_cluster_answers(plan_file)
+        if run_dir is not None:
+            clear_failed_start(RunFolder(run_dir.absolute()))
     folder = check_run_folder(plan_file, run_dir or runs / f"{run.name}-{run.id}")
     with _claimed_folder(folder, run.name, console) as (view, stack):
         for warning in soak_warnings(plan_file.plan):
             view.note(f"Warning: {warning}")
         lab = _started_lab(plan_file.plan, folder, view, stack)
         plan = resolve_plan(plan_file.plan, lab, run)
-        write_plan(folder, plan)
-        copy_profile(plan_file, folder)
-        write_run(folder, dataclasses.replace(run, state="beginning"))  # before topics are created
         with _failure_noted(folder, run), topics.remaining_topics_named(folder, view.note):
+            write_plan(folder, plan)
+            copy_profile(plan_file, folder)
+            # before topics are created
+            write_run(folder, dataclasses.replace(run, state="beginning"))
             check_run_drives(plan, lab, folder, part, "before", view.note)
             run = prepare_cluster(plan_file, plan, folder, part, run)
             check_lead_time(part, clock.wall_ns(), LEAD_NS)
@@ -217,7 +226,8 @@ def _claimed_folder(
         stack.enter_context(
             host.full_drive_errors(folder.path, "a run needs its `free_space_floor`")
         )
-        folder.logs.mkdir(parents=True, exist_ok=True)
+        with reporting_permission_errors(folder.logs):
+            folder.logs.mkdir(parents=True, exist_ok=True)
         stack.enter_context(file_lock(folder.path / "run.lock", "this run folder"))
         logging.basicConfig(
             filename=folder.logs / "run.log",

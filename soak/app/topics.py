@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from soak.core.clock import SystemClock
-from soak.core.errors import BrokerError, RunFolderError, SoakError
+from soak.core.errors import BrokerError, PlanError, RunFolderError, SoakError, not_now
 from soak.core.plan.plan import Plan
 from soak.core.plan.text import PlanFile
 from soak.core.ports import Broker, Note, TopicCreation
@@ -36,6 +36,7 @@ def create_topics(
 
     Raises:
         PlanError: the cluster rejects the request.
+        NotNowError: it does not answer any more.
     """
     noted = read_created_topics(folder)
     mark = noted.mark or secrets.token_hex(8)
@@ -50,7 +51,18 @@ def create_topics(
         topic = plan.topic
         broker.create_topics(topics_of(plan), topic.replication, topic.settings, making)
     except BrokerError as error:
-        raise plan_file.error("topic", str(error)) from error
+        raise _creation_error(plan_file, broker, error) from error
+
+
+def _creation_error(plan_file: PlanFile, broker: Broker, error: BrokerError) -> PlanError:
+    """Return the error of a request at the plan's `topic`: a cluster that is gone has rejected nothing."""
+    try:
+        broker.check()
+    except BrokerError as gone:
+        return not_now(
+            plan_file.error("topic", f"{error}; the cluster does not answer now: {gone}")
+        )
+    return plan_file.error("topic", str(error))
 
 
 def own_topics(folder: RunFolder, broker: Broker, names: Sequence[str]) -> list[str]:

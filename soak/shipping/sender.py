@@ -10,6 +10,7 @@ import heapq
 import json
 import logging
 import threading
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -131,6 +132,7 @@ class Shipper:
         self._path = folder.path / "ship.json"
         self._read_positions: dict[str, Position] | None = None  # by source
         self._columns = _RepeatedColumns(clock)
+        self._files = _SourceFiles()
         self._stored_ns = 0
         self._stored_text = ""
         self._retry = Retry(SEND_BACKOFF)
@@ -191,7 +193,7 @@ class Shipper:
 
     def waiting_bytes(self) -> int:
         """Return the size of the lines on disk that the cluster has not taken yet."""
-        return _unsent_bytes(self._folder, self._sources(), self._positions())
+        return _unsent_bytes(self._folder, self._files, self._sources(), self._positions())
 
     def samples(self) -> list[tuple[Column, float]]:
         """Return the values of the Prometheus page."""
@@ -212,7 +214,7 @@ class Shipper:
         room = self._batch_bytes
         for source in self._sources():
             position = self._positions().get(source, ("", 0))
-            for path in _files_from(self._folder.journal / source, position[0]):
+            for path in self._files.from_name(self._folder.journal / source, position[0]):
                 if room <= 0:
                     break
                 begin = position[1] if path.name == position[0] else 0
@@ -249,6 +251,32 @@ class Shipper:
             LOG.warning("position_not_stored error=%s", error)
         else:
             self._stored_text = text
+
+
+class _SourceFiles:
+    """The files of sources from a known one on, without listing folders of hundreds of files each time."""
+
+    def __init__(self) -> None:
+        self._listed: dict[Path, tuple[int, list[Path]]] = {}  # by folder, with the time of it
+
+    def from_name(self, folder: Path, name: str) -> list[Path]:
+        """Return the files of a source from this one on; all of them where the name is empty.
+
+        One may be missing before others: the folder is listed where it changed since it was listed last. Its
+        time is only compared with itself, and may be an earlier one after a clock was set back.
+        """
+        known = folder / name
+        if not name or not known.exists():  # deleted to make room
+            return [path for path in segments(folder) if path.name >= name]
+        found = []
+        while known.exists():
+            found.append(known)
+            known = folder / segment_name(int(known.stem) + 1)
+        changed_ns = folder.stat().st_mtime_ns
+        listed = self._listed.get(folder)
+        if listed is None or listed[0] != changed_ns:
+            listed = self._listed[folder] = changed_ns, segments(folder)
+        return [*found, *listed[1][bisect_right(listed[1], found[-1]) :]]
 
 
 class _RepeatedColumns:
@@ -294,7 +322,7 @@ class _RepeatedColumns:
 def has_unsent(folder: RunFolder, host: str) -> bool:
     """True where an earlier process left lines that the cluster has not taken."""
     positions = _stored_positions(folder.path / "ship.json")
-    return _unsent_bytes(folder, _own_sources(folder, host), positions) > 0
+    return _unsent_bytes(folder, _SourceFiles(), _own_sources(folder, host), positions) > 0
 
 
 def _own_sources(folder: RunFolder, host: str) -> list[str]:
@@ -303,32 +331,17 @@ def _own_sources(folder: RunFolder, host: str) -> list[str]:
 
 
 def _unsent_bytes(
-    folder: RunFolder, names: Iterable[str], positions: Mapping[str, Position]
+    folder: RunFolder,
+    files: _SourceFiles,
+    names: Iterable[str],
+    positions: Mapping[str, Position],
 ) -> int:
     total = 0
     for source in names:
         name, offset = positions.get(source, ("", 0))
-        for path in _files_from(folder.journal / source, name):
+        for path in files.from_name(folder.journal / source, name):
             total += path.stat().st_size - (offset if path.name == name else 0)
     return total
-
-
-def _files_from(folder: Path, name: str) -> list[Path]:
-    """Return the files of a source from a known one on, without listing a folder of hundreds of files.
-
-    It is listed where it changed after the last of them: one may be missing before others.
-    """
-    known = folder / name
-    if not name or not known.exists():  # deleted to make room
-        return [path for path in segments(folder) if path.name >= name]
-    found = []
-    while known.exists():
-        found.append(known)
-        known = folder / segment_name(int(known.stem) + 1)
-    last = found[-1]
-    if folder.stat().st_mtime_ns > last.stat().st_mtime_ns:
-        found += [path for path in segments(folder) if path.name > last.name]
-    return found
 
 
 def _complete_lines(path: Path, begin: int, limit: int) -> tuple[list[bytes], int]:

@@ -227,6 +227,10 @@ class FakeCluster:
         marks = {"ids": f"id-{self._made}", "marks": mark, "nothing": ""}
         self.topics[name] = marks[self._tells]
 
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
     def topic_error(self, topic: object) -> str:  # noqa: ARG002  # of the port
         return ""
 

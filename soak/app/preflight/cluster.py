@@ -135,7 +135,7 @@ def check_replication(plan_file: PlanFile, broker: Broker) -> None:
         PlanError: with file, line and key.
     """
     topic = plan_file.plan.topic
-    with _broker_errors_at_address(plan_file):
+    with broker_errors_at_address(plan_file):
         why = "" if topic.use_existing else broker.replication_error(topic)
     if why:
         raise plan_file.error("topic.replication", why)
@@ -148,7 +148,7 @@ def check_rights(plan_file: PlanFile, broker: Broker) -> None:
         PlanError: with file, line and key.
     """
     topic = plan_file.plan.topic
-    with _broker_errors_at_address(plan_file):
+    with broker_errors_at_address(plan_file):
         why = broker.topic_error(dataclasses.replace(topic, name=topic.name or "soak-check"))
     if why:
         raise plan_file.error("topic", why)
@@ -160,7 +160,7 @@ def check_cluster_answers(plan_file: PlanFile) -> None:
     Raises:
         PlanError: with file, line and key.
     """
-    with _broker_errors_at_address(plan_file):
+    with broker_errors_at_address(plan_file):
         connect(plan_file.plan, SystemClock()).check()
 
 
@@ -171,12 +171,12 @@ def check_topics(plan_file: PlanFile, broker: Broker, partial: RunFolder | None 
         PlanError: with file, line and key.
     """
     names, use_existing = plan_file.plan.topic.names, plan_file.plan.topic.use_existing
-    with _broker_errors_at_address(plan_file):
+    with broker_errors_at_address(plan_file):
         existing = broker.existing(names)
         own = own_topics(partial, broker, existing) if partial and not use_existing else ()
     missing = [name for name in names if name not in existing]
     if use_existing and missing:
-        with _broker_errors_at_address(plan_file):
+        with broker_errors_at_address(plan_file):
             why = broker.topic_error(plan_file.plan.topic)  # it may exist, and not be seen
         raise plan_file.error("topic.use_existing", why or f"there is no topic {missing[0]!r}")
     foreign = [name for name in existing if name not in own]
@@ -199,7 +199,7 @@ def _foreign_topic_error(name: str, partial: RunFolder | None) -> str:
 
 
 @contextmanager
-def _broker_errors_at_address(plan_file: PlanFile) -> Iterator[None]:
+def broker_errors_at_address(plan_file: PlanFile) -> Iterator[None]:
     """Add file, line and key of the cluster's address to its errors."""
     plan = plan_file.plan
     try:

@@ -21,7 +21,14 @@ from soak.core.plan import plugins
 from soak.core.plan.config import STRICT, FormerName, check_between
 from soak.core.plan.phases import Phases, drain_k
 from soak.core.plan.plan import Lab, Plan
-from soak.core.plan.text import Document, KeyPath, PlanFile, parse_yaml, validated
+from soak.core.plan.text import (
+    MAX_CHARACTERS,
+    Document,
+    KeyPath,
+    PlanFile,
+    parse_yaml,
+    validated,
+)
 from soak.core.units import SECOND_NS, Duration, format_duration
 from soak.core.wording import state_word
 from soak.lab.faults import all_faults, find_fault
@@ -119,7 +126,7 @@ def load(path: Path) -> Drill:
         PlanError: with file, line and key of the first error.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _read_start(path)
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: cannot read the drill: {error}") from error
     document = parse_yaml(text, str(path))
@@ -136,6 +143,12 @@ def load(path: Path) -> Drill:
     return Drill(*about, file.begin, file.length, file.cell, given, document)
 
 
+def _read_start(path: Path) -> str:
+    """Return the text of a file; of one that is larger than any drill or plan, enough to be refused."""
+    with path.open(encoding="utf-8") as file:
+        return file.read(MAX_CHARACTERS + 1)
+
+
 def fingerprint(drill: Drill) -> str:
     """Return a short digest of a drill and its plan; results with another one are of a different drill.
 
@@ -146,7 +159,7 @@ def fingerprint(drill: Drill) -> str:
         _FORMER_KEYS.get(key, key): "gone" if value == "resolved" else value
         for key, value in own["expect"].items()
     }
-    plan = parse_yaml(drill.plan.read_text(encoding="utf-8"), str(drill.plan)).value
+    plan = parse_yaml(_read_start(drill.plan), str(drill.plan)).value
     text = json.dumps([own, plan], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:_FINGERPRINT_LETTERS]
 

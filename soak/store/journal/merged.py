@@ -90,7 +90,7 @@ class MergedReader:
         is_damaged, last = False, -1  # before the next new record; the number of the file before
         for path in segments(self._journal / name):
             number = int(path.stem)
-            is_damaged = is_damaged or 0 <= last < number - 1  # a file is missing
+            is_damaged = is_damaged or last < number - 1  # a file is missing: a writer begins at 0
             last = number
             for found in self._read(path):
                 if isinstance(found, End):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.alerting.daemon import SHUTDOWN_LIMIT_NS
+from soak.alerting.daemon import SHUTDOWN_LIMIT_NS, AlertDaemon
 from soak.alerting.delivery import RESEND_PERIOD_NS
 from soak.app import units
 from soak.clients.deadline import DEADLINE_SECONDS
@@ -64,6 +64,20 @@ def test_an_unavailable_sink_is_tried_once_a_round(tmp_path: Path) -> None:
     world.daemon().poll()
 
     assert len(world.sink.messages) == 1
+
+
+def test_the_shutdown_tries_a_sink_that_fails_only_once(tmp_path: Path) -> None:
+    """Otherwise what may have arrived is repeated each time that another sink takes a message."""
+    world = AlertWorld(tmp_path, RETRY, state="gone").without_charts()
+    other = FakeSink(world.clock, DELIVERED)
+    with FindingsStore(world.folder.findings) as store:
+        store.queue_added(RUN, ["other"], 0, world.clock.wall_ns())
+    plan, run = load(world.folder.plan.read_text(), "plan.yaml").plan, read_run(world.folder)
+    sinks = {"mail": world.sink, "other": other}
+
+    AlertDaemon(world.folder, plan, run, sinks, world.clock).shut_down()
+
+    assert (len(world.sink.messages), len(other.messages)) == (1, 2)
 
 
 def test_nothing_is_sent_while_the_file_cannot_be_used(tmp_path: Path) -> None:
@@ -193,6 +207,24 @@ def test_open_findings_are_sent_again_to_a_repeating_sink(tmp_path: Path) -> Non
     assert first == [f"{KEY}.confirmed", f"{OTHER}.confirmed"]
     assert [message.key for message in sink.again] == [f"{KEY}.confirmed"]
     assert len(sink.messages) == 3
+
+
+def test_a_finding_that_was_damaged_since_blocks_no_other_that_is_sent_again(
+    tmp_path: Path,
+) -> None:
+    """Nor does it end the daemon, which would meet it again at once."""
+    world = AlertWorld(tmp_path, DELIVERED).without_charts()
+    sink = world.sink = FakeRepeatingSink(world.clock, DELIVERED)
+    world.save("confirmed", key=OTHER)
+    daemon = world.daemon()
+    daemon.poll()
+    damaged = finding("confirmed", key=OTHER, run=RUN, kind="objective")  # its series names none
+    with FindingsStore(world.folder.findings) as store:
+        store.save_finding(damaged, ["mail"], world.clock.wall_ns())
+    world.clock.advance(RESEND_PERIOD_NS / SECOND_NS)
+    daemon.poll()
+
+    assert [message.key for message in sink.again] == [f"{KEY}.confirmed"]
 
 
 @pytest.mark.long

@@ -59,6 +59,17 @@ def test_a_digest_is_sent_once_a_day_and_repeated_until_it_is_taken(tmp_path: Pa
     assert max(map(len, first.text.splitlines())) <= COLUMNS
 
 
+def test_a_digest_counts_the_messages_that_wait(tmp_path: Path) -> None:
+    """Also one that was never tried, and follows the digest."""
+    world = world_with_digest(tmp_path)
+    world.save("gone")
+
+    world.daemon().poll()
+
+    (digest,) = digests(world.sink)
+    assert "unsent    1 message waiting to be sent\n" in digest.text
+
+
 @pytest.mark.long
 def test_the_next_daemon_knows_which_recipients_have_a_digest(tmp_path: Path) -> None:
     """It died after a mail that some of the recipients took: the others get it then."""

@@ -23,7 +23,9 @@ from soak.alerting.chart import (
 )
 from soak.alerting.document import COLUMNS
 from soak.alerting.load_state import LoadState
-from soak.alerting.message import MAX_LINES, MessageContext, compose
+from soak.alerting.message.body import MAX_LINES
+from soak.alerting.message.compose import compose
+from soak.alerting.message.context import MessageContext
 from soak.alerting.places import Places
 from soak.core.errors import JournalError
 from soak.core.model import Change, Evidence, Explanation
@@ -144,10 +146,20 @@ def test_a_topic_that_was_made_for_the_run_is_said_to_be() -> None:
         finding = dataclasses.replace(FINDING, causes=causes)
         return compose(dataclasses.replace(CONTEXT, finding=finding), None, 7).text
 
-    own, other = text("topic soak-run1"), text("topic orders")
+    assert "suspect   topic soak-run1, made for this run\n" in text("topic soak-run1")
+    assert "suspect   topic a, soak-run1-3, made for this run\n" in text("topic a, soak-run1-3")
+    for other in ("topic orders", "topic soak-run12", "topic my-soak-run1", "run1:9092"):
+        assert f"suspect   {other}\n" in text(other)
 
-    assert "suspect   topic soak-run1, made for this run\n" in own
-    assert "suspect   topic orders\n" in other
+
+def test_a_name_with_hyphens_stays_whole() -> None:
+    """It is copied, and searched for."""
+    name = "orders-" * 9 + "eu"
+    causes = (dataclasses.replace(CAUSES[0], suspect=f"topic {name}"),)
+
+    text = text_of(finding=dataclasses.replace(FINDING, causes=causes))
+
+    assert f"suspect   topic\n          {name}\n" in text
 
 
 def test_an_opened_finding_reads_like_this() -> None:
@@ -276,21 +288,23 @@ def test_a_resolved_finding_says_whether_its_broker_answers_again() -> None:
     assert "resolved  by 14:16:20Z, after 1 min 8 s\n" in text
 
 
+UNJUDGED = dataclasses.replace(
+    FINDING,
+    series="produce.0@host|acknowledgement_outage_seconds",
+    kind="outage",
+    before=0.0,
+    after=5.0,
+    causes=(),
+    changes=(),
+    is_settled=False,
+)
+
+
 def test_an_outage_whose_cause_was_not_judged_yet_says_until_when_a_correction_follows() -> None:
     """Nobody has looked for its cause: that is no verdict."""
-    outage = dataclasses.replace(
-        FINDING,
-        series="produce.0@host|acknowledgement_outage_seconds",
-        kind="outage",
-        before=0.0,
-        after=5.0,
-        causes=(),
-        changes=(),
-        is_settled=False,
-    )
     at_ns = START_WALL_NS + (112 + 7) * SECOND_NS
 
-    message = compose(dataclasses.replace(CONTEXT, finding=outage, window=None), None, at_ns)
+    message = compose(dataclasses.replace(CONTEXT, finding=UNJUDGED, window=None), None, at_ns)
 
     assert message.subject == (
         "[soakd] cause not known yet: nothing was acknowledged for 5 s - demo"
@@ -300,6 +314,21 @@ def test_an_outage_whose_cause_was_not_judged_yet_says_until_when_a_correction_f
         "cause     not known yet (7 s after the onset); a correction follows by\n"
         "          14:20:12Z if one is found\n"
     ) in message.text
+
+
+def test_a_late_message_promises_no_correction_by_a_time_that_is_past() -> None:
+    """The mail server was away for an hour, and the detector has not judged the outage since."""
+    composed_ns = START_WALL_NS + (112 + 3600) * SECOND_NS
+    context = dataclasses.replace(
+        CONTEXT, finding=UNJUDGED, window=None, composed_wall_ns=composed_ns
+    )
+
+    text = compose(context, None, START_WALL_NS + (112 + 7) * SECOND_NS).text
+
+    assert (
+        "cause     not known yet (1 h after the onset); a correction follows if one is\n"
+        "          found\n"
+    ) in text
 
 
 def test_an_open_finding_has_the_command_that_confirms_its_cause_and_a_resolved_one_has_none() -> (

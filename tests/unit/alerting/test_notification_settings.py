@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from pathlib import Path
 
@@ -92,6 +93,17 @@ def test_a_missing_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptur
     assert with_notification_settings(tmp_path / "none.yaml", plan_of(BEGUN)) == plan_of(BEGUN)
     assert "cannot read the plan" in caplog.text
     assert with_notification_settings(None, plan_of(BEGUN)) == plan_of(BEGUN)
+
+
+def test_a_file_that_is_larger_than_any_is_not_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "p.yaml"
+    path.touch()
+    os.truncate(path, 2**27)  # a hole, no disk
+
+    assert with_notification_settings(path, plan_of(BEGUN)) == plan_of(BEGUN)
+    assert "cannot read the plan" in caplog.text
 
 
 def test_a_removed_sink_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from soak.alerting.message import MessageContext, compose
+from soak.alerting.message.compose import compose
+from soak.alerting.message.context import MessageContext
 from soak.alerting.places import NOWHERE, Places, places_of, read_places
 from soak.core.journal_format import Columns, columns_line, encode
 from soak.core.model import Column, Evidence, Explanation, Finding, Record

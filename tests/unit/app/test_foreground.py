@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
+import logging
+import os
 import signal
 import threading
 import time
@@ -24,12 +27,14 @@ from soak.app.live.run import LiveRun
 from soak.app.live.terminal import PlainView, View
 from soak.app.multi_host import Part
 from soak.core.clock import SystemClock
-from soak.core.errors import LabError, NotNowError
+from soak.core.errors import LabError, NotNowError, PlanError, RunFolderError
 from soak.core.plan import text
 from soak.store.findings.store import FindingsFile, FindingsStore
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
 from soak.supervisor.run import GaveUpError, Role, Supervisor
 from tests.support.paths import DATA
+from tests.support.vanishing import PLAN as VANISHING
+from tests.support.vanishing import VanishingCluster, vanishing_cluster
 
 LIMIT_SECONDS = 30.0
 PLAN = DATA / "plans" / "short.yaml"
@@ -99,6 +104,103 @@ def test_a_run_whose_cluster_never_answers_stores_and_shows_nothing(tmp_path: Pa
         foreground.run_plan(plan, tmp_path / "runs" / "x", Console(file=terminal))
 
     assert (list(tmp_path.iterdir()), terminal.getvalue()) == ([], "")
+
+
+@pytest.fixture
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[VanishingCluster]:
+    """Return a cluster that vanishes; the log, which a run sends to its folder, is back where it was then."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield vanishing_cluster(tmp_path_factory.mktemp("plugin"), monkeypatch)
+    for handler in root.handlers:
+        if handler not in handlers:
+            handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def start_in(path: Path) -> str:
+    """Start a run whose cluster vanishes, and return what the terminal shows."""
+    terminal = io.StringIO()
+    with pytest.raises(
+        NotNowError,
+        match=r"^p\.yaml:3: topic: .* timed out; the cluster does not answer now: 127\.0\.0\.1:1 does",
+    ):
+        foreground.run_plan(text.load(VANISHING, "p.yaml"), path, Console(file=terminal, width=300))
+    return terminal.getvalue()
+
+
+def test_a_start_whose_cluster_is_gone_after_the_check_blocks_no_other_start_in_its_folder(
+    tmp_path: Path, cluster: VanishingCluster
+) -> None:
+    """It is stored as failed, and the next start in that folder meets nothing of it."""
+    folder = RunFolder(tmp_path / "x")
+    shown = start_in(folder.path)
+    first = read_run(folder)
+    cluster.come_back()
+
+    again = start_in(folder.path)
+
+    assert (first.state, read_run(folder).state) == ("failed", "failed")
+    assert read_run(folder).id != first.id
+    assert "stays" not in shown + again
+
+
+def test_a_failed_start_that_left_a_topic_keeps_its_folder_until_that_is_deleted(
+    tmp_path: Path, cluster: VanishingCluster
+) -> None:
+    """Nothing else knows which topic it was."""
+    folder = RunFolder(tmp_path / "x")
+    cluster.created = 1
+    shown = start_in(folder.path)
+    (topic,) = cluster.topics
+    cluster.come_back()
+
+    with pytest.raises(PlanError, match=f"topic {topic} stays: .*`soak clean {folder.path}`"):
+        foreground.run_plan(
+            text.load(VANISHING, "p.yaml"), folder.path, Console(file=io.StringIO())
+        )
+
+    assert f"the empty topic {topic} stays: `soak clean {folder.path}`" in shown
+    cluster.delete_topics([topic])
+    start_in(folder.path)
+
+
+def test_a_folder_with_more_than_a_failed_start_is_not_touched(
+    tmp_path: Path, cluster: VanishingCluster
+) -> None:
+    folder = RunFolder(tmp_path / "x")
+    start_in(folder.path)
+    cluster.come_back()
+    (folder.path / "notes.txt").write_text("mine")
+    before = sorted(folder.path.iterdir())
+
+    with pytest.raises(PlanError, match="exists and is not empty"):
+        foreground.run_plan(
+            text.load(VANISHING, "p.yaml"), folder.path, Console(file=io.StringIO())
+        )
+
+    assert sorted(folder.path.iterdir()) == before
+
+
+def test_a_folder_that_may_not_be_written_any_more_is_named(
+    tmp_path: Path, cluster: VanishingCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rights of the folder above it change between the check and the start."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    cluster.after_check = lambda: monkeypatch.setattr(Path, "mkdir", refuse)
+
+    with pytest.raises(RunFolderError, match=r"cannot write .*x/logs: permission denied"):
+        foreground.run_plan(
+            text.load(VANISHING, "p.yaml"), tmp_path / "x", Console(file=io.StringIO())
+        )
+
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

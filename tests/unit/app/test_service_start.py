@@ -12,6 +12,7 @@ from soak.core.errors import PlanError, SoakError
 from soak.core.plan import text
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import Run, RunFolder, write_plan, write_run
+from tests.support.vanishing import PLAN, vanishing_cluster
 
 
 def test_a_run_that_is_over_is_finished_before_another_begins(
@@ -68,6 +69,22 @@ def test_a_missing_resource_is_no_error_of_the_plan(tmp_path: Path, more: str, w
     with pytest.raises(SoakError, match=why) as caught:
         start_run(plan, PlanHome(tmp_path / "a"), SystemClock())
     assert not isinstance(caught.value, PlanError)
+
+
+def test_a_cluster_that_is_gone_after_the_check_is_no_error_of_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that does not answer the check: people are notified. The next start completes this one."""
+    cluster = vanishing_cluster(tmp_path, monkeypatch)
+    plan, home = tmp_path / "x.yaml", PlanHome(tmp_path / "x")
+    plan.write_text(PLAN)
+    for _ in range(2):
+        with pytest.raises(SoakError, match="timed out; the cluster does not answer now") as caught:
+            start_run(plan, home, SystemClock())
+        assert not isinstance(caught.value, PlanError)
+        cluster.come_back()
+
+    assert len(list(home.path.glob("x-*"))) == 1
 
 
 def test_a_start_that_version_0_1_0_left_unfinished_is_completed(tmp_path: Path) -> None:

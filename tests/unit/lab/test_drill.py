@@ -72,6 +72,15 @@ def test_the_form_of_a_drill_is_what_it_and_its_plan_say(tmp_path: Path) -> None
     assert len(set(forms)) == 3
 
 
+def test_of_a_file_larger_than_any_drill_no_more_is_read_than_is_refused(tmp_path: Path) -> None:
+    """Else the byte at its end, which is no text, would be what is wrong with it."""
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(b"#" * 2**21 + b"\xff")
+
+    with pytest.raises(PlanError, match=r"mine\.yaml:1: too large: more than 1,048,576 characters"):
+        drill.load(path)
+
+
 def test_a_drill_may_name_its_place_in_a_table_of_steps(tmp_path: Path) -> None:
     """Table, row and column; all three."""
     (tmp_path / "plan.yaml").touch()

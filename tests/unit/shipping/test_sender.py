@@ -179,8 +179,12 @@ def test_files_are_deleted_in_order_although_the_clock_was_set_back(tmp_path: Pa
     assert segments(folder.journal / SOURCE) == files[1:]
 
 
-def test_lines_behind_a_missing_file_are_sent(tmp_path: Path) -> None:
-    """Such as one that an administrator deleted, or that a repaired filesystem lost."""
+@pytest.mark.parametrize("changed_ns", [0, 2**62])
+def test_lines_behind_a_missing_file_are_sent(tmp_path: Path, changed_ns: int) -> None:
+    """Such as one that an administrator deleted, or that a repaired filesystem lost.
+
+    The clock may have been set back since the file before it was written.
+    """
     folder, target = folder_of(tmp_path), FlakyTarget()
     host = Host(folder, SOURCE)
     shipper = shipper_of(folder, target)
@@ -190,9 +194,9 @@ def test_lines_behind_a_missing_file_are_sent(tmp_path: Path) -> None:
         host.close(is_end=False)
         host.restart()
         host.write(10)
-    first, missing, _ = segments(folder.journal / SOURCE)
-    os.utime(first, ns=(0, 0))  # the folder changed after it
+    _, missing, _ = segments(folder.journal / SOURCE)
     missing.unlink()
+    os.utime(folder.journal / SOURCE, ns=(changed_ns, changed_ns))
 
     shipper.send_batch()
 

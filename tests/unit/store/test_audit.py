@@ -203,8 +203,9 @@ def test_a_damaged_record_of_a_consumer_is_no_loss(tmp_path: Path) -> None:
     assert (verdict["received"], verdict["unknown"], verdict["lost"]) == (377, 100, 23)
 
 
-def test_what_a_missing_file_of_a_consumer_held_is_no_loss(tmp_path: Path) -> None:
-    """It was restarted twice, and what it read between is gone: 100 messages; 23 others are lost."""
+@pytest.mark.parametrize("missing", ["000000.jsonl", "000001.jsonl"])
+def test_what_a_missing_file_of_a_consumer_held_is_no_loss(tmp_path: Path, missing: str) -> None:
+    """It was restarted twice, and what it read in one part is gone: 100 messages; 23 others are lost."""
     folder = RunFolder(tmp_path)
     name = stream_name(instance_of(RUN.id, "produce.0@h"), 1, 0)
     sent: tuple[Span, ...] = ((0, 299, 0, 299),)
@@ -216,7 +217,7 @@ def test_what_a_missing_file_of_a_consumer_held_is_no_loss(tmp_path: Path) -> No
     ]
     files: list[Lines] = [[_record(k, k + 1, received={name: got[k]})] for k in range(3)]
     _write(folder, "consume.0@h", *files)
-    (folder.journal / "consume.0@h" / "000001.jsonl").unlink()
+    (folder.journal / "consume.0@h" / missing).unlink()
 
     verdict = audit_run(folder, RUN, text.load(_plan(), "p").plan).verdict()
 
