@@ -2,9 +2,10 @@
 
 Source:   adjtimex(2) every second; `chronyc -c tracking` where chronyd answers; wall against monotonic clock.
 Overhead: a system call a second, one process every `chrony_period`.
-Caveats:  The kernel's maximum error is a bound only if the time daemon sets it: chronyd and ntpd do,
-          systemd-timesyncd sets it to 0 at every poll. Steps above half a second are reported by each daemon
-          itself, smaller ones by this probe. Slewing moves the wall and the monotonic clock alike: no step.
+Caveats:  The kernel's maximum error is a bound only where the time daemon sets it, as chronyd and ntpd do:
+          systemd-timesyncd and phc2sys set it to 0, which is no bound. Steps above half a second are
+          reported by each daemon itself, smaller ones by this probe. Slewing moves the wall and the monotonic
+          clock alike: no step.
 """
 
 from __future__ import annotations
@@ -87,6 +88,16 @@ class Timex:
     estimated_error_seconds: float
     frequency_adjustment_ratio: float
     is_marked: bool = True
+
+    @property
+    def bound_seconds(self) -> float | None:
+        """Return by how much the clock may be off; None where the time daemon does not say.
+
+        A daemon that knows it also sets an estimated error, as chronyd and ntpd do. systemd-timesyncd sets
+        both to 0, and phc2sys only the maximum error: the kernel then counts up from 0, which bounds nothing.
+        """
+        is_known = 0.0 < self.estimated_error_seconds <= self.maxerror_seconds
+        return self.maxerror_seconds if self.is_synchronised and is_known else None
 
 
 AdjtimexCall = Callable[[TimexStruct], int]
@@ -237,12 +248,11 @@ class ClockProbe:
         self._worker.close()
 
     def _bound(self, kernel: Timex) -> list[tuple[Column, float]]:
-        """Return the bound; nothing for a clock that is not synchronised, which has none."""
-        if self._chrony_bound is not None:
-            source, seconds = "chrony", self._chrony_bound
-        elif kernel.is_synchronised:
-            source, seconds = "kernel", kernel.maxerror_seconds
-        else:
+        """Return the bound; nothing where none is known."""
+        source, seconds = "chrony", self._chrony_bound
+        if seconds is None:
+            source, seconds = "kernel", kernel.bound_seconds
+        if seconds is None:
             return []
         column = Column("clock_offset_bound_seconds", (("source", source),), "seconds")
         return [(column, seconds)]

@@ -3,7 +3,8 @@
 Source:   psutil: /proc/stat, meminfo, vmstat, net/dev and loadavg; stat and statm of our daemons' processes.
 Overhead: five reads of /proc a second and two for each process of ours; the command lines of new processes,
           and those of all processes every 30 s, a tenth of them a second.
-Caveats:  Steal is what a hypervisor reports; in a container, CPU and memory are those of the whole host.
+Caveats:  Steal is what a hypervisor reports; in a container, CPU and memory are those of the whole host, or
+          of the container where lxcfs shows them so.
           Network is the sum over all interfaces but loopback: traffic of a bond or bridge counts at each
           layer, and an interface counts from its second reading on. Swap traffic is missing where the kernel
           does not show it, as in gVisor.
@@ -43,7 +44,9 @@ _OF_A_RUN = frozenset({"--run-dir", "--home", "--pending", "--owed"})  # --owed:
 Samples = list[tuple[Column, float]]
 
 _IDLE = ("idle", "iowait")
-_CPU = ("user", "nice", "system", *_IDLE, "irq", "softirq", "steal")  # guest is inside user
+_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")  # guest is inside user
+_CPU = (*_BUSY, *_IDLE)
+_WITHOUT_WORK = "idle and iowait"
 _SWAP = {
     "swap_in": ("host_swap_in_bytes", "bytes"),
     "swap_out": ("host_swap_out_bytes", "bytes"),
@@ -266,7 +269,7 @@ class Host:
         begin_ns = self._clock.mono_ns()
         now = self._ask()
         now_ns = self._clock.mono_ns()
-        grown = self._deltas.take(now.counters, now_ns)
+        grown = self._deltas.take(_with_sum_of_idle(now.counters), now_ns)
         traffic = self._interfaces.take(now.interfaces, now_ns)
         levels = (
             (Column("host_memory_available_bytes", (), "bytes"), now.memory_available_bytes),
@@ -286,19 +289,30 @@ class Host:
         """Do nothing: the probe holds no resource."""
 
 
+def _with_sum_of_idle(counters: Mapping[str, float]) -> Mapping[str, float]:
+    if not counters.keys() >= set(_IDLE):
+        return counters
+    return {**counters, _WITHOUT_WORK: sum(counters[mode] for mode in _IDLE)}
+
+
 def _cpu_samples(grown: Growth[str]) -> list[tuple[Column, float]]:
-    """Return ratios over all cores; nothing if a mode went backwards, as iowait may."""
-    spent = [grown.by.get(mode) for mode in _CPU]
+    """Return ratios over all cores; nothing if a mode went backwards.
+
+    Time without work moves between `idle` and `iowait` once a task that waited has woken up elsewhere: of
+    their sum each second counts, and of `iowait` those in which neither fell.
+    """
+    spent = [grown.by.get(mode) for mode in (*_BUSY, _WITHOUT_WORK)]
     known = [value for value in spent if value is not None]
     total = sum(known)
-    if len(known) < len(_CPU) or total <= 0:
+    if len(known) < len(spent) or total <= 0:
         return []
-    idle = sum(grown.by[mode] for mode in _IDLE)
-    return [
-        (Column("host_cpu_ratio", (), "ratio"), (total - idle) / total),
+    found = [
+        (Column("host_cpu_ratio", (), "ratio"), (total - grown.by[_WITHOUT_WORK]) / total),
         (Column("host_cpu_steal_ratio", (), "ratio"), grown.by["steal"] / total),
-        (Column("host_cpu_iowait_ratio", (), "ratio"), grown.by["iowait"] / total),
     ]
+    if grown.by.keys() >= set(_IDLE):
+        found.append((Column("host_cpu_iowait_ratio", (), "ratio"), grown.by["iowait"] / total))
+    return found
 
 
 def _rate_samples(

@@ -2,9 +2,10 @@
 
 Source:   the totals of /proc/pressure/{cpu,io,memory,irq} (Documentation/accounting/psi.rst).
 Overhead: up to four reads of /proc a second; the kernel keeps these totals anyway.
-Caveats:  Of the whole machine, not of the broker. Absent before Linux 4.20, if compiled out, or without
-          `psi=1` where the kernel's default is off. irq exists since 6.1. cpu has no `stalled`: it is
-          undefined for a whole machine, and the kernel writes 0.
+Caveats:  Of the whole machine, not of the broker; of the container where lxcfs shows it so. Absent before
+          Linux 4.20, if compiled out, without `psi=1` where the kernel's default is off, or where a sandbox
+          hides it. irq exists since 6.1. cpu has no `stalled`: it is undefined for a whole machine, and the
+          kernel writes 0.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _METRICS = {
 _RESOURCES = tuple(dict.fromkeys(resource for resource, _ in _METRICS))
 _MICROSECONDS = 1e6
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP}  # the last: disabled at boot
+_HIDDEN = {errno.EACCES, errno.EPERM}  # by a sandbox, for as long as this process lives
 _LINE = re.compile(
     r"(?P<kind>some|full) avg10=\d+\.\d\d avg60=\d+\.\d\d avg300=\d+\.\d\d total=(?P<total>\d+)\n",
     re.ASCII,
@@ -60,7 +62,10 @@ class Pressure:
         begin_ns = self._clock.mono_ns()
         totals = self._totals()
         if not totals:
-            raise NotAvailableError(f"this kernel has no pressure information in {self._folder}")
+            raise NotAvailableError(
+                f"no pressure information in {self._folder}: the kernel has none, or needs psi=1 at boot, or "
+                "it is hidden from this process"
+            )
         at_ns = self._clock.mono_ns()
         grown = self._deltas.take(totals, at_ns)
         rates = ((metric, grown.per_second(metric, _MICROSECONDS)) for metric in totals)
@@ -86,7 +91,7 @@ class Pressure:
         try:
             text = path.read_text(encoding="ascii", errors="replace")
         except OSError as error:
-            if error.errno in _ABSENT:
+            if error.errno in _ABSENT | _HIDDEN:
                 return {}
             raise ProbeError(f"cannot read {path}: {error.strerror}") from error
         return parse(text)

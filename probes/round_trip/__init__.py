@@ -12,7 +12,8 @@ Caveats:  Only Kafka's protocol, and of its logins PLAIN and SCRAM. With TLS the
           request without an answer has no value in its second; after `timeout` its connection is opened
           again. A server that refuses is tried ever more rarely, once a second in the end, and one that
           refuses the login once a minute. While requests always wait in a broker's queue, even the shortest
-          answer is late, as on a longer path.
+          answer is late, as on a longer path. Behind a load balancer connections may end at several brokers:
+          a stall of one of them is then a lone delay.
 
 Open `probe` first; it opens its connections by `connection`.
 """

@@ -11,11 +11,13 @@ import base64
 import hashlib
 import hmac
 import secrets
+import socket
 import ssl
 import struct
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from soak.clients.client_settings import resolve_secrets
 from soak.clients.http import tls_context
@@ -135,7 +137,7 @@ async def connect(host: str, port: int, security: Security) -> tuple[StreamReade
         OSError, EOFError: the broker cannot be reached, or its certificate is refused.
         ValueError, OverflowError: the address is invalid, or an answer is not in Kafka's protocol.
     """
-    reader, writer = await asyncio.open_connection(host, port, ssl=security.tls)
+    reader, writer = await _open(host, port, security.tls)
     try:
         if security.mechanism:
             await _log_in(reader, writer, security)
@@ -146,6 +148,31 @@ async def connect(host: str, port: int, security: Security) -> tuple[StreamReade
         writer.transport.abort()
         raise
     return reader, writer
+
+
+async def _open(
+    host: str, port: int, tls: ssl.SSLContext | None
+) -> tuple[StreamReader, StreamWriter]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    failure = OSError(f"{host} has no address")
+    name = None if tls is None else host
+    for address in in_fixed_order(found):
+        try:
+            return await asyncio.open_connection(address, port, ssl=tls, server_hostname=name)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def in_fixed_order(found: Iterable[tuple[Any, ...]]) -> list[str]:
+    """Return the addresses in answers of `getaddrinfo`, those of the preferred family first.
+
+    A name server returns those of several brokers in turn, and connections are compared with one another.
+    """
+    families: dict[int, set[str]] = {}
+    for family, *_, place in found:
+        families.setdefault(family, set()).add(str(place[0]))
+    return [address for addresses in families.values() for address in sorted(addresses)]
 
 
 async def _log_in(reader: StreamReader, writer: StreamWriter, security: Security) -> None:

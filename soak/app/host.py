@@ -247,8 +247,11 @@ def _clock_line(read_timex: Callable[[], Timex]) -> str:
         kernel = read_timex()
     except NotAvailableError as error:
         return f"Clock: unknown, {error}."
+    bound = kernel.bound_seconds
+    if bound is not None:
+        return f"Clock: synchronised, off by at most {amount(bound, 'seconds')}."
     if kernel.is_synchronised:
-        return f"Clock: synchronised, off by at most {amount(kernel.maxerror_seconds, 'seconds')}."
+        return "Clock: synchronised; its time daemon does not say by how much it may be off."
     return (
         "Warning: the clock of this host is not synchronised (chrony, ntpd): latencies between hosts are "
         "unreliable, and times differ from those of other hosts."

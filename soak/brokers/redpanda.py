@@ -15,6 +15,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from soak.brokers.kafka import config as kafka
@@ -88,7 +90,13 @@ def connect(config: Config, clock: Clock) -> KafkaBroker:
         consumer=config.consumer,
         common=config.common,
     )
-    return connect_protocol(of_kafka, clock, RedpandaGuarantees(config))
+    return connect_protocol(of_kafka, clock, RedpandaGuarantees(config), would_create)
+
+
+def would_create(admin: AdminClient, new: NewTopic, timeout_seconds: float) -> bool:
+    """Return False, so that copies are compared with brokers: Redpanda's dry run of a creation does not."""
+    del admin, new, timeout_seconds
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ _CALLS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "conf_set_error_cb": (None, (_POINTER, _POINTER)),
     "name": (_TEXT, (_POINTER,)),
     "err2str": (_TEXT, (_INT,)),
+    "fatal_error": (_INT, (_POINTER, _POINTER, _SIZE)),
     "topic_new": (_POINTER, (_POINTER, _TEXT, _POINTER)),
     "topic_name": (_TEXT, (_POINTER,)),
     "topic_destroy": (None, (_POINTER,)),
@@ -99,6 +100,10 @@ class Library:
         if self.quick.rd_kafka_opaque(handle) != id(client):
             raise NotAvailableError("the client's handle is not where it was expected")
         return handle
+
+    def fatal_error(self, handle: int) -> int:
+        """Return the code of the error that has ended a client, 0 if none has."""
+        return int(self.quick.rd_kafka_fatal_error(handle, None, 0))
 
 
 def installed_versions() -> tuple[str, str]:

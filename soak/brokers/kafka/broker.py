@@ -34,7 +34,12 @@ from soak.brokers.kafka.producer import (
     partition_of,
 )
 from soak.brokers.kafka.release import release_of
-from soak.brokers.kafka.topics import delete_topics, partition_warnings, topic_ids
+from soak.brokers.kafka.topics import (
+    create_topics,
+    delete_topics,
+    partition_warnings,
+    topic_ids,
+)
 from soak.clients import client_settings
 from soak.clients.kafka_log import ClientLog, ErrorCallback, ErrorCause, error_text
 from soak.clients.kafka_throttle import ThrottleTimes, statistics_interval_ms
@@ -83,12 +88,16 @@ def connect(config: Config, clock: Clock) -> KafkaBroker:
     return connect_protocol(config, clock, KafkaGuarantees(config))
 
 
-def connect_protocol(config: Config, clock: Clock, guarantees: Guarantees) -> KafkaBroker:
+def connect_protocol(
+    config: Config,
+    clock: Clock,
+    guarantees: Guarantees,
+    would_create: rights.WouldCreate = rights.would_create,
+) -> KafkaBroker:
     """Return a broker of Kafka's protocol that uses batched calls where their self-test passes."""
     found = _library_or_reason()
-    if isinstance(found, str):
-        return KafkaBroker(config, clock, guarantees, fallback_reason=found)
-    return KafkaBroker(config, clock, guarantees, found)
+    library, reason = (None, found) if isinstance(found, str) else (found, "")
+    return KafkaBroker(config, clock, guarantees, library, reason, would_create=would_create)
 
 
 @cache
@@ -135,13 +144,19 @@ class KafkaBroker:
         guarantees: Guarantees,
         library: Library | None = None,
         fallback_reason: str = "not asked for",
+        *,
+        would_create: rights.WouldCreate = rights.would_create,
     ) -> None:
-        """With `library` a batch of messages is one call; without it the client's public API is used."""
+        """With `library` a batch of messages is one call; without it the client's public API is used.
+
+        `would_create` asks whether a topic with more copies than brokers would be created.
+        """
         self.guarantees = guarantees
         self._config = config
         self._clock = clock
         self._library = library
         self._fallback_reason = "" if library else fallback_reason
+        self._would_create = would_create
         self._timeout_seconds = config.timeout / SECOND_NS
         self._client_log = ClientLog(LOG, clock)
         where = config.bootstrap_servers
@@ -167,15 +182,16 @@ class KafkaBroker:
 
         Raises:
             BrokerError: the settings are wrong, or no broker answers; where the listener is of another kind
-                than the plan says, or its certificate or login is refused, that is reported too. A login or
-                certificate that it asks for and the plan lacks is a `LoginMissingError`.
+                than the plan says, or its certificate or login is refused, that is reported too, as are
+                addresses of brokers that this host cannot reach. A login or certificate that it asks for
+                and the plan lacks is a `LoginMissingError`.
         """
         self.check_settings()
         cause, where = ErrorCause(), self._config.bootstrap_servers
         admin = self._admin(error_cb=cause.note)
         try:
             cause.wait_for_login(admin, where, self._timeout_seconds, self._clock)
-            cause.metadata(admin, where, self._timeout_seconds)
+            metadata = cause.metadata(admin, where, self._timeout_seconds)
         except BrokerError as error:
             found = listener.mismatch(where, self._config.common)
             is_refused = isinstance(error, LoginRefusedError)
@@ -188,6 +204,10 @@ class KafkaBroker:
             if found.lacks_login:
                 raise LoginMissingError(text, found.logins) from error
             raise BrokerError(text) from error
+        places = _places(metadata)
+        unreachable = listener.unreachable(places)
+        if places and len(unreachable) == len(places):
+            raise BrokerError(listener.advertised_error(where, unreachable))
 
     def existing(self, names: Sequence[str]) -> list[str]:
         there = self._metadata().topics  # a request by name may create the topic
@@ -228,23 +248,38 @@ class KafkaBroker:
         self._wait_until_open(topics)
 
     def _create(self, new: Sequence[NewTopic], making: TopicCreation) -> None:
-        admin = self._admin()
-        created = admin.create_topics(list(new), operation_timeout=self._timeout_seconds)
-        refused: dict[str, Exception] = {}
-        for name, future in created.items():
-            try:
-                future.result(self._timeout_seconds)
-            except (KafkaException, TimeoutError) as error:
-                refused[name] = error
-        made = created.keys() - refused.keys()
-        try:
-            self._check_rights(sorted(made))  # a topic that the user may not see has no identity
-        except BrokerError:
-            making.note(dict.fromkeys(made, ""))
-            raise
-        making.note(self._new_identities(made))
+        refused = create_topics(self._admin(), new, self._timeout_seconds, self._clock)
+        self._note_made({one.topic for one in new} - refused.keys(), making)
+        late = self._arrived([name for name, why in refused.items() if rights.is_unanswered(why)])
+        self._note_made(late, making)
         for name, reason in refused.items():
-            raise BrokerError(f"cannot create topic {name}: {error_text(reason)}") from reason
+            if name not in late:
+                maybe = "; it may appear later" if rights.is_unanswered(reason) else ""
+                text = f"cannot create topic {name}: {error_text(reason)}{maybe}"
+                raise BrokerError(text) from reason
+
+    def _note_made(self, names: Collection[str], making: TopicCreation) -> None:
+        """Note topics just created, with their identities; raises as `_check_rights`."""
+        if not names:
+            return
+        try:
+            self._check_rights(sorted(names))  # a topic that the user may not see has no identity
+        except BrokerError:
+            making.note(dict.fromkeys(names, ""))
+            raise
+        making.note(self._new_identities(names))
+
+    def _arrived(self, names: Sequence[str]) -> list[str]:
+        """Return which topics exist, of those that the cluster did not confirm in time."""
+        found: list[str] = []
+        deadline_ns = self._clock.mono_ns() + self._config.timeout
+        while len(found) < len(names) and self._clock.mono_ns() < deadline_ns:
+            self._clock.sleep_until(self._clock.mono_ns() + SECOND_NS // 2)
+            try:
+                found = self.existing(names)
+            except BrokerError as error:
+                LOG.warning("creation_not_confirmed why=%r", str(error))
+        return found
 
     def _check_rights(self, names: Sequence[str]) -> None:
         """Raise `BrokerError` when the user may not see, read and write one of these new topics.
@@ -256,25 +291,34 @@ class KafkaBroker:
             raise BrokerError(error)
 
     def _new_identities(self, names: Collection[str]) -> dict[str, str]:
-        """Return the ids of topics just created, which brokers learn of one after another."""
+        """Return the ids of topics just created, "" if not in time: brokers learn of one after another."""
         deadline_ns = self._clock.mono_ns() + self._config.timeout
-        found = self.identities(sorted(names))
+        found = self._identities_now(names)
         while len(found) < len(names) and self._clock.mono_ns() < deadline_ns:
             self._clock.sleep_until(self._clock.mono_ns() + SECOND_NS // 20)
-            found = self.identities(sorted(names))
+            found = self._identities_now(names)
         return {**dict.fromkeys(names, ""), **found}
+
+    def _identities_now(self, names: Collection[str]) -> dict[str, str]:
+        try:
+            return self.identities(sorted(names))
+        except BrokerError as error:  # it may answer again: the topics exist, and are to be noted
+            LOG.warning("identities_unknown why=%r", str(error))
+            return {}
 
     def _wait_until_open(self, topics: Topics) -> None:
         # A broker opens thousands of logs one after another.
         limit_ns = self._config.timeout + topics.total * SECOND_NS // 100
         deadline_ns = self._clock.mono_ns() + limit_ns
+        why = ""
         while self._clock.mono_ns() < deadline_ns:
-            if self._are_open(topics):
+            why = self._why_not_open(topics)
+            if not why:
                 return
             now_ns = self._clock.mono_ns()  # a request about thousands of partitions takes seconds
             self._clock.sleep_until(now_ns + SECOND_NS // 20 + topics.total * SECOND_NS // 5000)
         which = topics.names[0] if len(topics.names) == 1 else f"{len(topics.names)} topics"
-        raise BrokerError(f"{which} was created but not every partition has a leader and a log")
+        raise BrokerError(f"not every partition of {which} has a leader and a log: {why}")
 
     def delete_topics(self, names: Sequence[str]) -> None:
         delete_topics(self._admin(), names, self._config, self._timeout_seconds)
@@ -329,8 +373,14 @@ class KafkaBroker:
         return len(self._metadata().brokers)
 
     def replication_error(self, topic: Topic) -> str:
+        """Compare the copies with the brokers, unless the cluster would create the topic.
+
+        It knows of brokers that are down, and one behind a proxy or in object storage may list few.
+        """
         brokers = self.broker_count()
-        if topic.replication <= brokers:
+        if topic.replication <= brokers or self._would_create(
+            self._admin(), _new_topic(topic), self._timeout_seconds
+        ):
             return ""
         have = "1 broker" if brokers == 1 else f"{brokers} brokers"
         return (
@@ -342,13 +392,12 @@ class KafkaBroker:
         admin, config = self._admin(), self._config
         if topic.use_existing:
             return rights.topics_error(admin, topic.names, config, self._timeout_seconds)
-        new = NewTopic(
-            topic.names[0], topic.partitions, topic.replication, config=dict(topic.settings)
-        )
-        return rights.creation_error(admin, new, config, self._timeout_seconds)
+        return rights.creation_error(admin, _new_topic(topic), config, self._timeout_seconds)
 
     def cluster_warnings(self) -> list[str]:
-        return partition_warnings(self._metadata().topics)
+        metadata = self._metadata()
+        unreachable = listener.unreachable(_places(metadata))
+        return [*partition_warnings(metadata.topics), *listener.reach_warnings(unreachable)]
 
     def partition_of(self, key: bytes, partitions: int) -> int:
         settings = {**self._config.common, **self._config.producer}
@@ -375,17 +424,18 @@ class KafkaBroker:
             found = zip(nodes, releases, strict=True)
             return {f"{node.host}:{node.port}": release for node, release in found}
 
-    def _are_open(self, topics: Topics) -> bool:
+    def _why_not_open(self, topics: Topics) -> str:
+        """Return why the newest offset of a partition is not known, "" where all are."""
         places = (TopicPartition(*topics.split(at)) for at in range(topics.total))
         newest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client's
         admin, limit = self._admin(), self._timeout_seconds  # answers need their client alive
         found = admin.list_offsets(dict.fromkeys(places, newest), request_timeout=limit)
-        try:
-            for answer in found.values():
+        for place, answer in found.items():
+            try:
                 answer.result(limit)
-        except (KafkaException, TimeoutError):
-            return False
-        return True
+            except (KafkaException, TimeoutError) as error:
+                return f"{place.topic}-{place.partition}: {error_text(error)}"
+        return ""
 
     def _producer_settings(self) -> dict[str, str]:
         return {**_CLIENT, **_PRODUCER, **self._common(), **self._config.producer}
@@ -419,6 +469,18 @@ class KafkaBroker:
             )
         except (KafkaException, TypeError, ValueError) as error:  # ValueError: text for a callback
             raise BrokerError(f"the client refuses its settings: {error_text(error)}") from error
+
+
+def _new_topic(topic: Topic) -> NewTopic:
+    """Return the first topic of a plan as it would be created, under any name if it has none yet."""
+    name = topic.names[0] if topic.name else rights.CHECKED_TOPIC
+    return NewTopic(name, topic.partitions, topic.replication, config=dict(topic.settings))
+
+
+def _places(metadata: Any) -> list[tuple[str, int]]:  # noqa: ANN401  # the client ships no types
+    """Return the addresses that brokers advertise, each once: a proxy may have one for all."""
+    found = ((node.host, node.port) for node in metadata.brokers.values() if node.host)
+    return list(dict.fromkeys(found))
 
 
 class ConnectAdmin(Protocol):

@@ -16,9 +16,18 @@ from soak.brokers.kafka.topics import (
     TopicSettings,
     broker_values,
     read_cluster,
+    shared_storage,
     weakest_broker_number,
 )
-from soak.core.cluster.durability import Axis, Durability, Setting, SettingValue, majority, weakest
+from soak.core.cluster.durability import (
+    Axis,
+    Durability,
+    Setting,
+    SettingValue,
+    majority,
+    unknown,
+    weakest,
+)
 from soak.core.plan.plan import Topic
 from soak.core.plan.text import KeyPath
 
@@ -52,8 +61,16 @@ def read_durability(
     Raises:
         BrokerError: no broker answers.
     """
-    cluster = read_cluster(config, topic)
-    acks = acks_of(config, written)
+    return durability_in_cluster(acks_of(config, written), topic, read_cluster(config, topic))
+
+
+def durability_in_cluster(acks: SettingValue, topic: Topic, cluster: ClusterSettings) -> Durability:
+    """Return the durability of a plan's topics; unknown where brokers keep no messages on their drives."""
+    owners = [one.whole for one in cluster.topics] or [topic.settings]
+    shared = shared_storage(*cluster.brokers.values(), *owners)
+    if shared:
+        why = f"messages are kept in object storage ({shared}), not in copies on drives of brokers"
+        return unknown("kafka", why)
     existing = [durability_of(settings_of_topic(acks, one, cluster)) for one in cluster.topics]
     return weakest(existing or [durability_of(_settings_of_plan(acks, topic, cluster))])
 
@@ -163,7 +180,10 @@ def copies_setting(copies: SettingValue, brokers: int = 0) -> Setting:
 def copies_of(topic: Topic | TopicSettings) -> SettingValue:
     """Return the number of copies of a topic that exists, or that the plan would make."""
     if isinstance(topic, TopicSettings):
-        return SettingValue(str(topic.copies), f"topic {topic.name}")
+        where = f"topic {topic.name}"
+        if not topic.copies:
+            return SettingValue(None, f"{where} is listed without partitions")
+        return SettingValue(str(topic.copies), where)
     return SettingValue(str(topic.replication), "the plan's topic")
 
 
@@ -177,8 +197,8 @@ def settings_of_topic(
     of_brokers, brokers = _settings_of_brokers(cluster), len(cluster.brokers)
     reason = cluster.silence_of(topic)
     if reason:
-        unknown = [SettingValue(None, reason) for _ in of_brokers]
-        return DurabilitySettings(acks, copies_of(topic), *unknown, brokers=brokers)
+        untold = [SettingValue(None, reason) for _ in of_brokers]
+        return DurabilitySettings(acks, copies_of(topic), *untold, brokers=brokers)
     found = [_value_of_topic(name, topic, cluster, value) for name, value in of_brokers.items()]
     return DurabilitySettings(acks, copies_of(topic), *found, brokers=brokers)
 

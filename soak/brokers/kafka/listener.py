@@ -2,7 +2,8 @@
 
 A client that speaks another protocol than the listener is disconnected without a reason, and a wrong
 `security.protocol` is the most usual mistake. So this looks whether the listener speaks TLS, whether its
-certificate is good for its name, and whether it asks for a login.
+certificate is good for its name, and whether it asks for a login. A listener that answers may still name
+brokers by addresses that this host cannot reach.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 from soak.clients.http import tls_context
 from soak.core.errors import BrokerError
@@ -20,9 +23,13 @@ _TIMEOUT_SECONDS = 3.0  # of one step
 _MAX_PORT = 65_535
 _MAX_ADDRESSES = 3
 _MAX_ANSWER = 65_536
+_MAX_CONCURRENT = 16  # brokers that are connected to at the same time
+_MAX_NAMED = 3  # of them in one text
 _SASL_HANDSHAKE, _VERSION = 17, 1  # the request that says which logins a listener has
 _ILLEGAL_SASL_STATE = 34  # the answer of a listener without logins
 _CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "HANDSHAKE_FAILURE")
+_CLIENT_LOGINS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+"""Logins that librdkafka can do; the last where it is built with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,27 +148,44 @@ def _difference(
     host: str, port: int, found: _Listener, common: Mapping[str, str], timeout_seconds: float
 ) -> str:
     where = f"{host}:{port}"
-    protocol = security_protocol(common)
-    uses_tls, uses_login = protocol.endswith("SSL"), protocol.startswith("SASL")
-    wanted = ("SASL_" if found.logins else "") + ("SSL" if found.speaks_tls else "PLAINTEXT")
+    uses_tls = security_protocol(common).endswith("SSL")
     if found.logins is None and not found.speaks_tls:
         return f"what listens at {where} does not answer as a Kafka broker does"
+    if found.logins and not _possible(found.logins):
+        return (
+            f"the listener at {where} asks for a login ({', '.join(found.logins)}) that soakd cannot do: "
+            f"name a listener with {', '.join(_CLIENT_LOGINS[:-1])} or without a login"
+        )
     if found.speaks_tls != uses_tls:
         speaks = "speaks TLS" if found.speaks_tls else "does not speak TLS"
-        return f"the listener at {where} {speaks}: set security.protocol to {wanted}"
+        return f"the listener at {where} {speaks}: set security.protocol to {_wanted(found)}"
     if found.wants_certificate and not _has_certificate(common):
         return (
             f"the listener at {where} asks for a certificate of the client: "
             "set ssl.certificate.location and ssl.key.location"
         )
+    why = _login_difference(where, found, common)
+    return why or (_certificate_fault(host, port, common, timeout_seconds) if uses_tls else "")
+
+
+def _login_difference(where: str, found: _Listener, common: Mapping[str, str]) -> str:
+    uses_login = security_protocol(common).startswith("SASL")
     if found.logins is not None and bool(found.logins) != uses_login:
         asks = f"asks for a login ({', '.join(found.logins)})" if found.logins else "has no logins"
-        return f"the listener at {where} {asks}: set security.protocol to {wanted}"
+        return f"the listener at {where} {asks}: set security.protocol to {_wanted(found)}"
     mechanism = _mechanism(common)
     if found.logins and mechanism not in found.logins:
-        there = ", ".join(found.logins)
+        there = ", ".join(_possible(found.logins))
         return f"the listener at {where} has no {mechanism}, but {there}: set sasl.mechanism"
-    return _certificate_fault(host, port, common, timeout_seconds) if uses_tls else ""
+    return ""
+
+
+def _wanted(found: _Listener) -> str:
+    return ("SASL_" if found.logins else "") + ("SSL" if found.speaks_tls else "PLAINTEXT")
+
+
+def _possible(logins: Sequence[str]) -> list[str]:
+    return [login for login in logins if login in _CLIENT_LOGINS]
 
 
 def _lacks_login(found: _Listener, common: Mapping[str, str]) -> bool:
@@ -171,6 +195,50 @@ def _lacks_login(found: _Listener, common: Mapping[str, str]) -> bool:
         found.logins or ()
     )
     return bool(found.logins) and not has_login
+
+
+def unreachable(
+    places: Sequence[tuple[str, int]], timeout_seconds: float = _TIMEOUT_SECONDS
+) -> dict[str, str]:
+    """Return why each of these hosts and ports takes no connection from here, by address; {} if all do."""
+
+    def why_not(place: tuple[str, int]) -> str:
+        try:
+            with socket.create_connection(place, timeout_seconds):
+                return ""
+        except (OSError, ValueError, OverflowError) as error:
+            return str(error) or type(error).__name__
+
+    with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
+        reasons = list(pool.map(why_not, places))
+    return {f"{host}:{port}": why for (host, port), why in zip(places, reasons, strict=True) if why}
+
+
+def advertised_error(bootstrap_servers: str, reasons: Mapping[str, str]) -> str:
+    """Return the fault of a cluster whose brokers are all unreachable, for these reasons by address."""
+    return (
+        f"{bootstrap_servers} answers, but this host reaches no broker at the address that the cluster names "
+        f"for it, to which clients connect: {_listed(reasons)}; set advertised.listeners of the brokers to "
+        "addresses that this host can resolve and reach, or name another listener"
+    )
+
+
+def reach_warnings(reasons: Mapping[str, str]) -> list[str]:
+    """Return a warning for the brokers of a cluster that cannot be reached, for these reasons by address."""
+    if not reasons:
+        return []
+    warning = (
+        f"this host does not reach {_listed(reasons)}, as the cluster names them: messages for partitions "
+        "that they lead wait; start these brokers, or set their advertised.listeners to addresses that this "
+        "host can resolve and reach"
+    )
+    return [warning]
+
+
+def _listed(reasons: Mapping[str, str]) -> str:
+    named = ", ".join(f"{address} ({why})" for address, why in islice(reasons.items(), _MAX_NAMED))
+    more = len(reasons) - _MAX_NAMED
+    return named + (f" and {more} more" if more > 0 else "")
 
 
 def security_protocol(common: Mapping[str, str]) -> str:

@@ -40,6 +40,10 @@ _MURMUR2_FACTOR = 0x5BD1E995
 _32_BITS = 0xFFFFFFFF
 
 _QUEUE_FULL = KafkaError._QUEUE_FULL  # noqa: SLF001  # its public name
+_NOT_IDEMPOTENT = {
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,  # before Kafka 2.8, where Write on a topic is not enough
+    KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001  # its public name
+}
 _MAX_EVENTS = 100  # a call of `serve`
 _MAX_UNREAD_REPORTS = 1000  # until they are read, their messages fill the client's queue
 _NUMBERED = 1024  # rows at a time
@@ -97,7 +101,7 @@ class KafkaProducer:
         except BufferError:
             return count
         except KafkaException as error:
-            raise BrokerError(f"the client refuses to send: {error_text(error)}") from error
+            raise _refusal(error.args[0].code(), error_text(error)) from error
         return count
 
     def serve(self) -> None:
@@ -130,6 +134,14 @@ class KafkaProducer:
         if token.size:
             at = np.full(token.size, at_ns, dtype=np.int64)
             self._stamped.append(Acks(token, offset, at, failures))
+
+
+def _refusal(code: int, text: str) -> BrokerError:
+    """Return the error of a client that sends nothing more, with what to do where it cannot be idempotent."""
+    hint = ""
+    if code in _NOT_IDEMPOTENT:
+        hint = "; grant IdempotentWrite on the cluster, or set enable.idempotence: false"
+    return BrokerError(f"the client refuses to send: {text}{hint}")
 
 
 def concatenate_acks(batches: Sequence[Acks]) -> Acks:
@@ -362,8 +374,8 @@ class BatchProducer:
         """Raise the client's error about a message, unless its queue was full."""
         others = table["err"][(table["err"] != 0) & (table["err"] != _QUEUE_FULL)]
         if others.size:
-            text = self._library.quick.rd_kafka_err2str(int(others[0])).decode()
-            raise BrokerError(f"the client refuses to send: {text}")
+            code = self._library.fatal_error(self._handle) or int(others[0])
+            raise _refusal(code, self._library.quick.rd_kafka_err2str(code).decode())
 
     def _target(self, topic: int) -> int:
         name = self._topics.names[topic].encode()

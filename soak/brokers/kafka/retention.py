@@ -12,7 +12,12 @@ from typing import NamedTuple
 
 from soak.brokers.kafka import rights
 from soak.brokers.kafka.config import KafkaProtocolConfig
-from soak.brokers.kafka.topics import ClusterSettings, are_topics_empty, read_cluster
+from soak.brokers.kafka.topics import (
+    ClusterSettings,
+    are_topics_empty,
+    read_cluster,
+    shared_storage,
+)
 from soak.core.cluster.forecast import NEVER, Limits, Stored
 from soak.core.plan.load import Load
 from soak.core.plan.plan import Topic
@@ -125,6 +130,14 @@ _TIERED = (
         "retention_local_target_bytes_default",
         "retention_local_target_ms_default",
     ),
+    _Tiering(  # of Confluent Platform
+        "confluent.tier.enable",
+        "confluent.tier.local.hotset.bytes",
+        "confluent.tier.local.hotset.ms",
+        "confluent.tier.enable",
+        "confluent.tier.local.hotset.bytes",
+        "confluent.tier.local.hotset.ms",
+    ),
 )
 
 _BROKER_DEFAULTS: Mapping[str, int] = {
@@ -140,25 +153,41 @@ _BROKER_DEFAULTS: Mapping[str, int] = {
 def read_retention(
     config: KafkaProtocolConfig, topic: Topic, fixed: Mapping[str, str] | None = None
 ) -> Limits:
-    """Return the limits of a plan's topics, read from the first of them and one broker.
-
-    `fixed` are settings of brokers that the cluster does not show, or shows with another meaning.
+    """Return the limits of a plan's topics, as `limits_of_cluster`, and whether they hold messages.
 
     Raises:
         BrokerError: no broker answers.
     """
-    cluster = read_cluster(config, topic)
-    brokers = next(iter(cluster.brokers.values()), {})
+    found = limits_of_cluster(config, topic, read_cluster(config, topic), fixed)
+    is_empty = not topic.use_existing or are_topics_empty(config, topic.names)
+    return dataclasses.replace(found, is_empty=is_empty)
+
+
+def limits_of_cluster(
+    config: KafkaProtocolConfig,
+    topic: Topic,
+    cluster: ClusterSettings,
+    fixed: Mapping[str, str] | None = None,
+) -> Limits:
+    """Return the limits of a plan's topics, from the first topic and the first broker that tell theirs.
+
+    `fixed` are settings of brokers that the cluster does not show, or shows with another meaning.
+    """
+    brokers = next((values for values in cluster.brokers.values() if values), {})
     existing = next((one for one in cluster.topics if not cluster.silence_of(one)), None)
-    settings = {} if existing is None else existing.whole
-    found = retention_of({**topic.settings, **settings}, {**brokers, **(fixed or {})})
-    notes = found.notes if brokers else (unread_note(config, cluster), *found.notes)
-    return dataclasses.replace(
-        found,
-        notes=notes,
-        copies=None if existing is None else existing.copies or None,
-        is_empty=not topic.use_existing or are_topics_empty(config, topic.names),
-    )
+    planned = (
+        {} if topic.use_existing else topic.settings
+    )  # which leaves existing topics as they are
+    settings = {**planned, **({} if existing is None else existing.whole)}
+    found = retention_of(settings, {**brokers, **(fixed or {})})
+    notes = list(found.notes)
+    if existing is None and topic.use_existing and cluster.topics:
+        why = cluster.silence_of(cluster.topics[0])
+        notes.insert(0, f"{why}: the forecast assumes that it has none of its own")
+    if not brokers:
+        notes.insert(0, unread_note(config, cluster))
+    copies = next((one.copies for one in cluster.topics), 0)
+    return dataclasses.replace(found, notes=tuple(notes), copies=copies or None)
 
 
 def unread_note(config: KafkaProtocolConfig, cluster: ClusterSettings) -> str:
@@ -167,9 +196,10 @@ def unread_note(config: KafkaProtocolConfig, cluster: ClusterSettings) -> str:
     if cluster.is_refused:
         why = f", as {rights.user_name(config)} lacks DescribeConfigs on the cluster"
         grant = f"{GRANT_HINT}{rights.settings_grant(config)}"
+    where = " where the topic tells none" if any(one.whole for one in cluster.topics) else ""
     return (
-        f"no broker reports its settings{why}: the forecast of retention assumes Kafka's defaults, and "
-        f"the durability level may be unknown{grant}"
+        f"no broker reports its settings{why}: the forecast of retention assumes Kafka's defaults{where}, "
+        f"and the durability level may be unknown{grant}"
     )
 
 
@@ -184,7 +214,10 @@ def retention_of(topic: Mapping[str, str], brokers: Mapping[str, str]) -> Limits
     if not is_deleting:
         named = policy.strip() or "empty"  # allowed since Kafka 4.2
         notes.append(f"cleanup.policy is {named}: nothing is deleted for its age or the log's size")
-    if min(local_bytes, local_seconds) < NEVER:
+    shared = shared_storage(brokers, topic)
+    if shared:
+        notes.append(f"messages are kept in object storage ({shared}): drives free them at once")
+    elif min(local_bytes, local_seconds) < NEVER:
         notes.append(
             "storage is tiered: drives free a segment at the local limits, before messages are deleted"
         )
@@ -203,7 +236,9 @@ def retention_of(topic: Mapping[str, str], brokers: Mapping[str, str]) -> Limits
 
 
 def _local_limits(topic: Mapping[str, str], brokers: Mapping[str, str]) -> tuple[float, float]:
-    """Return the bytes and seconds that drives keep of a topic with tiered storage."""
+    """Return the bytes and seconds that drives keep of a topic with tiered or shared storage."""
+    if shared_storage(brokers, topic):
+        return 0.0, 0.0
     for tiering in _TIERED:
         switched_on = topic.get(tiering.switch, brokers.get(tiering.of_brokers, ""))
         if switched_on.lower() == "true":

@@ -8,7 +8,8 @@ Limits:   what may be done with a topic is known once it exists.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
@@ -34,30 +35,50 @@ _REFUSALS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
-_RUN_TOPIC = re.compile(r"soak-(\d{8}T|check$)")  # named after its run: the next has another name
+_UNANSWERED = {
+    KafkaError._TIMED_OUT,  # noqa: SLF001  # its public name
+    KafkaError.REQUEST_TIMED_OUT,
+}
+CHECKED_TOPIC = "soak-check"  # for what is only asked: no topic has the name
+_RUN_TOPIC = re.compile(
+    r"soak-(\d{8}T|check(-\d+)?$)"
+)  # named after its run: the next has another name
 
 
 def creation_error(
     admin: AdminClient, new: NewTopic, config: KafkaProtocolConfig, timeout_seconds: float
 ) -> str:
     """Return why the cluster would refuse to create a topic, "" where it would not or did not answer."""
+    error = _dry_run(admin, new, timeout_seconds)
+    if error is None or is_unanswered(error) or is_over_quota(error) or _is_there(error):
+        return ""
+    if is_refused(error):
+        # The last two are for `soak clean`, and for the forecast of retention and durability.
+        operations = ["Create", *_NEEDED.values(), "Delete", _READ_SETTINGS]
+        first = _text(new.topic, operations, config, "create")
+        return f"{first}\n{settings_grant(config)}"
+    return f"cannot create topic {new.topic}: {error_text(error)}"
+
+
+WouldCreate: TypeAlias = Callable[[AdminClient, NewTopic, float], bool]
+
+
+def would_create(admin: AdminClient, new: NewTopic, timeout_seconds: float) -> bool:
+    """Return whether the cluster would create a topic as it is, or says no more than that there is one."""
+    error = _dry_run(admin, new, timeout_seconds)
+    return error is None or _is_there(error)
+
+
+def _dry_run(admin: AdminClient, new: NewTopic, timeout_seconds: float) -> Exception | None:
+    """Return the error of a request to create a topic that is only validated, None without one."""
     (future,) = admin.create_topics(
         [new], validate_only=True, operation_timeout=timeout_seconds
     ).values()
     try:
         future.result(timeout_seconds)
-    except TimeoutError:
-        return ""
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-            return ""
-        if is_refused(error):
-            # The last two are for `soak clean`, and for the forecast of retention and durability.
-            operations = ["Create", *_NEEDED.values(), "Delete", _READ_SETTINGS]
-            first = _text(new.topic, operations, config, "create")
-            return f"{first}\n{settings_grant(config)}"
-        return f"cannot create topic {new.topic}: {error_text(error)}"
-    return ""
+    except (KafkaException, TimeoutError) as error:
+        return error
+    return None
 
 
 def topics_error(
@@ -129,8 +150,26 @@ def refused_login(config: KafkaProtocolConfig, error: str, mismatch: str) -> str
 
 def is_refused(error: Exception) -> bool:
     """Return whether the cluster refused a request because the user lacks a right."""
+    return _code(error) in _REFUSALS
+
+
+def is_unanswered(error: Exception) -> bool:
+    """Return whether the cluster did not say in time what it does with a request: it may still do it."""
+    return isinstance(error, TimeoutError) or _code(error) in _UNANSWERED
+
+
+def is_over_quota(error: Exception) -> bool:
+    """Return whether the cluster limits how many partitions are created in a time (KIP-599)."""
+    return _code(error) == KafkaError.THROTTLING_QUOTA_EXCEEDED
+
+
+def _is_there(error: Exception) -> bool:
+    return _code(error) == KafkaError.TOPIC_ALREADY_EXISTS
+
+
+def _code(error: Exception) -> int | None:
     reason = error.args[0] if error.args else None
-    return isinstance(reason, KafkaError) and reason.code() in _REFUSALS
+    return reason.code() if isinstance(reason, KafkaError) else None
 
 
 def settings_grant(config: KafkaProtocolConfig) -> str:

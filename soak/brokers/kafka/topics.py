@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # its stubs
 from confluent_kafka.admin._config import ConfigResource, ConfigSource
+from confluent_kafka.cimpl import NewTopic
 
 from soak.brokers.kafka import rights
 from soak.brokers.kafka.config import KafkaProtocolConfig
@@ -21,6 +22,7 @@ from soak.core.cluster.durability import SettingValue
 from soak.core.errors import BrokerError, SettingError
 from soak.core.plan.plan import Topic
 from soak.core.plan.plugins import close_to
+from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
 LOG = logging.getLogger("soak.brokers.kafka")
@@ -85,7 +87,10 @@ _REDPANDA_SETTINGS = frozenset(
     }
 )
 _VENDOR_PREFIXES = ("redpanda.", "confluent.", "automq.")
+_OWN_SOURCES = {ConfigSource.DYNAMIC_TOPIC_CONFIG.value, ConfigSource.UNKNOWN_CONFIG.value}
+_SHARED_STORAGE = ("elasticstream.enable", "diskless.enable")  # of AutoMQ; of topics by KIP-1150
 _MAX_NAMED = 5  # partitions in one warning
+_QUOTA_SECONDS = 60  # its windows take seconds (KIP-599)
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _WHOLE_NUMBER = re.compile(r"-?[0-9]+")
 TOPIC_NAME_RULE = "must be at most 249 letters, digits, '.', '_' or '-', and neither '.' nor '..'"
@@ -202,6 +207,33 @@ def topic_ids(admin: AdminClient, names: Sequence[str], timeout_seconds: float) 
     return found
 
 
+def create_topics(
+    admin: AdminClient, new: Sequence[NewTopic], timeout_seconds: float, clock: Clock
+) -> dict[str, Exception]:
+    """Create topics; return the error of each that was not created, or not in time.
+
+    Those above the cluster's quota are requested again for a minute.
+    """
+    deadline_ns = clock.mono_ns() + _QUOTA_SECONDS * SECOND_NS
+    refused: dict[str, Exception] = {}
+    waiting = list(new)
+    while waiting:
+        created = admin.create_topics(waiting, operation_timeout=timeout_seconds)
+        for name, future in created.items():
+            refused.pop(name, None)
+            try:
+                future.result(timeout_seconds)
+            except (KafkaException, TimeoutError) as error:
+                refused[name] = error
+        over_quota = {name for name, error in refused.items() if rights.is_over_quota(error)}
+        waiting = [one for one in waiting if one.topic in over_quota]
+        if clock.mono_ns() >= deadline_ns:
+            break
+        if waiting:
+            clock.sleep_until(clock.mono_ns() + SECOND_NS)
+    return refused
+
+
 def delete_topics(
     admin: AdminClient,
     names: Sequence[str],
@@ -238,6 +270,19 @@ def read_cluster(config: KafkaProtocolConfig, topic: Topic) -> ClusterSettings:
     """
     names = topic.names if topic.use_existing else topic.names[:1]
     admin, metadata, timeout_seconds = _connect(config)
+    return read_settings(admin, metadata, names, timeout_seconds)
+
+
+def read_settings(
+    admin: AdminClient,
+    metadata: Any,  # noqa: ANN401  # the client ships no types
+    names: Sequence[str],
+    timeout_seconds: float,
+) -> ClusterSettings:
+    """Return the settings of the brokers in a cluster's metadata, and of those of the topics that exist.
+
+    An empty answer, as a managed cluster may give it, says nothing: each topic and broker has settings.
+    """
     there = [name for name in names if name in metadata.topics]
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in there]
     futures = _describe_configs(admin, resources, timeout_seconds) if resources else {}
@@ -251,8 +296,11 @@ def read_cluster(config: KafkaProtocolConfig, topic: Topic) -> ClusterSettings:
         try:
             answers[owner] = future.result(timeout_seconds)
         except (KafkaException, TimeoutError) as error:
-            silent[owner] = f"{owner} does not answer: {error_text(error)}"
+            silent[owner] = f"{owner} does not tell its settings: {error_text(error)}"
             is_refused = is_refused or rights.is_refused(error)
+        else:
+            if not answers[owner]:
+                silent[owner] = f"{owner} does not tell its settings: the answer is empty"
     return ClusterSettings(
         tuple(
             _topic_settings(name, metadata.topics[name], answers.get(f"topic {name}", {}))
@@ -292,6 +340,15 @@ def are_topics_empty(config: KafkaProtocolConfig, names: Sequence[str]) -> bool:
         return offsets(OffsetSpec.earliest()) == offsets(OffsetSpec.latest())  # type: ignore[no-untyped-call]  # the client's
     except (KafkaException, TimeoutError):
         return False
+
+
+def shared_storage(*settings: Values) -> str:
+    """Return the setting by which messages are kept in object storage, not on drives of brokers; "" for none.
+
+    Of `settings` later ones override earlier ones.
+    """
+    merged = {name: value for one in settings for name, value in one.items()}
+    return next((name for name in _SHARED_STORAGE if merged.get(name, "").lower() == "true"), "")
 
 
 def weakest_broker_number(
@@ -350,10 +407,8 @@ def _describe_configs(
 
 
 def _topic_settings(name: str, metadata: Any, entries: Mapping[str, Any]) -> TopicSettings:  # noqa: ANN401  # the client ships no types
-    own = {
-        key: entry
-        for key, entry in entries.items()
-        if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    own = {  # of an unknown source: the value is told for this topic, and a broker may have another
+        key: entry for key, entry in entries.items() if entry.source in _OWN_SOURCES
     }
     copies = min((len(partition.replicas) for partition in metadata.partitions.values()), default=0)
     return TopicSettings(name, copies, _config_values(own), _config_values(entries))

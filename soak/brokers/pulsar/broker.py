@@ -34,9 +34,12 @@ from soak.brokers.pulsar.partition_log import (
 )
 from soak.brokers.pulsar.producer import PulsarProducer, partition_of
 from soak.brokers.pulsar.topics import (
+    REFUSALS,
     create_topic,
+    creation_error,
     delete_topic,
     mark_of,
+    names_in,
     policies_of,
     set_policies,
 )
@@ -63,7 +66,6 @@ _PRODUCER = {"max_pending_messages": 20_000}  # of a partition, for a stall of s
 _CONSUMER = {"receiver_queue_size": 10_000}
 _MAX_CONCURRENT = 16  # producers created at the same time: each waits for an answer
 _RETRY_NS = SECOND_NS // 5
-_LOGIN_WANTED = (401, 403)  # RFC 9110: unauthorized, forbidden
 
 
 def connect(config: Config, clock: Clock) -> PulsarBroker:
@@ -128,6 +130,8 @@ class PulsarBroker:
     def check(self) -> None:
         """Check the settings, and connect to the cluster on both its addresses.
 
+        A user who may not list clusters, or the topics of the plan's namespace, is let in.
+
         Raises:
             BrokerError: the settings are wrong, or one of the two does not answer.
             LoginMissingError: one answers, and wants a token or certificate that the plan does not have.
@@ -136,23 +140,35 @@ class PulsarBroker:
         try:
             self._config.admin().get("/admin/v2/clusters")
         except BrokerError as error:
-            error.address = "admin_url"
-            if not self._lacks_login(error):
-                raise
-            missing = LoginMissingError(str(error))
-            missing.address = error.address
-            raise missing from error
+            if not self._lacks_right(error):
+                error.address = "admin_url"
+                if not self._lacks_login(error):
+                    raise
+                missing = LoginMissingError(str(error))
+                missing.address = error.address
+                raise missing from error
         client = self._client()
         try:  # under the name of a partition, for which a request creates no topic
             client.get_topic_partitions(f"persistent://{self._config.namespace}/soak-partition-0")
         except pulsar.TopicNotFound:
             LOG.debug("reached url=%s", self._config.service_url)
         except pulsar.PulsarException as error:
+            if self._lacks_right(error):
+                return
             where = self._config.service_url
             kind = LoginMissingError if self._lacks_login(error) else BrokerError
+            if isinstance(error, pulsar.AuthenticationError):
+                raise kind(f"the Pulsar broker at {where} refuses the login: {error}") from error
             raise kind(f"no Pulsar broker answered at {where}: {error}") from error
         finally:
             close_client(client)
+
+    def _lacks_right(self, error: Exception) -> bool:
+        """True where a server answers a user with a token that this request is not allowed."""
+        is_refused = isinstance(error, RefusedError) and error.status in REFUSALS
+        return "token" in self._config.client and (
+            is_refused or isinstance(error, pulsar.AuthorizationError)
+        )
 
     def _lacks_login(self, error: BaseException) -> bool:
         """True where a server wants a token or a certificate, or shows one, that the plan does not have."""
@@ -161,7 +177,7 @@ class PulsarBroker:
             if isinstance(reason, pulsar.AuthenticationError | pulsar.AuthorizationError):
                 return True
             if isinstance(reason, RefusedError):
-                return reason.status in _LOGIN_WANTED
+                return reason.status in REFUSALS
             if isinstance(reason, ssl.SSLError):
                 return "CERTIFICATE" in str(reason.reason)
             reason = reason.__cause__
@@ -171,8 +187,7 @@ class PulsarBroker:
         admin = self._config.admin()
         there: set[str] = set()
         for namespace in {self._config.full_name(name).rpartition("/")[0] for name in names}:
-            below = topic_path(namespace)
-            there.update(admin.get(below), admin.get(f"{below}/partitioned"))
+            there.update(names_in(admin, namespace))
         return [name for name in names if self._config.full_name(name) in there]
 
     def identities(self, names: Sequence[str]) -> dict[str, str]:
@@ -271,16 +286,19 @@ class PulsarBroker:
     def broker_count(self) -> int:
         return len(listed_brokers(self._config.admin()))
 
-    def topic_error(self, topic: Topic) -> str:  # noqa: ARG002  # its admin interface has no dry run
-        return ""
+    def topic_error(self, topic: Topic) -> str:
+        """Return what can be known in advance: the admin interface has no dry run."""
+        if topic.use_existing:
+            return ""
+        return creation_error(self._config.admin(), self._config.full_name(topic.names[0]))
 
     def replication_error(self, topic: Topic) -> str:
-        """Compare the ensemble with the bookies; a cluster may list them for superusers only."""
+        """Compare the ensemble with the bookies: some clusters list none, others for superusers only."""
         listed = durability.get_mapping(self._config.admin(), "/admin/v2/bookies/all").get(
             "bookies"
         )
         ensemble = int(topic.settings.get("bookkeeperEnsemble", topic.replication))
-        if not isinstance(listed, list) or ensemble <= len(listed):
+        if not isinstance(listed, list) or not listed or ensemble <= len(listed):
             return ""
         have = "1 bookie" if len(listed) == 1 else f"{len(listed)} bookies"
         return (
@@ -386,9 +404,15 @@ class LeaderLookup:
         With one broker nothing is looked up. Of many partitions some are looked up in each call, in turn.
 
         Raises:
-            BrokerError: the cluster did not answer in time, or refuses (only superusers may list brokers).
+            BrokerError: the cluster did not answer in time, or refuses.
         """
-        brokers = admin.get("/admin/v2/brokers")  # of the cluster that answers, not of its siblings
+        try:
+            # Of the cluster that answers, not of its siblings.
+            brokers = admin.get("/admin/v2/brokers")
+        except RefusedError as error:
+            if error.status not in REFUSALS:
+                raise
+            brokers = None  # they are listed for superusers alone
         if isinstance(brokers, list) and len(brokers) == 1:
             return np.full(topics.total, self._number_of(str(brokers[0])), dtype=np.int64)
         names = [partition_name(topics, at) for at in range(topics.total)]

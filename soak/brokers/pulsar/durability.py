@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from soak.brokers.pulsar.client import Config
+from soak.brokers.pulsar.topics import POLICIES_OFF
 from soak.clients.pulsar_admin import NOT_FOUND, Admin, RefusedError, topic_path
 from soak.core.cluster.durability import Durability, Setting, SettingValue, majority, weakest
 from soak.core.errors import BrokerError
@@ -21,7 +22,6 @@ from soak.core.plan.plan import Topic
 WANTED_COPIES = 3
 BROKER_SETTINGS = "/admin/v2/brokers/configuration/runtime"
 _BOOKIE_SETTINGS = "/api/v1/config/server_config"  # without those that have their default
-_TOPIC_POLICIES_OFF = (405, 412)  # answers of a cluster without policies of topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _policy(admin: Admin, name: str) -> tuple[Mapping[str, Any], str]:
     try:
         of_topic = admin.get(f"{topic_path(name)}/persistence?applied=true")
     except RefusedError as error:
-        if error.status not in _TOPIC_POLICIES_OFF:
+        if error.status not in POLICIES_OFF:
             raise
         of_topic = None
     if isinstance(of_topic, dict):
@@ -154,7 +154,7 @@ def _deduplication(
         try:
             of_topic = admin.get(f"{topic_path(name)}/deduplicationEnabled?applied=true")
         except RefusedError as error:
-            if error.status not in {NOT_FOUND, *_TOPIC_POLICIES_OFF}:
+            if error.status not in {NOT_FOUND, *POLICIES_OFF}:
                 return SettingValue(None, f"{name}: {error}")
         else:
             if isinstance(of_topic, bool):
@@ -184,7 +184,7 @@ def _journals(config: Config, admin: Admin) -> tuple[SettingValue, SettingValue]
         else:
             reason = f"{url} is not the page of a bookie"
     bookies = get_mapping(admin, "/admin/v2/bookies/all").get("bookies")
-    if bookies is None:
+    if not bookies:
         reason = "the cluster does not tell how many bookies it has"
     elif len(bookies) > len(urls):
         reason = f"{len(urls)} of {len(bookies)} bookies are in bookie_urls"

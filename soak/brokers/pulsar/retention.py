@@ -46,6 +46,7 @@ _NOTES = (
 )
 _OFFLOADED = "ledgers may be offloaded: bookies free those earlier, while the bytes held count them"
 _UNKNOWN = "no broker reports its settings: Pulsar's defaults are assumed"
+_OFFLOAD_DRIVER = "managedLedgerOffloadDriver"  # of brokers and of namespaces
 
 
 def read_retention(config: Config, topic: Topic) -> Limits:
@@ -65,6 +66,9 @@ def read_retention(config: Config, topic: Topic) -> Limits:
         or get_mapping(admin, f"/admin/v2/namespaces/{namespace}/retention")
     )
     found = retention_of(policy, get_mapping(admin, BROKER_SETTINGS))
+    offload = get_mapping(admin, f"/admin/v2/namespaces/{namespace}/offloadPolicies")
+    if offload.get(_OFFLOAD_DRIVER) and _OFFLOADED not in found.notes:
+        found = dataclasses.replace(found, notes=(*found.notes, _OFFLOADED))
     if not topic.use_existing:
         return found
     persistence = get_mapping(admin, f"{first}/persistence?applied=true")
@@ -96,7 +100,7 @@ def retention_of(policy: Mapping[str, Any], broker: Mapping[str, Any]) -> Limits
         notes=(
             *_NOTES,
             *([] if broker else [_UNKNOWN]),
-            *([_OFFLOADED] if broker.get("managedLedgerOffloadDriver") else []),
+            *([_OFFLOADED] if broker.get(_OFFLOAD_DRIVER) else []),
         ),
     )
 

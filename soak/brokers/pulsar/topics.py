@@ -14,6 +14,8 @@ _NO_LIMIT = -1
 _MARK = "soakd"  # the property that holds it
 _WITH_PROPERTIES = "application/vnd.partitioned-topic-metadata+json"
 _UNKNOWN_KIND = 415  # of content
+POLICIES_OFF = (405, 412)  # answers of a cluster without policies of topics
+REFUSALS = (401, 403)  # RFC 9110: unauthorized, forbidden
 _PERSISTENCE: dict[str, type] = {
     "bookkeeperEnsemble": int,
     "bookkeeperWriteQuorum": int,
@@ -82,6 +84,51 @@ def policies_of(replication: int, settings: Mapping[str, str]) -> dict[str, obje
     return found
 
 
+def names_in(admin: Admin, namespace: str) -> set[str]:
+    """Return the topics and partitions of a namespace, such as `persistent://public/default`.
+
+    Raises:
+        RefusedError: there is no such namespace, or the user may not list it; with what to do.
+        BrokerError: the cluster did not answer in time.
+    """
+    below, short = topic_path(namespace), namespace.partition("://")[2]
+    try:
+        return {*admin.get(below), *admin.get(f"{below}/partitioned")}
+    except RefusedError as error:
+        advice = {
+            NOT_FOUND: f"; create it: pulsar-admin namespaces create {short}",
+            **dict.fromkeys(
+                REFUSALS,
+                f"; a run needs the rights of an admin of tenant {short.partition('/')[0]}",
+            ),
+        }.get(error.status, "")
+        text = f"cannot list the topics of namespace {short}: {error}{advice}"
+        raise RefusedError(text, error.status) from error
+
+
+def creation_error(admin: Admin, topic: str) -> str:
+    """Return why the cluster would refuse to create a topic, named in full, and to set its policies.
+
+    "" where it would not, or does not say.
+
+    Raises:
+        BrokerError: the cluster did not answer in time.
+    """
+    try:
+        names_in(admin, topic.rpartition("/")[0])
+    except RefusedError as error:
+        return str(error)
+    try:
+        admin.get(f"{topic_path(topic)}/persistence?applied=true")
+    except RefusedError as error:
+        if error.status == POLICIES_OFF[0]:  # the other has more than one meaning
+            return (
+                f"the cluster has no policies of topics, by which a run sets copies: {error}; set"
+                " topicLevelPoliciesEnabled of brokers, or create the topic and set topic.use_existing: true"
+            )
+    return ""
+
+
 def create_topic(admin: Admin, topic: str, partitions: int, mark: str) -> None:
     """Create one partitioned topic that has the mark from the start.
 
@@ -147,12 +194,28 @@ def delete_topic(admin: Admin, topic: str) -> None:
 def may_skip_unread(admin: Admin, topic: str) -> bool:
     """Return whether a limit on age or backlog makes subscriptions skip messages that they have not read.
 
+    They may where the cluster does not tell. Without policies of topics it is asked for the namespace's,
+    which leave out what the brokers have.
+
     Raises:
         BrokerError: the cluster did not answer in time.
     """
-    if admin.get(f"{topic_path(topic)}/messageTTL?applied=true"):
+    try:
+        return _skips(admin, topic_path(topic), "?applied=true")
+    except RefusedError as error:
+        if error.status not in POLICIES_OFF:
+            return True
+    namespace = topic.partition("://")[2].rpartition("/")[0]
+    try:
+        return _skips(admin, f"/admin/v2/namespaces/{namespace}")
+    except RefusedError:
         return True
-    quotas = admin.get(f"{topic_path(topic)}/backlogQuotaMap?applied=true") or {}
+
+
+def _skips(admin: Admin, where: str, query: str = "") -> bool:
+    if admin.get(f"{where}/messageTTL{query}"):
+        return True
+    quotas = admin.get(f"{where}/backlogQuotaMap{query}") or {}
     return any(quota["policy"] == _EVICTION for quota in quotas.values())
 
 

@@ -31,7 +31,7 @@ KEPT = Timex(
     is_synchronised=True,
     offset_seconds=0.0,
     maxerror_seconds=0.023,
-    estimated_error_seconds=0.0,
+    estimated_error_seconds=0.001,
     frequency_adjustment_ratio=1.0,
 )
 STATE = DriveState(
@@ -67,6 +67,13 @@ def test_a_drive_is_as_full_as_df_says(used: int, free: int, full: str) -> None:
     state = replace(STATE, used_bytes=used, free_bytes=free)
 
     assert f"; {full} full;" in state.words
+
+
+def test_a_clock_whose_daemon_names_no_error_is_off_by_an_unknown_amount() -> None:
+    """systemd-timesyncd sets both errors to 0, from where the kernel counts up."""
+    (line,) = host_lines([], lambda: replace(KEPT, estimated_error_seconds=0.0))
+
+    assert line == "Clock: synchronised; its time daemon does not say by how much it may be off."
 
 
 def test_an_unsynchronised_clock_is_a_warning() -> None:

@@ -185,6 +185,24 @@ def test_a_message_that_the_client_refuses_for_good_is_an_error(*, has_batches: 
     producer.close(0.0)
 
 
+def test_a_producer_that_may_not_be_idempotent_is_told_what_to_do() -> None:
+    """A cluster before Kafka 2.8 wants a right of its own for it; librdkafka can be made to fail so."""
+    clock, log = SystemClock(), logging.getLogger("mock")
+    settings = {"bootstrap.servers": NOBODY, "enable.idempotence": "true"}
+    client = confluent_kafka.Producer(settings, logger=log)
+    library, topics = load_library(), Topics(("t",), 1)
+    producer = BatchProducer(
+        library, client, topics, clock, ClientLog(log, clock), ThrottleTimes(clock)
+    )
+    fail = library.long.rd_kafka_test_fatal_error
+    fail.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+    fail(library.handle_of(client), confluent_kafka.KafkaError.CLUSTER_AUTHORIZATION_FAILED, b"no")
+
+    with pytest.raises(BrokerError, match=r"authorization failed; grant IdempotentWrite on the"):
+        producer.send(Outgoing([0], [b"x"], 0))
+    producer.close(0.0)
+
+
 @pytest.mark.parametrize("has_batches", [True, False])
 def test_log_lines_of_the_client_are_logged(
     caplog: pytest.LogCaptureFixture, *, has_batches: bool

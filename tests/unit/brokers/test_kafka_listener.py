@@ -13,7 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soak.brokers.kafka.listener import Mismatch, mismatch
+from soak.brokers.kafka.listener import (
+    Mismatch,
+    advertised_error,
+    mismatch,
+    reach_warnings,
+    unreachable,
+)
 from tests.support.certificate import certificate
 from tests.support.examples import examples
 from tests.support.listener import answering
@@ -131,3 +137,45 @@ def test_a_login_that_the_settings_lack_is_told_from_one_that_was_refused(
         found = mismatch(address, common)
 
     assert (found.lacks_login, found.logins) == (is_lacking, (name,))
+
+
+def test_a_login_that_no_setting_gives_is_said_before_any_setting() -> None:
+    """As the only one of a listener for roles of Amazon; its protocol would be no use."""
+    name = b"AWS_MSK_IAM"
+    names = b"\0\0\0\1" + len(name).to_bytes(2, "big") + name
+    answer = b"\0\0\0\1" + (33).to_bytes(2, "big") + names
+    with answering(len(answer).to_bytes(4, "big") + answer) as address:
+        found = mismatch(address, {"security.protocol": "SSL"})
+
+    assert found.text == (
+        f"the listener at {address} asks for a login (AWS_MSK_IAM) that soakd cannot do: name a listener "
+        "with PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or without a login"
+    )
+
+
+def test_brokers_that_cannot_be_reached_are_named_with_the_reason() -> None:
+    """The names that a cluster gives its brokers may be known to it alone."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
+        open_port, closed = server.getsockname()[1], other.getsockname()[1]
+        other.close()
+        reasons = unreachable([("127.0.0.1", open_port), ("127.0.0.1", closed), ("a" * 64, 9092)])
+
+    assert list(reasons) == [f"127.0.0.1:{closed}", f"{'a' * 64}:9092"]
+    assert "refused" in reasons[f"127.0.0.1:{closed}"]
+
+
+def test_a_cluster_of_which_no_broker_is_reached_is_a_fault_with_the_setting_to_mend() -> None:
+    """Of some of them it is a warning; many are named in part."""
+    reasons = {f"kafka-{number}:9092": "Name or service not known" for number in range(5)}
+
+    fault = advertised_error("lb:9092", reasons)
+    (warning,) = reach_warnings(reasons)
+
+    assert fault.startswith("lb:9092 answers, but this host reaches no broker ")
+    for text in (fault, warning):
+        assert "kafka-2:9092 (Name or service not known) and 2 more" in text
+        assert "advertised.listeners" in text
+    assert reach_warnings({}) == []

@@ -86,6 +86,13 @@ def test_a_cluster_of_one_broker_needs_no_lookups() -> None:
     assert named(LeaderLookup(), cluster, 3) == ["b1:8080"] * 3
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_brokers_that_are_listed_for_superusers_alone_are_looked_up(status: int) -> None:
+    cluster = Cluster(RefusedError("superusers only", status), at("b1:8080", "b2:8080"))
+
+    assert named(LeaderLookup(), cluster, 3) == ["b1:8080", "b2:8080", "b1:8080"]
+
+
 def test_many_partitions_are_looked_up_in_turn() -> None:
     lookups, cluster = LeaderLookup(), Cluster(BROKERS, at("b1:8080"))
 
@@ -100,7 +107,7 @@ def test_many_partitions_are_looked_up_in_turn() -> None:
 @pytest.mark.parametrize(
     "cluster",
     [
-        Cluster(RefusedError("superusers only", 403), []),
+        Cluster(RefusedError("no such page", 404), []),
         Cluster(BROKERS, [{}]),
         Cluster("a page", [{}]),
     ],

@@ -138,3 +138,11 @@ def test_pulsar_needs_as_many_bookies_as_the_ensemble(
 
     assert expected in why
     assert bool(expected) == bool(why)
+
+
+def test_a_cluster_that_lists_no_bookies_is_not_short_of_them() -> None:
+    """Such as one that keeps its ledgers in object storage."""
+    with pages({"/admin/v2/bookies/all": '{"bookies": []}'}) as url:
+        config = pulsar.Config(service_url="pulsar://127.0.0.1:1", admin_url=url)
+
+        assert pulsar.connect(config, SystemClock()).replication_error(Topic(replication=3)) == ""

@@ -82,6 +82,25 @@ def test_a_clock_that_is_not_synchronised_has_no_bound() -> None:
     assert not any(name.startswith("clock_offset_bound") for name in found)
 
 
+@pytest.mark.parametrize(
+    ("maxerror", "estimated"),
+    [
+        (0.0005, 0.0),  # systemd-timesyncd, a second after its last poll
+        (0.0005, 16.0),  # phc2sys, which leaves the estimate as it was at boot
+    ],
+)
+def test_a_maximum_error_that_counts_up_from_0_is_no_bound(
+    maxerror: float, estimated: float
+) -> None:
+    """The kernel adds 500 us a second to what the daemon set; the clock may be off by more."""
+    kernel = replace(KEPT, maxerror_seconds=maxerror, estimated_error_seconds=estimated)
+
+    found = readings(kernel)
+
+    assert found["node_timex_maxerror_seconds"] == maxerror
+    assert not any(name.startswith("clock_offset_bound") for name in found)
+
+
 def test_the_bound_of_chronyd_is_preferred() -> None:
     """Offset, root dispersion and half the root delay."""
     found = readings(chrony=lambda: TRACKING)

@@ -102,10 +102,22 @@ def test_ratios_are_of_all_cores_and_rates_are_per_second() -> None:
 
 
 def test_there_are_no_ratios_if_a_mode_goes_backwards() -> None:
-    """The kernel's iowait may, and the sum would be wrong."""
-    _, second = readings(BEFORE, grown(GROWN | {"iowait": -0.01}))
+    """As after a move to another host: the sum would be wrong."""
+    _, second = readings(BEFORE, grown(GROWN | {"steal": -0.01}))
 
     assert not any(metric.startswith("host_cpu") and metric.endswith("ratio") for metric in second)
+
+
+@pytest.mark.parametrize("moved", [{"iowait": -0.5, "idle": 2.73}, {"iowait": 2.73, "idle": -0.5}])
+def test_time_that_moves_between_idle_and_iowait_costs_only_their_ratio(
+    moved: dict[str, float],
+) -> None:
+    """The kernel moves it when a task that waited has woken up: with many processors in most seconds."""
+    _, second = readings(BEFORE, grown(GROWN | moved))
+
+    assert second["host_cpu_ratio"] == pytest.approx(1.77 / 4)
+    assert second["host_cpu_steal_ratio"] == pytest.approx(0.27 / 4)
+    assert "host_cpu_iowait_ratio" not in second
 
 
 @pytest.mark.parametrize("is_there_first", [False, True])

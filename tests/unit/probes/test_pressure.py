@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from probes.pressure import Config, Pressure, parse
 from soak.core.errors import NotAvailableError, ProbeError
-from tests.support.fakes import FakeClock
+from tests.support.fakes import FakeClock, refuse
 from tests.support.paths import RECORDED
 
 TEXT = (RECORDED / "linux-6.18/before/pressure/io").read_text()
@@ -59,6 +59,21 @@ def test_a_kernel_without_pressure_is_not_available() -> None:
     probe = Pressure(Config(), FakeClock(), proc=RECORDED / "linux-3.10/before")
 
     with pytest.raises(NotAvailableError, match="no pressure information"):
+        probe.read()
+
+
+class HiddenPath(PosixPath):
+    """A file that a sandbox hides."""
+
+    def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
+        refuse(encoding, errors)
+
+
+def test_pressure_that_is_hidden_from_this_process_is_not_available() -> None:
+    """Reported once: it stays so for as long as the process lives."""
+    probe = Pressure(Config(), FakeClock(), proc=HiddenPath("/proc"))
+
+    with pytest.raises(NotAvailableError, match="hidden from this process"):
         probe.read()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.round_trip.connection import answer_of_scram, first_of_scram
+from probes.round_trip.connection import answer_of_scram, first_of_scram, in_fixed_order
 from probes.round_trip.probe import Config, RoundTrip, RoundTrips, parse_address, preflight
 from soak.app.preflight.probes import probe_warnings
 from soak.core.clock import SystemClock
@@ -177,6 +177,19 @@ def test_an_answer_of_another_protocol_is_a_failure(broker: Broker, answer: byte
             _until_failed(probe)
     finally:
         probe.close()
+
+
+def test_all_connections_go_to_the_same_address_of_a_server() -> None:
+    """A name server returns those of several brokers in turn, and their delays are compared."""
+    v4, v6 = socket.AF_INET, socket.AF_INET6
+
+    def found(*places: tuple[int, str]) -> list[str]:
+        return in_fixed_order([(family, 1, 6, "", (host, 0)) for family, host in places])
+
+    first = found((v6, "::2"), (v4, "10.0.0.2"), (v6, "::1"), (v4, "10.0.0.1"))
+    second = found((v6, "::1"), (v4, "10.0.0.1"), (v6, "::2"), (v4, "10.0.0.2"))
+
+    assert first == second == ["::1", "::2", "10.0.0.1", "10.0.0.2"]
 
 
 def test_an_invalid_address_does_not_affect_the_others(broker: Broker) -> None:
