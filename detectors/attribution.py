@@ -153,8 +153,8 @@ def _carried(evidence: Iterable[Evidence], seconds: int) -> tuple[Evidence, ...]
             what, before = str(one.numbers.get(_OF, what)), round(known)
         else:
             kept.append(one)
-    said = [_counted_from(what, before + seconds)] if before + seconds else []
-    return *kept, *said
+    counted = [_counted_from(what, before + seconds)] if before + seconds else []
+    return *kept, *counted
 
 
 def _counted_from(what: str, seconds: int) -> Evidence:

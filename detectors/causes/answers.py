@@ -140,7 +140,12 @@ class Answers:
         return found
 
     def _is_answering(self, page: str, silence: Silence) -> bool:
-        """True for a page that is known to be of brokers which answered short questions meanwhile."""
+        """True for a page that is known to be of brokers which answered short questions meanwhile.
+
+        Never for a bookie's, which may be a process beside such a broker.
+        """
+        if self._pages.is_of_bookie(page):
+            return False
         first, end = silence.from_k, silence.from_k + silence.seconds
         of = affected_brokers.leaders_of([page], {one.what for one in self._asked}, self._nearby)
         answered = [one.answered_ratio(first, end) for one in self._asked if one.what in of]

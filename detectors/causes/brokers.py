@@ -130,7 +130,21 @@ def _down(facts: Facts) -> Hypothesis:
         signs += [*_shared_by_all(facts), *(() if silent else _answered_meanwhile(facts))]
     if not silent and stopped is None and not seen.refusing_brokers:
         return _up(facts)
+    signs += _failed_folders(facts)
     return Hypothesis("broker_down", tuple(signs), _suspect(silent, facts))
+
+
+def _failed_folders(facts: Facts) -> Iterator[Sign]:
+    """Give the data folders that a broker's log calls failed: a broker ends that has no other."""
+    first = facts.near[0]
+    failed = [one for one in facts.events("log_dir_failure") if first <= one.k < facts.end_k]
+    for one in failed[:1]:
+        folder = one.event.fields.get("directory", "?")
+        text = (
+            f"Its log says {when(one.k - facts.onset_k)} that its data folder {folder} failed, and a broker "
+            "without another one ends: the drive first."
+        )
+        yield Sign(0.0, Evidence(text))
 
 
 def _up(facts: Facts) -> Hypothesis:

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from detectors import affected_brokers
 from detectors.affected_brokers import is_one_host
-from detectors.causes import channel, cpu, drive_facts, places
+from detectors.causes import channel, cpu, drive_facts, pages, places
 from detectors.causes.acknowledgements import Acknowledgements
 from detectors.causes.answers import ROUND_TRIPS, Answers
 from detectors.causes.channel import Shift, shift_of
 from detectors.causes.drive_facts import Drive
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Series
-from soak.core.series import host_of, parse_series, source_of
+from soak.core.series import host_of, is_client, parse_series, source_of
 
 LEADER_CHANGE = "leader_change"
 LEADER_COUNTERS = ("vectorized_raft_leadership_changes", "redpanda_raft_leadership_changes")
@@ -59,7 +59,6 @@ BROKER_BACKLOGS = (
 """Of all consumers, on each broker's page its own part."""
 BACKLOGS = (*_OWN_BACKLOGS, *CLUSTER_BACKLOGS, *BROKER_BACKLOGS)
 _FLUSHES = ("fsync_latency_seconds", "bookie_journal_JOURNAL_SYNC_floor_seconds")
-_CLIENTS = ("produce.", "consume.")
 _MOST_OURS = 0.5  # of what a host's CPU rose by
 MORE = 1.3  # a ratio from which on something counts as more work
 _HUNG_SECONDS = 1.0
@@ -249,32 +248,48 @@ class Facts:
         return one.is_same_host(other) or (machine != "" and readers == {machine})
 
     def is_of_broker(self, series: str) -> bool:
-        """True when a channel is of a metrics target, or of a host on which a broker's own files are watched.
+        """True when a channel is of a page, or of a host with a broker, known by name or by watched files.
 
         A host that only reads pages of brokers is none, nor is a page of a host of our own clients.
         """
         if parse_series(series).label("target"):
             return not self.is_of_load_host(places.place_of(series))
-        return self.source_host(series) in self.broker_hosts
+        host = self.source_host(series)
+        return host in self.broker_hosts or _is_among(host.lower(), self._member_hosts)
 
     def is_of_load_host(self, place: places.Place) -> bool:
         """True for a page of a host of our own clients on which no broker is known to be."""
-        is_page = bool(place.labels)
-        return is_page and any(is_one_host(place.host, host) for host in self._load_hosts)
+        return bool(place.labels) and _is_among(place.host, self._load_hosts)
+
+    @cached_property
+    def _member_hosts(self) -> frozenset[str]:
+        """Return the hosts of the brokers and bookies, by the names that these have for clients."""
+        return frozenset(host for found in self.members.hosts.values() for host in found)
 
     @cached_property
     def _load_hosts(self) -> frozenset[str]:
-        """Return the hosts of our own clients without a broker; none where not all brokers are known."""
-        brokers = self.members.hosts.values()
-        if not brokers or not all(brokers) or self.members.unnamed:
+        """Return the hosts of our own clients without a broker.
+
+        None where not all brokers are known, or where one is watched under another name than clients have for
+        it: a page of our own host may be of that broker then.
+        """
+        members = self.members
+        if members.unnamed or self.cluster_size > members.count or not all(members.hosts.values()):
             return frozenset()
-        sources = {one for one in map(source_of, self.nearby.series) if one.startswith(_CLIENTS)}
+        with_broker, others = {host.lower() for host in self.broker_hosts}, set[str]()
+        for name in self.nearby.series:
+            metric, host = parse_series(name).metric, places.place_of(name).host
+            if pages.is_of_broker(metric) or pages.is_of_bookie(name):
+                with_broker.add(host)
+            elif pages.is_of_host(metric):
+                others.add(host)
+        watched = with_broker | others
+        if not self._member_hosts or not all(_is_among(one, watched) for one in self._member_hosts):
+            return frozenset()
+        with_broker |= self._member_hosts
+        sources = filter(is_client, map(source_of, self.nearby.series))
         ours = {host_of(source).lower() for source in sources}
-        return frozenset(
-            host
-            for host in ours
-            if not any(is_one_host(host, other) for found in brokers for other in found)
-        )
+        return frozenset(host for host in ours if not _is_among(host, with_broker))
 
     @cached_property
     def acknowledgements(self) -> Acknowledgements:
@@ -430,6 +445,11 @@ class Facts:
 
     def source_host(self, series: str) -> str:
         return host_of(source_of(series))
+
+
+def _is_among(host: str, others: Iterable[str]) -> bool:
+    """True for a host that is one of others by its name."""
+    return any(is_one_host(host, other) for other in others)
 
 
 def _is_known(found: Iterable[Shift]) -> bool:

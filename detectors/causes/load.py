@@ -233,10 +233,10 @@ def _own_work(facts: Facts, more: Shift, drive: Drive) -> str:
     """Return what the brokers may have done themselves; "" if nothing."""
     drain = background.draining(facts)
     work = [*facts.sent, *facts.taken_in, *facts.given_out]
+    is_more = facts.has_grown(work) or _may_be_given_out(drive, facts)
     is_moving = facts.has_begun(LEADER_CHANGE, "isr_shrink") or background.is_copying(facts)
     reasons = (
-        (facts.has_grown(work), "more was sent, taken in or given out"),
-        (_may_be_given_out(drive, facts), "more was given out"),
+        (is_more, "more was sent, taken in or given out"),
         (_may_have_written(facts, more), "others wrote more"),
         (drain is not None and not drain.is_usual, "a backlog began to drain"),
         (facts.has_begun(*background.DELETIONS), "deletions began"),

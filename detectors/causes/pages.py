@@ -47,6 +47,10 @@ class Pages:
         """True where a channel's page is that of a host itself: another process than a broker there."""
         return _is_all(self._shown.get(_key(series), set()), _OF_HOSTS)
 
+    def is_of_bookie(self, series: str) -> bool:
+        """True where a channel's page shows what a bookie does, maybe beside a broker."""
+        return any(one.startswith(_OF_BOOKIES) for one in self._shown.get(_key(series), ()))
+
     @cached_property
     def _up(self) -> dict[str, Series]:
         return self._nearby.named("up")
@@ -63,7 +67,8 @@ class Pages:
         for name in self._nearby.series:
             one = parse_series(name)
             if one.label("target") and one.metric not in OF_EVERY_PAGE:
-                found.setdefault(_key(name), set()).add(one.metric)
+                for key in {_key(name), (one.label("target"), "", "")}:  # a collector has several
+                    found.setdefault(key, set()).add(one.metric)
         return found
 
 
@@ -76,6 +81,11 @@ def is_of_bookie(series: str) -> bool:
 def is_of_broker(metric: str) -> bool:
     """True for what a broker's own page shows of it."""
     return metric.startswith(_OF_BROKERS) and not metric.startswith(_OF_EXPORTERS)
+
+
+def is_of_host(metric: str) -> bool:
+    """True for what a page shows of a host itself."""
+    return metric.startswith(_OF_HOSTS)
 
 
 def page_name(series: str) -> str:

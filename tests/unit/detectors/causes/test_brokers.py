@@ -786,12 +786,37 @@ def test_the_cpu_of_a_load_host_is_no_broker_s_though_it_reads_the_pages_of_thei
     assert causes(around(channel("probe@load|host_cpu_ratio", 0.3, 0.97), page)) == ["unknown"]
 
 
+def waits(at: str, after: float) -> Series:
+    """Return what a server knows of the tasks that wait for CPU on a host."""
+    name = f'probe@w|node_pressure_cpu_waiting_seconds{{instance="{at}:9100",target="all"}}'
+    return channel(name, 0.02, after)
+
+
 @pytest.mark.parametrize(("host", "cause"), [("h", "unknown"), ("b1", "broker_cpu")])
 def test_a_page_of_the_load_s_own_host_is_none_of_a_broker(host: str, cause: str) -> None:
     """A server knows the hosts of all; the producer is on h, and the brokers are elsewhere."""
-    waiting = f'probe@w|node_pressure_cpu_waiting_seconds{{instance="{host}:9100",target="all"}}'
+    hosts = [waits(at, 0.02) for at in ("b1", "b2", "h")]
 
-    assert causes(around(channel(waiting, 0.02, 0.6), *led("b1", "b2"))) == [cause]
+    assert causes(around(*hosts, waits(host, 0.6), *led("b1", "b2"))) == [cause]
+
+
+def test_a_page_of_our_own_host_may_be_a_broker_s_where_brokers_go_by_other_names() -> None:
+    """Clients have addresses, the server has names; or a broker's own page is of that host."""
+    hosts, short = [waits(at, 0.02) for at in ("b1", "b2")], waits("h", 0.6)
+    page = 'probe@w|kafka_server_replicamanager_leadercount{instance="h:9404",target="all"}'
+
+    assert causes(around(*hosts, short, *led("10.0.0.1", "10.0.0.2"))) == ["broker_cpu"]
+    assert causes(around(*hosts, short, channel(page, 40.0, 40.0), *led("b1", "b2"))) == [
+        "broker_cpu"
+    ]
+
+
+def test_the_host_of_a_broker_is_one_though_no_file_of_it_is_watched() -> None:
+    short = channel(CPU, 0.3, 0.97)
+    trip = channel('probe@b1|broker_round_trip_seconds{target="localhost:9092"}', 4e-4, 4e-4)
+
+    assert causes(around(short)) == ["unknown"]
+    assert causes(around(short, trip)) == ["broker_cpu"]
 
 
 def test_of_two_hosts_that_run_short_the_one_whose_cpu_rose_more_is_suspected() -> None:

@@ -71,6 +71,18 @@ def test_the_only_broker_killed_is_down_with_its_times() -> None:
     assert "were refused" in texts
 
 
+def test_a_broker_that_ends_because_its_drive_failed_is_down_and_its_log_says_why() -> None:
+    """There is no cause for a drive that gives errors: the broker's end is what is seen, with the reason."""
+    silent = range(ONSET, ONSET + 61)
+    failure = told("log_dir_failure", ONSET, broker=1, directory="/data/kafka")
+    found = first(
+        around(*stopped(61), page("b1:9092", silent), events=(*refused("b1:9092"), *failure))
+    )
+
+    assert (found.cause, found.suspect) == ("broker_down", "b1:9092")
+    assert "its data folder /data/kafka failed" in " ".join(one.text for one in found.evidence)
+
+
 def test_of_three_brokers_the_one_that_answers_no_question_is_suspected() -> None:
     """Its page has a name of its own, which is not the broker's address."""
     silent = range(ONSET, ONSET + 43)
@@ -698,6 +710,18 @@ def test_an_exporter_that_is_silent_is_not_the_broker_that_is_down() -> None:
     assert (found.cause, found.suspect) == ("broker_down", "")
 
 
+def test_a_collector_that_is_silent_is_no_broker_though_its_metrics_name_their_hosts() -> None:
+    """One page has the metrics of several hosts, each with an instance of its own."""
+    hosts = [
+        channel(f'probe@h|node_load1{{instance="b{n}",target="collector"}}', 1.0, 1.0)
+        for n in (1, 2)
+    ]
+    seen = [*stopped(30, 9_000.0), page("collector", range(ONSET, ONSET + 40)), *hosts]
+    found = first(around(*seen, events=moved_leaders()))
+
+    assert (found.cause, found.suspect) == ("broker_down", "")
+
+
 def test_an_exporter_that_times_out_does_not_say_that_a_broker_is_there() -> None:
     """The broker was killed, and is back after 20 s; nobody reads a page of it."""
     silent = range(ONSET, ONSET + 20)
@@ -721,6 +745,16 @@ def test_a_page_that_is_silent_while_its_broker_answers_is_no_broker_s_end(
     found = attribute(STEP, around(*seen, events=events))
 
     assert ("broker_down" in [one.cause for one in found]) is is_down
+
+
+def test_a_bookie_that_is_silent_is_down_though_the_broker_beside_it_answers() -> None:
+    """Both are on one host, each with a page of its own."""
+    events = (*told("leader_change", ONSET + 1), *told("isr_shrink", ONSET + 5))
+    name = 'probe@h|bookie_journal_JOURNAL_SYNC_count{target="b1:8000"}'
+    seen = [page("b1:8000", range(ONSET, ONSET + 60)), trips("b1:6650"), channel(name, 90.0, 90.0)]
+    found = attribute(STEP, around(*seen, events=events))
+
+    assert "broker_down" in [one.cause for one in found]
 
 
 @pytest.mark.parametrize(
