@@ -143,8 +143,9 @@ class Scanner:
         for messages of their own, such as that of an exception.
         """
         messages = list(json_lines.messages(line))
-        said = [text for text in messages if not text.startswith("{")] or [line]
-        possible = [one for one in self._patterns if any(one[0].words in text for text in said)]
+        texts = [text for text in messages if not text.startswith("{")] or [line]
+        texts.append(line.partition("{")[0])  # a message may have JSON behind it
+        possible = [one for one in self._patterns if any(one[0].words in text for text in texts)]
         for text in (*messages, line):
             head = text[:MAX_SEARCHED]
             for pattern, expression, more in possible:

@@ -162,8 +162,12 @@ class BrokerLog:
         since_ns = log.read_ns if log.read_ns is not None else now_ns - SECOND_NS
         is_fresh = log.is_at_end and log.read_ns is not None and now_ns - since_ns <= FRESH_NS
         found = []
+        line = ""
+        at_ns: int | None = None
         for match in scanner.found(chunk.text):
-            at_ns = log.timestamps.wall_ns(match.line, now_ns, is_fresh=is_fresh)
+            if match.line != line:  # one that lists several things is read once
+                line = match.line
+                at_ns = log.timestamps.wall_ns(line, now_ns, is_fresh=is_fresh)
             if at_ns is not None:
                 found.append((match, at_ns, at_ns))
             elif match.pattern.sums or not continues_previous(match.line):

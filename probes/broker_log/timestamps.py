@@ -143,7 +143,7 @@ class TimestampReader:
         return None if uptime is None else self._of_uptime(uptime, now_ns, is_fresh=is_fresh)
 
     def _in_zone(self, match: re.Match[str], at_ns: int, now_ns: int, *, is_fresh: bool) -> int:
-        if match.groupdict().get("zone"):
+        if _has_zone(match):
             return at_ns
         if is_fresh:
             away_ns = now_ns - at_ns
@@ -183,7 +183,7 @@ def _as_written(message: str, around_ns: int) -> int | None:
     if not any(match["fraction"] for match, _ in found):  # the time around it is as good
         return None
     match, written_ns = _most_precise(found)
-    if not match.groupdict().get("zone"):
+    if not _has_zone(match):
         shift_ns = _whole_quarters(around_ns - written_ns)
         written_ns += shift_ns if abs(shift_ns) <= _MAX_ZONE_NS else 0
     return written_ns if abs(around_ns - written_ns) < _FRESH_NS else None
@@ -209,13 +209,22 @@ def _known(matches: Iterable[re.Match[str]], now_ns: int) -> list[tuple[re.Match
 
 
 def _most_precise(found: list[tuple[re.Match[str], int]]) -> tuple[re.Match[str], int]:
-    """Return the first timestamp, to the fraction of one that means the same moment in whatever time zone."""
+    """Return the first timestamp, to the fraction of one that means the same moment in whatever time zone.
+
+    That one itself, if it alone has its time zone.
+    """
     first, first_ns = found[0]
     for match, at_ns in found:
         shift_ns = _whole_quarters(first_ns - at_ns)
         if match["fraction"] and abs(first_ns - at_ns - shift_ns) < _SAME_NS:
+            if _has_zone(match) and not _has_zone(first):
+                return match, at_ns
             return first, at_ns + shift_ns
     return found[0]
+
+
+def _has_zone(match: re.Match[str]) -> bool:
+    return bool(match.groupdict().get("zone"))
 
 
 def _calendar_ns(parts: Mapping[str, str | None], now_ns: int) -> int | None:

@@ -115,7 +115,7 @@ class _Group:
     def samples(self, steps: Sequence[Step]) -> Samples:
         group = [_GroupMember(part, labels, steps[at]) for part, labels, at in self._members]
         entry = self._entry
-        if entry.is_selective and not all(entry.may_have(one.step.value) for one in group):
+        if entry.is_whole and not all(entry.may_have(one.step.value) for one in group):
             self.is_misplaced = True
             return []
         return [

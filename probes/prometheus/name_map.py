@@ -61,8 +61,7 @@ class Entry:
     renames: dict[str, str] = field(default_factory=dict)
     # What the name on the page says, as labels: `_99thpercentile` is the quantile 0.99.
     adds: dict[str, str] = field(default_factory=dict)
-    # A value below it, or one with a fraction, shows that another metric has the name on this page.
-    least: float | None = None
+    # A value with a fraction shows that another metric has the name on this page.
     is_whole: bool = False
     fold: Aggregate = "sum"
     quantiles: list[float] = field(default_factory=list)
@@ -117,15 +116,9 @@ class Entry:
         ranges = dict.fromkeys(self.spellings, "value")
         return ranges | {name: upper for upper, name in self.buckets.items()}
 
-    @property
-    def is_selective(self) -> bool:
-        """True where the value of a series says whether it is of this metric."""
-        return self.is_whole or self.least is not None
-
     def may_have(self, value: float) -> bool:
         """Return whether a series of this metric may have this value; a NaN says nothing."""
-        is_small = self.least is not None and value < self.least
-        return not (is_small or (self.is_whole and value % 1.0 > 0.0))
+        return not (self.is_whole and value % 1.0 > 0.0)
 
     def labels_of(self, series: Labels) -> dict[str, str] | None:
         """Return the labels of a series by our names, with those that are added.

@@ -32,7 +32,7 @@ SCRAPED = "up"
 """A server's own metric of each page: 1 where its last scrape succeeded."""
 
 _SCRAPER_LABELS = frozenset({"job", "prometheus", "prometheus_replica", "replica", "__replica__"})
-# Of pages that Prometheus Operator finds: one may be behind several services.
+# Of all series of a page that Prometheus Operator finds: it may be behind several services.
 _SERVICE_LABELS = frozenset({"service", "endpoint"})
 _PAGE_LABELS: tuple[str, ...] = ("instance", "pod")
 """Labels that name the page of a series; on Kubernetes only the pod has the name of a broker."""
@@ -156,6 +156,7 @@ class MetricsPage:
     ) -> None:
         self._url = url
         self._http = http
+        self._names = names
         self._exposition = ExpositionParser({*names, _STARTED}, max_series)
         self._process = OneProcess()
         self._renewed: dict[str, RenewedMetrics] = {}  # by program
@@ -168,17 +169,18 @@ class MetricsPage:
             begin_ns + self._clock.mono_ns()
         ) // 2  # the page was made between request and answer
         page = self._exposition.parse(text)
-        if self._process.is_shared([*page.series.pop(_STARTED, {}).values()]):
+        if self._process.is_shared([*page.series.get(_STARTED, {}).values()]):
             raise ProbeError(
                 f"{self._url} is answered by several processes in turn: name the page of each broker"
             )
-        copied = self._copied(page.series)
+        wanted = {name: found for name, found in page.series.items() if name in self._names}
+        copied = self._copied(wanted)
         points = {
             name: {labels: (Point(value, at_ns),) for labels, value in series.items()}
-            for name, series in page.series.items()
+            for name, series in wanted.items()
             if name not in copied
         }
-        return Fetched(points, page.damaged, copied)
+        return Fetched(points, page.damaged & self._names, copied)
 
     def _copied(self, series: Mapping[str, Mapping[Labels, float]]) -> set[str]:
         """Return the names of the programs whose metrics are copies, if they are half of the page.
@@ -297,6 +299,12 @@ class ScraperChoice:
     def one_each(self, points: Points) -> Points:
         """Return the points without those of other scrapers."""
         kept: dict[str, dict[Labels, Sequence[Point]]] = {}
+        unserved = {
+            _scrape(labels)
+            for series in points.values()
+            for labels in series
+            if not dict(labels).keys() >= _SERVICE_LABELS
+        }
         for name, series in points.items():
             groups: dict[tuple[str, str, str], dict[Labels, list[Labels]]] = {}
             for labels, seen in series.items():
@@ -304,7 +312,7 @@ class ScraperChoice:
                     pairs = dict(labels)
                     instance, job = pairs.get("instance", ""), pairs.get("job", "")
                     key = name, instance, "" if _ADDRESS.fullmatch(instance) else job
-                    is_served = pairs.keys() >= _SERVICE_LABELS
+                    is_served = _scrape(labels) not in unserved
                     own = _SCRAPER_LABELS | _SERVICE_LABELS if is_served else _SCRAPER_LABELS
                     scraper = tuple(pair for pair in labels if pair[0] in own)
                     groups.setdefault(key, {}).setdefault(scraper, []).append(labels)
@@ -398,6 +406,11 @@ def _points(
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ProbeError("the answer of the Prometheus server holds no points") from error
     return points, damaged
+
+
+def _scrape(labels: Labels) -> Labels:
+    """Return the labels that all series of one page have from its scraper, apart from services."""
+    return tuple(pair for pair in labels if pair[0] in _SCRAPER_LABELS or pair[0] == "instance")
 
 
 def _instance(labels: Labels) -> str:

@@ -260,8 +260,15 @@ def _innermost(folders: Sequence[str]) -> list[str]:
 
 
 def _is_journal(folder: str) -> bool:
-    """True for the journal of a bookie: what it holds is deleted once the ledgers are flushed."""
-    return any(Path(folder).glob("current/*.txn"))
+    """True for the journal of a bookie: what it holds is deleted once the ledgers are flushed.
+
+    A folder may be journal and ledgers in one, as that of a standalone Pulsar.
+    """
+    try:
+        suffixes = {one.suffix for one in Path(folder, "current").iterdir()}
+    except OSError:  # there is none, or the probe that names the folder reports it
+        return False
+    return ".txn" in suffixes and ".log" not in suffixes
 
 
 def _parts_of_brokers(plan: Plan, folders: Sequence[str]) -> dict[str, float]:

@@ -18,7 +18,6 @@ from soak.app import host, topics
 from soak.app.check import without_client_logs
 from soak.app.lifecycle import (
     check_run_drives,
-    clear_failed_start,
     new_run,
     prepare_cluster,
     resolve_plan,
@@ -145,8 +144,6 @@ def run_plan(
             check_cluster(plan_file)
         elif plan_file.plan.lab is None:
             check_cluster_answers(plan_file)
-        if run_dir is not None:
-            clear_failed_start(RunFolder(run_dir.absolute()))
     folder = check_run_folder(plan_file, run_dir or runs / f"{run.name}-{run.id}")
     with _claimed_folder(folder, run.name, console) as (view, stack):
         for warning in soak_warnings(plan_file.plan):

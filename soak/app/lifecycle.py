@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import secrets
 import shlex
-import shutil
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -67,11 +66,6 @@ from soak.supervisor import run_end
 LOG = logging.getLogger(__name__)
 
 _MAX_ANSWER = 300  # characters of an address or version
-_MADE_BY_START = {
-    *("run.json", "run.lock", "logs", "plan.yaml", "profile.csv", "topics.json", "begin.json"),
-    *("drives", "durability.json", "forecast.json"),
-}
-"""What is in a run folder before any daemon is started."""
 CLOSED_STATES = ("ended", "interrupted", "failed")
 SERVICE_LEAD_NS = 30 * SECOND_NS
 """The first message is due this long after a run starts: units start one after another, including Spark."""
@@ -242,57 +236,6 @@ def _last_record_ns(folder: RunFolder, own: Collection[str]) -> int:
     there = [name for name in sources(folder.journal) if name in own]
     newest = [found[0].at_ns for name in there if (found := last_record(folder.journal, name))]
     return max(newest, default=0)
-
-
-def clear_failed_start(folder: RunFolder) -> None:
-    """Remove what a start that failed left in a folder, so that the next start may use it.
-
-    A folder with anything else, such as a log of a daemon, stays as it is.
-
-    Raises:
-        PlanError: topics of that start exist, or its cluster does not say whether they do.
-        SoakError: its folder is damaged, or in use.
-    """
-    if not _holds_failed_start(folder):
-        return
-    with file_lock(folder.path / "run.lock", "this run folder"):
-        remaining = _remaining_topics(folder)
-        if remaining:
-            clean = f"soak clean {shlex.quote(str(folder.path))}"
-            raise PlanError(
-                f"--run-dir {folder.path} holds a run whose start failed, and {remaining}: name another "
-                f"folder, or see `{clean}`"
-            )
-        left = sorted(folder.path.iterdir(), key=lambda path: path == folder.run_json)
-        for path in left:  # `run.json` last: until then the next start does the same
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-
-
-def _holds_failed_start(folder: RunFolder) -> bool:
-    """True where a run failed before its daemons were started, and all files are of its start."""
-    try:
-        run = read_run(folder)
-    except RunFolderError:
-        return False
-    found = {path.name for path in folder.path.iterdir()}
-    logs = {path.name for path in folder.logs.glob("*")}
-    is_only_start = found <= _MADE_BY_START and logs <= {"run.log"}
-    return run.state == "failed" and is_only_start and not is_service_run(folder)
-
-
-def _remaining_topics(folder: RunFolder) -> str:
-    """Return which topics that a run asked for exist, or that this is not known; "" where none does."""
-    if not read_created_topics(folder).asked:
-        return ""
-    try:
-        found = topics.find_run_topics(folder, connect(read_plan(folder), SystemClock()))
-    except BrokerError as error:
-        return f"it is not known whether topics of it stay ({error})"
-    existing = [*found.own, *found.foreign]
-    return f"topic {existing[0]} stays" if existing else ""
 
 
 def find_interrupted_run(plan: Plan, run_dir: Path | None, run_id: str = "") -> RunFolder:

@@ -191,6 +191,16 @@ def test_the_journal_of_a_bookie_holds_none_of_the_data(tmp_path: Path) -> None:
     assert f"160 B of the run's data are to be held on the drive of {folders[1]}, which" in warning
 
 
+def test_a_folder_with_journal_and_ledgers_holds_data(tmp_path: Path) -> None:
+    """As that of a standalone Pulsar: it has entry logs, too."""
+    (tmp_path / "current").mkdir()
+    for name in ("172315ffad6.txn", "0.log"):
+        (tmp_path / "current" / name).touch()
+    plan = plan_with_folders(tmp_path)
+
+    assert len(small_drives(plan, 480.0, {str(tmp_path): 7})) == 1
+
+
 def test_a_drive_and_the_folder_on_it_are_one(tmp_path: Path) -> None:
     """A probe may name where the drive is mounted, and another one the data."""
     folders = [tmp_path, tmp_path / "data", tmp_path.parent / "other"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from soak.core.model import Column
@@ -17,12 +19,13 @@ SHARE = "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent"
         (f"{SHARE}_total", (5e12, 5e12 + 0.25e9), 0.25),  # Strimzi's reporter
         (f"{SHARE}_total", (0.97, 0.95), 0.95),  # Confluent's rules
         (SHARE, (0.97, 0.95), 0.95),  # the same, behind a jmx_exporter from 1.0 on
+        (f"{SHARE}_total", (0.0, 0.25e9), 0.25),  # of a broker that starts
     ],
 )
-def test_a_count_of_idle_nanoseconds_is_told_from_a_share_by_its_size(
+def test_a_count_of_idle_nanoseconds_is_told_from_a_share_by_its_fraction(
     name: str, values: tuple[float, float], idle: float
 ) -> None:
-    """Both have these names."""
+    """Both have these names; a count has none."""
     watched = Watched(["kafka_jmx"], *(f"{name} {value}\n".encode() for value in values))
     watched.values()
 
@@ -240,3 +243,18 @@ def test_an_address_with_several_brokers_behind_it_is_refused(
     found = [dict(watched.look().samples) for _ in starts]
 
     assert [one[Column("up", (("target", "b"),), "ratio")] for one in found] == ups
+
+
+def test_the_start_of_a_process_is_read_where_a_map_has_it(tmp_path: Path) -> None:
+    """Pages are looked at for it in any case; without such a map nothing else is said of it."""
+    own = tmp_path / "own.toml"
+    name = "process_start_time_seconds"
+    own.write_text(
+        f"[[metric]]\nname = '{name}'\nspellings = ['{name}']\nkind = 'gauge'\nunit = 'seconds'\n"
+    )
+    twice = f"{name} 7.0\n{name} 8.0\n".encode()  # a proxy adds its own page to that of a program
+
+    events = Watched(["kminion"], twice).look().events
+
+    assert Watched([str(own)], f"{name} 7.0\n".encode()).values() == {name: 7.0}
+    assert [event.kind for event in events] == ["metrics_missing"]
