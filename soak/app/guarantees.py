@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from soak.app import plan_files
 from soak.app.host import nearest_existing
-from soak.app.preflight.cluster import check_target, errors_at
+from soak.app.preflight.cluster import check_target, errors_at, retention_limits
 from soak.core.clock import SystemClock
 from soak.core.cluster import durability, forecast
 from soak.core.cluster.durability import Durability, Setting
@@ -28,11 +28,9 @@ from soak.core.cluster.forecast import (
     forecast_plan as forecast_from_limits,
 )
 from soak.core.errors import BrokerError
-from soak.core.plan import plugins
 from soak.core.plan.plan import Plan, with_plugin_values
 from soak.core.plan.rates import Point
 from soak.core.plan.text import Document, KeyPath
-from soak.core.ports import Guarantees
 from soak.lab.lab import start_lab
 from soak.runtime.context import connect
 from soak.service.files import write_atomically
@@ -80,10 +78,7 @@ def forecast_plan(plan: Plan, table: Sequence[Point], near: Path) -> PlanForecas
         BrokerError: the cluster does not answer, or its limits make no sense.
     """
     guarantees = connect(plan, SystemClock()).guarantees
-    try:
-        limits = _retention_limits(plan, guarantees)
-    except ValueError as error:
-        raise BrokerError(f"the cluster's retention settings make no sense: {error}") from error
+    limits = retention_limits(plan, guarantees)
     stored = guarantees.stored_size(plan.load, plan.topic, limits)
     obstacles = tuple(forecast_obstacles(plan, limits))
     found = None if obstacles else forecast_from_limits(plan, limits, stored, table)
@@ -98,15 +93,6 @@ def record_forecast(folder: RunFolder, plan: Plan, table: Sequence[Point]) -> No
         LOG.warning("retention_forecast_unknown error=%s", error)
         body = forecast.unknown_forecast_json(str(error))
     write_atomically(folder.forecast, json.dumps(body, indent=2, allow_nan=False) + "\n")
-
-
-def _retention_limits(plan: Plan, guarantees: Guarantees) -> Limits:
-    """Return the limits of the cluster, or the settings of a lab that is not started yet."""
-    has_address = any(plan.broker_config.addresses.values())
-    if plan.lab is None or has_address:
-        return guarantees.retention(plan.topic)
-    lab = plugins.load("soak.lab.brokers", plan.lab.broker)
-    return guarantees.assumed_retention(plan.topic, lab.broker_settings(plan.lab.settings))
 
 
 def _lab_drive(plan: Plan, near: Path) -> Drive | None:

@@ -11,6 +11,7 @@ import pytest
 
 import soak.brokers
 from soak.brokers.kafka.config import Config
+from soak.core.cluster.forecast import Limits
 from soak.core.errors import BrokerError
 from soak.core.ports import UNMARKED, TopicCreation, Topics
 from tests.support.fakes import FakeCluster
@@ -28,6 +29,7 @@ class VanishingCluster(FakeCluster):
 
     def __init__(self) -> None:
         super().__init__()
+        self.guarantees = SimpleNamespace(retention=lambda _: Limits())
         self.created = 0
         self.after_check: Callable[[], None] = lambda: None
 

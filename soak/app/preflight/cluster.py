@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from soak.app.plan_files import named_addresses, profile_table
 from soak.app.topics import own_topics, why_not_own
 from soak.core.clock import SystemClock
+from soak.core.cluster.forecast import Limits
 from soak.core.errors import BrokerError, PlanError, SettingError, found_by, not_now, raise_combined
 from soak.core.plan import plugins
 from soak.core.plan.plan import Lab, Plan
 from soak.core.plan.rates import check_lab_limits
 from soak.core.plan.text import PlanFile
-from soak.core.ports import Broker
+from soak.core.ports import Broker, Guarantees
 from soak.core.units import format_size
 from soak.lab.drive.drive import MIN_BYTES
 from soak.runtime.context import connect
@@ -33,10 +34,14 @@ def check_target(plan_file: PlanFile) -> None:
 def target_faults(plan_file: PlanFile) -> list[PlanError]:
     """Return the faults of the lab and of the settings of broker and topic; as `check_target`."""
     lab_faults = found_by(lambda: _check_lab(plan_file))
-    return lab_faults or found_by(
-        lambda: check_lab_limits(plan_file, profile_table(plan_file)),
-        lambda: _check_topic(plan_file),
-        lambda: _check_broker(plan_file),
+    return (
+        lab_faults
+        or found_by(
+            lambda: check_lab_limits(plan_file, profile_table(plan_file)),
+            lambda: _check_topic(plan_file),
+            lambda: _check_broker(plan_file),
+        )
+        or found_by(lambda: _check_size_in_lab(plan_file))
     )
 
 
@@ -55,6 +60,11 @@ def _check_broker(plan_file: PlanFile) -> None:
         broker.check_settings()
         if plan_file.plan.load.keys.kind != "none":
             broker.partition_of(b"", plan_file.plan.topic.partitions)
+
+
+def _check_size_in_lab(plan_file: PlanFile) -> None:
+    if plan_file.plan.lab is not None:
+        check_message_size(plan_file, connect(plan_file.plan, SystemClock()))
 
 
 def _check_lab(plan_file: PlanFile) -> None:
@@ -125,7 +135,9 @@ def cluster_faults(plan_file: PlanFile, partial: RunFolder | None = None) -> lis
     checks = [lambda: check_replication(plan_file, broker)]
     if plan_file.plan.topic.name:
         checks.append(lambda: check_topics(plan_file, broker, partial))
-    return found_by(*checks) or found_by(lambda: check_rights(plan_file, broker))
+    return found_by(*checks) or found_by(
+        lambda: check_rights(plan_file, broker), lambda: check_message_size(plan_file, broker)
+    )
 
 
 def check_replication(plan_file: PlanFile, broker: Broker) -> None:
@@ -152,6 +164,45 @@ def check_rights(plan_file: PlanFile, broker: Broker) -> None:
         why = broker.topic_error(dataclasses.replace(topic, name=topic.name or "soak-check"))
     if why:
         raise plan_file.error("topic", why)
+
+
+def check_message_size(plan_file: PlanFile, broker: Broker) -> None:
+    """Check that the topics take the largest message of the load: of one too large every send fails.
+
+    Compression is taken to make nothing of the share that is one repeated byte.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    load = plan_file.plan.load
+    try:
+        limits = retention_limits(plan_file.plan, broker.guarantees)
+    except BrokerError:  # the forecast of retention says why
+        return
+    largest = max(size for size, _ in load.sizes)
+    if largest * (1.0 - load.compressible) > limits.max_message_bytes:
+        key = "message_sizes" if load.message_sizes else "message_size"
+        raise plan_file.error(
+            f"load.{key}",
+            f"a message of {format_size(largest)} is refused: the topics take at most "
+            f"{limits.max_message_bytes:,.0f} bytes; make messages smaller, or let the cluster take more",
+        )
+
+
+def retention_limits(plan: Plan, guarantees: Guarantees) -> Limits:
+    """Return the limits of the cluster, or the settings of a lab that is not started yet.
+
+    Raises:
+        BrokerError: the cluster does not answer, or its limits make no sense.
+    """
+    has_address = any(plan.broker_config.addresses.values())
+    try:
+        if plan.lab is None or has_address:
+            return guarantees.retention(plan.topic)
+        lab = plugins.load("soak.lab.brokers", plan.lab.broker)
+        return guarantees.assumed_retention(plan.topic, lab.broker_settings(plan.lab.settings))
+    except ValueError as error:
+        raise BrokerError(f"the cluster's retention settings make no sense: {error}") from error
 
 
 def check_cluster_answers(plan_file: PlanFile) -> None:

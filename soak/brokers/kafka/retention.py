@@ -87,6 +87,7 @@ def _producer_setting(producer: Mapping[str, str], name: str) -> str:
 _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
 
+_MESSAGE_SIZE = "max.message.bytes"
 _BROKER_NAMES: Mapping[str, tuple[tuple[str, int], ...]] = {
     "retention.ms": (
         ("log.retention.ms", 1),
@@ -98,6 +99,7 @@ _BROKER_NAMES: Mapping[str, tuple[tuple[str, int], ...]] = {
     "segment.bytes": (("log.segment.bytes", 1),),
     "file.delete.delay.ms": (("log.segment.delete.delay.ms", 1),),
     "check": (("log.retention.check.interval.ms", 1),),
+    _MESSAGE_SIZE: (("message.max.bytes", 1), ("kafka_batch_max_bytes", 1)),
 }
 """By the name of a topic's setting: the names of brokers for it, with their unit; the first counts."""
 
@@ -147,6 +149,7 @@ _BROKER_DEFAULTS: Mapping[str, int] = {
     "segment.bytes": 2**30,
     "file.delete.delay.ms": 60_000,
     "check": 300_000,
+    _MESSAGE_SIZE: 1_048_588,
 }
 
 
@@ -187,7 +190,13 @@ def limits_of_cluster(
     if not brokers:
         notes.insert(0, unread_note(config, cluster))
     copies = next((one.copies for one in cluster.topics), 0)
-    return dataclasses.replace(found, notes=tuple(notes), copies=copies or None)
+    is_size_known = bool(brokers) or _MESSAGE_SIZE in settings
+    return dataclasses.replace(
+        found,
+        max_message_bytes=found.max_message_bytes if is_size_known else NEVER,
+        notes=tuple(notes),
+        copies=copies or None,
+    )
 
 
 def unread_note(config: KafkaProtocolConfig, cluster: ClusterSettings) -> str:
@@ -230,6 +239,7 @@ def retention_of(topic: Mapping[str, str], brokers: Mapping[str, str]) -> Limits
         free_seconds=found["file.delete.delay.ms"] / 1000,
         local_bytes=local_bytes,
         local_seconds=local_seconds,
+        max_message_bytes=found[_MESSAGE_SIZE],
         compression="" if compression == "producer" else compression,
         notes=tuple(notes),
     )

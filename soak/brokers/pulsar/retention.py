@@ -39,6 +39,7 @@ _BROKER_DEFAULTS = {
     "retentionCheckIntervalInSeconds": 120,
     "defaultRetentionTimeInMinutes": 0,
     "defaultRetentionSizeInMB": 0,
+    "maxMessageSize": 5 * _MIB,
 }
 _NOTES = (
     "a ledger is deleted only when every subscription has read it",
@@ -97,6 +98,7 @@ def retention_of(policy: Mapping[str, Any], broker: Mapping[str, Any]) -> Limits
         keep_seconds=NEVER if minutes < 0 else 60 * minutes,
         check_seconds=found["retentionCheckIntervalInSeconds"],
         free_seconds=None,
+        max_message_bytes=found["maxMessageSize"] if broker else NEVER,
         notes=(
             *_NOTES,
             *([] if broker else [_UNKNOWN]),

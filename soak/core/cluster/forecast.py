@@ -86,6 +86,7 @@ class Limits:
     free_seconds: float | None = 0.0  # from deletion to free space; None: unknown
     local_bytes: float = NEVER  # limit on the drives with tiered storage
     local_seconds: float = NEVER
+    max_message_bytes: float = NEVER  # a larger message is refused; also where it is unknown
     copies: int | None = None  # None: those of the plan
     compression: str = ""  # by the cluster; empty: that of the producer
     is_empty: bool = True  # the topics hold no messages yet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from soak.app.check import small_drive_warnings
+from soak.app.preflight.cluster import target_faults
 from soak.cli import main
 from soak.core.errors import PlanError
 from soak.core.plan import text as plan_text
@@ -46,6 +48,40 @@ def refused(folder: Path, text: str) -> tuple[list[str], list[str]]:
     faults = [line.strip() for line in str(result.exception).splitlines()]
     warnings = [line for line in result.output.splitlines() if line.startswith("Warning: ")]
     return faults, warnings
+
+
+@pytest.mark.parametrize(
+    ("load", "topic", "message"),
+    [
+        (
+            "{rate: 10/s, message_size: 2MiB}",
+            "{}",
+            "load.message_size: a message of 2MiB is refused: .* 1,048,588",
+        ),
+        (
+            "{rate: 10/s, message_size: 2MiB}",
+            "{settings: {max.message.bytes: 2000000}}",
+            "at most 2,000,000 bytes",
+        ),
+        (
+            "{rate: 10/s, message_sizes: [{size: 1KiB, share: 9}, {size: 2MiB, share: 1}]}",
+            "{}",
+            "load.message_sizes: a message of 2MiB is refused",
+        ),
+        ("{rate: 10/s, message_size: 2MiB, compressible: 0.6}", "{}", ""),
+        ("{rate: 10/s, message_size: 2MiB}", "{settings: {max.message.bytes: 3000000}}", ""),
+        ("{rate: 10/s, message_size: 1MiB}", "{}", ""),
+    ],
+)
+def test_a_message_larger_than_the_topic_takes_is_a_fault(
+    load: str, topic: str, message: str
+) -> None:
+    """Every send of it would fail; what compression may make small enough is let through."""
+    plan = f"name: x\nbroker: {{kafka: {{}}}}\nlab: {{}}\nload: {load}\ntopic: {topic}\n"
+    faults = target_faults(plan_text.load(plan, "p.yaml"))
+
+    assert len(faults) == bool(message)
+    assert all(re.search(f"p.yaml:4: .*{message}", str(one)) for one in faults)
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from soak.brokers import kafka
-from soak.brokers.kafka.broker import LEADER_TOPICS_PER_CALL, LeaderCache
+from soak.brokers.kafka.leaders import LEADER_TOPICS_PER_CALL, LeaderCache
 from soak.clients.kafka_log import ErrorCallback
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError

@@ -24,6 +24,7 @@ from soak.brokers.kafka.retention import limits_of_cluster, retention_of
 from soak.brokers.kafka.topics import ClusterSettings, TopicSettings, create_topics, read_settings
 from soak.core.clock import SystemClock
 from soak.core.cluster.durability import SettingValue
+from soak.core.cluster.forecast import NEVER
 from soak.core.plan.plan import Topic
 from soak.core.units import SECOND_NS
 from tests.support.fakes import FakeClock
@@ -125,6 +126,7 @@ def test_defaults_are_assumed_only_where_a_topic_tells_nothing() -> None:
 
     assert limits.keep_seconds == 7
     assert "assumes Kafka's defaults where the topic tells none, " in limits.notes[0]
+    assert limits.max_message_bytes == NEVER, "a managed cluster may take more than Kafka does"
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ def test_kafkas_settings_come_from_the_topic_then_from_the_brokers_then_from_kaf
         keep_seconds=7200,
         check_seconds=300,
         free_seconds=60,
+        max_message_bytes=1_048_588,
     )
 
 
