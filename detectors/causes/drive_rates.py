@@ -120,8 +120,9 @@ def plateau(drive: Drive, facts: Facts) -> Evidence | None:
     """Return what says that bytes or requests are cut at one value while the clients fall behind.
 
     A drive that keeps up is as steady as its load, so it must have been less steady before, and be given more
-    than it takes: acknowledgements are missing, or the queue of a client is full. One that takes far more
-    than before is not throttled: it is as fast as it can, and others gave it the work.
+    than it takes: acknowledgements are missing, the queue of a client is full, or goes on filling. Where it
+    only became longer, the drive keeps up, by fewer flushes, and may as well collect garbage. One that takes
+    far more than before is not throttled: it is as fast as it can, and others gave it the work.
     """
     found = (_plateau(metric, drive, facts) for metric in _LIMITED)
     return next(filter(None, found), None)
@@ -159,6 +160,20 @@ def _deviation(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
 
 
 def _falls_behind(facts: Facts) -> bool:
-    held = facts.shifts("held_back_messages", "in_flight_messages")
     missing = facts.acknowledgements.unacknowledged
-    return risen(held) is not None or (missing is not None and missing.seconds >= _LEAST_VALUES)
+    if missing is not None and missing.seconds >= _LEAST_VALUES:
+        return True
+    is_held = risen(facts.shifts("held_back_messages")) is not None
+    return is_held or any(
+        _goes_on_growing(one, facts) for one in facts.shifts("in_flight_messages")
+    )
+
+
+def _goes_on_growing(shift: Shift, facts: Facts) -> bool:
+    """True for a channel that rose at the onset, and then to far more in the rest of the time."""
+    series = facts.nearby.series.get(shift.series)
+    if series is None or not shift.has_risen:
+        return False
+    after = between(series, facts.near[1], facts.end_k)
+    middle = after.size // 2
+    return middle > 0 and bool(np.median(after[middle:]) >= MORE_LOAD * np.median(after[:middle]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import shutil
 import tarfile
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from soak.app.lab.trials import RESULT, replay_trial, trial_of
-from soak.core.journal_format import Line, decode, encode
+from soak.core.journal_format import Columns, Line, decode, encode
 from soak.core.model import Record
 from soak.lab.trials.figures import figures
 from soak.lab.trials.outcome import Trial
@@ -65,6 +66,31 @@ def _copy_small(path: Path, target: Path) -> None:
             file.write(encode(_small(decode(raw))))
 
 
+def leave_out(run_dir: Path, unmeasured: re.Pattern[str]) -> None:
+    """Take the metrics and events whose names begin so out of the journals, as if no probe gave them."""
+    folder = RunFolder(run_dir)
+    for name in sources(folder.journal):
+        kept: dict[str, list[int]] = {}
+        for path in segments(folder.journal / name):
+            every = [decode(raw) for raw in lines(path, 0, complete_size(path))]
+            path.write_bytes(b"".join(encode(_without(one, unmeasured, kept)) for one in every))
+
+
+def _without(line: Line, unmeasured: re.Pattern[str], kept: dict[str, list[int]]) -> Line:
+    """Return a line without these; `kept` has the places of the columns that stay, by their id."""
+    if isinstance(line, Columns):
+        at = [i for i, one in enumerate(line.columns) if not unmeasured.match(one.metric)]
+        kept[line.id] = at
+        return replace(line, columns=tuple(line.columns[i] for i in at))
+    if not isinstance(line, Record):
+        return line
+    return replace(
+        line,
+        values=tuple(line.values[i] for i in kept[line.columns_id]),
+        events=tuple(one for one in line.events if not unmeasured.match(one.kind)),
+    )
+
+
 def _small(line: Line) -> Line:
     if not isinstance(line, Record):
         return line
@@ -75,8 +101,10 @@ def _small(line: Line) -> Line:
     return replace(line, values=values, histograms={}, acknowledged={}, received={}, sent_next={})
 
 
-def replayed(archive: Path) -> Trial:
+def replayed(archive: Path, unmeasured: re.Pattern[str] | None = None) -> Trial:
     """Let today's detector read the journals of a kept trial; return what became of its troubles.
+
+    `unmeasured` as in `leave_out`.
 
     Raises:
         LabError: the archive holds no trial, or the detector failed.
@@ -85,6 +113,8 @@ def replayed(archive: Path) -> Trial:
         before, after = Path(work) / "before", Path(work) / "after"
         with tarfile.open(archive) as found:
             found.extractall(before, filter="data")
+        if unmeasured is not None:
+            leave_out(before, unmeasured)
         replay_trial(before, after)
         return trial_of(after)
 
@@ -94,6 +124,11 @@ def main() -> None:
     parser.add_argument("--use", choices=USES, help="only these; of --keep: for what")
     parser.add_argument("--keep", type=Path, help="keep the trial of this run folder")
     parser.add_argument("--page", type=Path, help="write tables and pictures of the replays here")
+    parser.add_argument(
+        "--without",
+        type=re.compile,
+        help="metrics and events that no probe gives: a pattern of names",
+    )
     arguments = parser.parse_args()
     if arguments.keep is not None:
         if arguments.use is None:
@@ -107,7 +142,7 @@ def main() -> None:
         found = []
         for archive in sorted((FOLDER / use).glob(f"*{_SUFFIX}")):
             console.print(f"\n{use}/{archive.name}", markup=False, highlight=False)
-            found.append(replayed(archive))
+            found.append(replayed(archive, arguments.without))
         if found:
             console.print(f"\n{use}, {len(found)} trials", markup=False, highlight=False)
             for name, share in figures(found).items():

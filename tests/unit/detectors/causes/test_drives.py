@@ -758,7 +758,7 @@ def one_at_a_time(
         channel(BUSY, 0.1, 1.0),
         channel(f"probe@b1|disk_flush_await_seconds{VDA}", 0.5e-3, flush),
         channel(f"probe@b1|disk_turnover_ratio{VDA}", 1.5, 1.5),
-        channel("produce.0@h|in_flight_messages", 3.0, 75.0),
+        Series("produce.0@h|in_flight_messages", k, np.where(k < ONSET, 3.0, k - 95.0)),
         channel(SENT, 100.0, 100.0),
         Series(f"probe@b1|node_disk_writes_completed{VDA}", k, writes),
         Series(WRITTEN, k, written),

@@ -311,12 +311,15 @@ def test_a_partition_whose_log_is_another_from_the_onset_on_is_written_as_before
     assert attribute(step, moved)[0].cause == "unknown"
 
 
-def held(written: Series) -> list[Series]:
-    """Return a drive that answers later while the client's queue grows."""
+GROWING = Series("produce.0@h|in_flight_messages", K, np.where(K < ONSET, 20.0, 12.0 * (K - 95)))
+
+
+def held(written: Series, queue: Series = GROWING) -> list[Series]:
+    """Return a drive that answers later while the client's queue goes on growing."""
     return [
         channel(f"probe@b1|disk_write_await_seconds{VDA}", 1e-3, 40e-3),
         channel(f"probe@b1|node_disk_io_time_seconds{VDA}", 0.2, 1.0),
-        channel("produce.0@h|in_flight_messages", 20.0, 900.0),
+        queue,
         written,
     ]
 
@@ -328,9 +331,13 @@ def test_a_drive_that_takes_so_much_and_no_more_is_throttled() -> None:
     name = f"probe@b1|node_disk_written_bytes{VDA}"
     plateau = Series(name, K, np.where(K < ONSET, 20e6, 9e6) * noise)
     rough = channel(name, 20e6, 9e6)
+    longer = channel(GROWING.name, 20.0, 900.0)
+    full = channel("produce.0@h|held_back_messages", 0.0, 50.0)
 
     assert causes(*held(plateau))[0] == "drive_throttled"
+    assert causes(*held(plateau, full))[0] == "drive_throttled"
     assert "drive_throttled" not in causes(*held(rough))
+    assert "drive_throttled" not in causes(*held(plateau, longer)), "it keeps up, by fewer flushes"
 
 
 def test_a_drive_that_takes_far_more_than_before_is_not_held_back() -> None:
