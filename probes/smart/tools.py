@@ -14,7 +14,7 @@ from soak.core import json_text
 from soak.core.errors import NotAvailableError, ProbeError
 
 TOOL_TIMEOUT_SECONDS = 30.0
-_SBIN = "/usr/sbin:/sbin"  # where both are installed, and not on every user's PATH
+_SBIN = "/usr/local/sbin:/usr/sbin:/sbin"  # where both are installed, and not on every user's PATH
 _DATA_UNIT_BYTES = 512_000  # NVMe base specification: a thousand sectors of 512 bytes
 _KELVIN = 273  # nvme's own conversion
 _ATA_COUNTS = {5: "smart_reallocated_sectors", 187: "smart_media_errors"}
@@ -101,6 +101,7 @@ def ask_drive(tool: Tool, device: str) -> Health:
             capture_output=True,
             text=True,
             errors="replace",
+            env={**os.environ, "LC_ALL": "C"},  # its reasons in English, its digits not grouped
             timeout=TOOL_TIMEOUT_SECONDS,
             check=False,
         )

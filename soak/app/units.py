@@ -16,6 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import soak
+from soak.app.unit_host import (
+    FULL_HOST,
+    Host,
+    fitted,
+    host_from,
+    host_notes,
+    label_faults,
+)
 from soak.core.errors import NotAvailableError, SoakError
 from soak.service.files import shipped_folder, write_atomically
 
@@ -40,10 +48,12 @@ _TOOL_SECONDS = 60
 SERVICE_USER = "soak"
 _ANY_UNIT = re.compile(r"\.(?:service|socket|target|timer|mount|path|slice|scope|device|swap)\b")
 _READ, _ENTER = stat.S_IROTH, stat.S_IXOTH
+_MAX_USER_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
+_SELINUX_ENFORCES = Path("/sys/fs/selinux/enforce")
 
 
-def rendered_files() -> dict[Path, str]:
-    """Return the files to install, by their path below the root.
+def rendered_files(host: Host = FULL_HOST) -> dict[Path, str]:
+    """Return the files to install on a host, by their path below the root.
 
     Raises:
         NotAvailableError: this installation ships no units, or a unit cannot express its path.
@@ -62,8 +72,20 @@ def rendered_files() -> dict[Path, str]:
     for path in sorted(folder.iterdir()):
         if path.suffix in {".service", ".target", ".timer"}:
             text = path.read_text().replace(_COMMON, common)
-            files[UNITS / path.name] = text.replace(f"={_PROGRAM} ", f"={program} ")
+            text = text.replace(f"={_PROGRAM} ", f"={program} ")
+            files[UNITS / path.name] = fitted(text, host)
     return files
+
+
+def host_of(root: Path) -> Host:
+    """Return what the units have to know of this machine; below another root, of a host that lacks nothing.
+
+    Raises:
+        NotAvailableError: its systemd is too old.
+    """
+    if not is_managed(root):
+        return FULL_HOST
+    return host_from(run_tool(["systemctl", "--version"]), _text_of(_MAX_USER_NAMESPACES))
 
 
 def _installable(root: Path, documents: Mapping[Path, str]) -> dict[Path, str]:
@@ -76,15 +98,17 @@ def install(root: Path, documents: Mapping[Path, str], *, is_dry: bool) -> list[
     """Write the files below `root`, reload systemd on this machine, and return what was done.
 
     Raises:
+        NotAvailableError: systemd is too old, or as of `rendered_files`.
         SoakError: a file cannot be written or moved, or a run still uses a unit that was renamed since.
     """
+    host = host_of(root)
     steps = []
     outdated = [place for place in RENAMED_UNITS if (root / place).is_file()]
     if outdated:
         steps += _release(root, {place.stem for place in outdated}, is_dry=is_dry)
-    for place, text in {**rendered_files(), **_installable(root, documents)}.items():
+    for place, text in {**rendered_files(host), **_installable(root, documents)}.items():
         path = root / place
-        is_there = path.is_file() and path.read_text() == text
+        is_there = path.is_file() and _text_of(path) == text
         steps.append(f"{'same' if is_there else 'write'} {path}")
         if not is_there and not is_dry:
             _write(path, text)
@@ -101,7 +125,18 @@ def install(root: Path, documents: Mapping[Path, str], *, is_dry: bool) -> list[
         _give_to_group(root / PLANS)
         (root / CREDENTIALS).chmod(0o700)  # systemd reads them as root
     steps += [f"folder {root / PLANS} for plans", f"folder {root / CREDENTIALS} for secrets"]
-    return [*steps, *checkout_note(_shipped_folder())]
+    return [*steps, *host_notes(host), *manager_note(root), *checkout_note(_shipped_folder())]
+
+
+def manager_note(root: Path) -> list[str]:
+    """Return a warning if the units are for this machine, and systemd does not run it."""
+    if root.resolve() != Path("/") or is_managed(root):
+        return []
+    text = (
+        "note: systemd does not run this machine, as in most containers, and in WSL without "
+        "systemd=true in /etc/wsl.conf: the units are of no use until it does; `soak run` needs none"
+    )
+    return [text]
 
 
 def checkout_note(units: Path) -> list[str]:
@@ -224,6 +259,7 @@ def loaded_units(listed: str, units: Collection[str]) -> tuple[list[str], list[s
     A failed unit is listed until `systemctl reset-failed`.
     """
     rows = [line.split() for line in listed.splitlines() if line.strip()]
+    rows = [row if "@" in row[0] else row[1:] for row in rows]  # a dot marks a failed unit
     states = {unit: state for unit, _, state, *_ in rows if f"{unit.partition('@')[0]}@" in units}
     failed = [unit for unit, state in states.items() if state == "failed"]
     return [unit for unit in states if unit not in failed], failed
@@ -258,6 +294,14 @@ def check_instances(paths: list[str]) -> list[str]:
     return [path.replace("@.", "@check.") for path in paths]
 
 
+def _text_of(path: Path) -> str:
+    """Return what a file holds; "" for one that cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def _write(path: Path, text: str) -> None:
     try:
         write_atomically(path, text, 0o644)
@@ -281,7 +325,13 @@ def run_tool(command: list[str]) -> str:
     """
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_TOOL_SECONDS
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**os.environ, "LC_ALL": "C"},  # its words in English
+            check=False,
+            timeout=_TOOL_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SoakError(f"{command[0]}: {error}") from error
@@ -311,10 +361,10 @@ class Account:
 def check_installed(root: Path, documents: Mapping[Path, str]) -> list[str]:
     """Return the problems of an installation below `root`; on this machine also those of the user `soak`."""
     account, wrong = account_of(SERVICE_USER) if is_managed(root) else (Account(), [])
-    files = {**rendered_files(), **_installable(root, documents)}
+    files = {**rendered_files(host_of(root)), **_installable(root, documents)}
     for place, text in files.items():
         path = root / place
-        if not path.is_file() or path.read_text() != text:
+        if not path.is_file() or _text_of(path) != text:
             wrong.append(f"{path} is missing or differs: run `soak install-units` again")
     wrong += [
         f"{folder} has no effect, its unit was renamed: move what is still needed to {current}"
@@ -322,6 +372,8 @@ def check_installed(root: Path, documents: Mapping[Path, str]) -> list[str]:
     ]
     wrong += program_faults(account)
     wrong += folder_faults(root, account if is_managed(root) else None)
+    if is_managed(root) and _text_of(_SELINUX_ENFORCES).strip() == "1":
+        wrong += label_faults(programs())
     if is_managed(root) and shutil.which("systemd-analyze"):
         units = [str(root / place) for place in files if place.suffix == ".service"]
         output = run_tool(["systemd-analyze", "verify", "--man=no", *check_instances(units)])
@@ -329,11 +381,16 @@ def check_installed(root: Path, documents: Mapping[Path, str]) -> list[str]:
     return wrong
 
 
+def programs() -> tuple[Path, Path]:
+    """Return the programs that systemd starts: `soak`, and the Python that runs it."""
+    return Path(sys.prefix) / "bin" / "soak", Path(sys.executable).resolve()
+
+
 def program_faults(account: Account) -> list[str]:
     """Return the parts of the program that the daemons cannot read, as far as units see them."""
     shown = [Path(part) for part in required_folders() if is_hidden(part)]
     wrong = []
-    for path in (Path(sys.prefix) / "bin" / "soak", Path(sys.executable).resolve()):
+    for path in programs():
         if not path.exists():
             wrong.append(f"{path} does not exist, and the units call it")
             continue

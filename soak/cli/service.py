@@ -105,7 +105,11 @@ def install_units(
         print(f"wrong: {line}")
     if wrong:
         raise typer.Exit(1)
-    print("checked; to start a run of /etc/soak/NAME.yaml: systemctl start soak@NAME.target")
+    print(
+        "checked; to start a run of /etc/soak/NAME.yaml: systemctl start soak@NAME.target"
+        if units.is_managed(prefix)
+        else "checked"
+    )
 
 
 COMMANDS = {"service": service, "install-units": install_units}

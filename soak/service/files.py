@@ -24,11 +24,21 @@ _MANY_DESCRIPTORS = 2**20
 
 
 def user_cache() -> Path:
-    """Return `$XDG_CACHE_HOME/soakd`, or `~/.cache/soakd`; it need not exist yet."""
+    """Return `$XDG_CACHE_HOME/soakd`, or `~/.cache/soakd`; it need not exist yet.
+
+    Raises:
+        NotAvailableError: this user has no home folder, as an arbitrary user of a container.
+    """
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The base directory specification: a relative path is to be ignored.
-    root = Path(base) if base.startswith("/") else Path.home() / ".cache"
-    return root / "soakd"
+    if base.startswith("/"):
+        return Path(base) / "soakd"
+    try:
+        return Path.home() / ".cache" / "soakd"
+    except RuntimeError as error:
+        raise NotAvailableError(
+            "this user has no home folder: set XDG_CACHE_HOME to a folder that it may write"
+        ) from error
 
 
 def shipped_folder(name: str, holds: str) -> Path:
@@ -90,7 +100,8 @@ def write_atomically(path: Path, text: str, mode: int = 0o640) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -105,11 +116,19 @@ def cached_script(folder: Path, name: str, script: str, inside: str = "") -> Pat
 
     Its text is a part of its name, and a second process never runs half of it. With `inside` the name is that
     of a folder which holds the program at this path.
+
+    Raises:
+        NotAvailableError: programs in this folder may not be run, as on a file system mounted with `noexec`.
     """
     digest = hashlib.sha256(script.encode()).hexdigest()[:12]
     program = folder / f"{name}-{digest}" / inside
     if not program.is_file():
         write_atomically(program, script, mode=0o755)
+    if not os.access(program, os.X_OK):
+        raise NotAvailableError(
+            f"{program} may not be run: if its file system is mounted with noexec, set XDG_CACHE_HOME to a "
+            "folder on another one"
+        )
     return program
 
 

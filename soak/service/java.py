@@ -22,8 +22,9 @@ def java_home() -> Path:
         NotAvailableError: JAVA_HOME has none, and the packaged runtime is missing.
     """
     own = os.environ.get("JAVA_HOME", "")
-    if own and (version_of(Path(own)) or 0) >= MIN_JAVA_VERSION:
-        return Path(own)
+    home = Path(own).absolute()  # Spark and brokers run in other folders
+    if own and (version_of(home) or 0) >= MIN_JAVA_VERSION:
+        return home
     return packaged_home()
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from soak.app import units
+from soak.app.unit_host import Host, host_from, host_notes, label_faults
 from soak.app.units import Account, account_of, closed_below, closed_part, folder_faults, own_lines
-from soak.core.errors import SoakError
+from soak.core.errors import NotAvailableError, SoakError
 from soak.core.plan import text as plan_text
 from soak.core.units import duration_ns
 from soak.supervisor.run import roles_of
@@ -470,3 +471,66 @@ soak@y.target         loaded active   active  Soak run of the plan y
 
     assert running == ["soak-alert@y.service", "soak@y.target"]
     assert failed == ["soak-start@x.service"]
+
+
+def test_a_dot_in_front_of_a_failed_unit_is_no_name() -> None:
+    """Some versions of systemd print one also for a program."""
+    dotted = "● soak-start@x.service  loaded failed failed Soak x: start or resume a run\n"
+
+    assert units.loaded_units(dotted, UNITS) == ([], ["soak-start@x.service"])
+
+
+@pytest.mark.parametrize(
+    ("label", "is_wrong"),
+    [
+        ("system_u:object_r:bin_t:s0", False),
+        ("", False),  # a file system without labels
+        ("unconfined_u:object_r:usr_t:s0", False),
+        ("unconfined_u:object_r:user_tmp_t:s0", True),  # moved from there to /opt
+        ("unconfined_u:object_r:user_home_t:s0:c0.c1023", True),
+    ],
+)
+def test_a_program_that_selinux_keeps_from_services_is_reported(
+    label: str, *, is_wrong: bool
+) -> None:
+    """It ended with 203/EXEC, while the same program ran in a shell."""
+    found = label_faults([Path("/opt/soakd/bin/soak")], lambda _: label)
+
+    assert ["restorecon -R /opt/soakd/bin" in line for line in found] == [True] * is_wrong
+
+
+@pytest.mark.parametrize(
+    ("systemd", "namespaces", "notes"),
+    [
+        ("systemd 252 (252.39-1~deb12u1)\n+PAM", "95563", []),
+        ("systemd 250 (250)", "1", ["is notified each time before 251"]),
+        (
+            "systemd 249 (249.11-0ubuntu3)",
+            "1",
+            ["units with secrets in /etc/soak/credentials do not"],
+        ),
+        ("systemd 257 (257)", "0\n", ["PrivateUsers=no"]),
+    ],
+)
+def test_what_a_host_lacks_is_said_when_units_are_installed(
+    systemd: str, namespaces: str, notes: list[str]
+) -> None:
+    found = host_notes(host_from(systemd, namespaces))
+
+    assert len(found) == len(notes)
+    assert all(note in text for note, text in zip(notes, found, strict=True))
+
+
+@pytest.mark.parametrize("printed", ["systemd 239 (239-82.el8)", "", "busybox"])
+def test_a_systemd_that_would_end_a_run_without_its_report_is_refused(printed: str) -> None:
+    with pytest.raises(NotAvailableError, match="the units need systemd 249 or newer"):
+        host_from(printed, "1")
+
+
+def test_units_ask_for_no_user_namespace_where_the_host_forbids_them() -> None:
+    """They failed with 217/USER."""
+    usual, without = units.rendered_files(), units.rendered_files(Host(has_user_namespaces=False))
+    changed = {place for place in usual if usual[place] != without[place]}
+
+    assert changed == {place for place, text in usual.items() if "\nPrivateUsers=yes\n" in text}
+    assert not any("PrivateUsers=yes" in text for text in without.values())

@@ -21,6 +21,7 @@ from probes.smart.tools import (
     Health,
     Tool,
     ask_drive,
+    find_program,
     find_tool,
     parse_nvme,
     parse_smartctl,
@@ -402,6 +403,28 @@ def test_the_error_of_nvme_is_told_as_it_says_it() -> None:
 
     with pytest.raises(NotAvailableError, match=r"/dev/nvme0n1: Failed to open .* denied"):
         ask_drive(printing(text, 1), "/dev/nvme0n1")
+
+
+def test_a_tool_speaks_english_whatever_the_language_of_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nvme says `Keine Berechtigung` in German, and groups digits: neither was understood."""
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    program = (
+        "import json, os, sys; print(json.dumps({'error': os.environ['LC_ALL']})); sys.exit(1)"
+    )
+
+    with pytest.raises(NotAvailableError, match=r"has no data of /dev/nvme0n1: C$"):
+        ask_drive(Tool((sys.executable, "-c", program), parse_nvme), "/dev/nvme0n1")
+
+
+def test_a_tool_is_found_where_only_root_looks() -> None:
+    """RHEL's sudo and the shells of users leave out /usr/local/sbin."""
+    asked = list[tuple[str, str]]()
+    find_program("nvme", lambda name, path: asked.append((name, path)))
+    ((_, path),) = asked
+
+    assert {"/usr/local/sbin", "/usr/sbin", "/sbin"} <= set(path.split(":"))
 
 
 def test_a_smartctl_that_is_too_old_is_named() -> None:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
+import pwd
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from soak.core.errors import RunFolderError
-from soak.service.files import file_lock, is_locked, lock_holder, write_atomically
+from soak.core.errors import NotAvailableError, RunFolderError
+from soak.service.files import (
+    cached_script,
+    file_lock,
+    is_locked,
+    lock_holder,
+    user_cache,
+    write_atomically,
+)
 from tests.support.fakes import refuse
 
 
@@ -57,3 +67,46 @@ def test_a_failed_replacement_leaves_the_old_file_alone(
 
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.long
+def test_a_file_is_utf_8_in_every_locale(tmp_path: Path) -> None:
+    """It is read as UTF-8 whatever the language of the next host."""
+    path = tmp_path / "run.json"
+    program = (
+        "import sys; from pathlib import Path; from soak.service.files import write_atomically; "
+        "write_atomically(Path(sys.argv[1]), '\\u00fc\\u2192')"
+    )
+    subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", program, str(path)],
+        env={**os.environ, "LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0"},
+        check=True,
+        timeout=60,
+    )
+
+    assert path.read_bytes() == "ü→".encode()
+
+
+def test_a_user_without_a_home_folder_is_asked_for_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a container with an arbitrary user id."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+    with pytest.raises(NotAvailableError, match="set XDG_CACHE_HOME"):
+        user_cache()
+
+
+def test_a_program_on_a_noexec_file_system_is_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark said no more than that it could not run it."""
+    path = cached_script(tmp_path, "x", "#!/bin/sh\n")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+
+    with pytest.raises(NotAvailableError, match=rf"{path} may not be run: .*noexec"):
+        cached_script(tmp_path, "x", "#!/bin/sh\n")

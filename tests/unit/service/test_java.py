@@ -52,6 +52,17 @@ def test_a_java_home_without_java_is_passed_over(
     assert java.java_home() == java.packaged_home()
 
 
+def test_a_relative_java_home_is_one_of_the_folder_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark and brokers run in other folders."""
+    fake_java(tmp_path / "jdk", "21")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAVA_HOME", "jdk")
+
+    assert java.java_home() == tmp_path / "jdk"
+
+
 def test_a_runtime_without_the_vector_module_gets_a_script_that_drops_the_argument(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
