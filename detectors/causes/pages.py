@@ -73,7 +73,7 @@ class Pages:
 
 
 def is_of_bookie(series: str) -> bool:
-    """True for a channel that tells of a bookie."""
+    """True for a channel of a bookie."""
     one = parse_series(series)
     return one.label("bookie") != "" or one.metric.startswith(_OF_BOOKIES)
 

@@ -14,9 +14,8 @@ MAX_CHUNK_BYTES = 4 * 2**20  # read at once
 MAX_BEHIND_BYTES = 64 * 2**20  # of a longer backlog only the end is read
 MAX_LINE_BYTES = 2**16  # of a longer line only the end is read
 _MARK_BYTES = 64
-_MOST_ABSENT = (
-    20  # reads in a row of nothing and without a file of this name: a rotation takes less
-)
+_MOST_ABSENT = 20
+"""Reads in a row of nothing and without a file of this name: a rotation takes less."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,7 @@ from rich.console import Console
 from soak.alerting.heartbeat import queue_run_aborted
 from soak.app import host, topics
 from soak.app.check import without_client_logs
-from soak.app.lifecycle import (
-    check_run_drives,
-    new_run,
-    prepare_cluster,
-    resolve_plan,
-)
+from soak.app.lifecycle import check_run_drives, new_run, prepare_cluster, resolve_plan
 from soak.app.live.run import LiveRun
 from soak.app.live.terminal import View, open_view
 from soak.app.multi_host import WHOLE, Part, check_lead_time, check_part, resumed_part

@@ -12,6 +12,8 @@ from soak.core.errors import NotAvailableError
 
 OLDEST_SYSTEMD = 249
 """Before it there is no `OnSuccess=`, by which a run that has ended starts the unit of its report."""
+CREDENTIALS_SYSTEMD = 250
+"""Before it `LoadCredential=` takes no folder."""
 FULL_SYSTEMD = 251
 """The first version with everything that the units use, by systemd's NEWS."""
 
@@ -53,11 +55,10 @@ def host_notes(host: Host) -> list[str]:
     """Return what does not work on this host, or is done in another way, for whoever installs the units."""
     notes = []
     if host.systemd < FULL_SYSTEMD:
-        lacks = "units with secrets in /etc/soak/credentials do not start before systemd 250, and "
-        notes.append(
-            f"note: systemd {host.systemd} on this host: {lacks if host.systemd < 250 else ''}"  # noqa: PLR2004  # as said
-            f"a unit that fails again and again is notified each time before {FULL_SYSTEMD}"
-        )
+        lacks = f"before {FULL_SYSTEMD} a unit that fails again and again is notified each time"
+        if host.systemd < CREDENTIALS_SYSTEMD:
+            lacks += f", and before {CREDENTIALS_SYSTEMD} units with secrets in /etc/soak/credentials do not start"
+        notes.append(f"note: systemd {host.systemd} on this host: {lacks}")
     if not host.has_user_namespaces:
         notes.append("note: user.max_user_namespaces is 0 on this host: units have PrivateUsers=no")
     return notes

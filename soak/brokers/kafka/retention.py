@@ -172,15 +172,14 @@ def limits_of_cluster(
     cluster: ClusterSettings,
     fixed: Mapping[str, str] | None = None,
 ) -> Limits:
-    """Return the limits of a plan's topics, from the first topic and the first broker that tell theirs.
+    """Return the limits of a plan's topics, from the first topic and the first broker that report theirs.
 
     `fixed` are settings of brokers that the cluster does not show, or shows with another meaning.
     """
     brokers = next((values for values in cluster.brokers.values() if values), {})
     existing = next((one for one in cluster.topics if not cluster.silence_of(one)), None)
-    planned = (
-        {} if topic.use_existing else topic.settings
-    )  # which leaves existing topics as they are
+    # A plan leaves existing topics as they are.
+    planned = {} if topic.use_existing else topic.settings
     settings = {**planned, **({} if existing is None else existing.whole)}
     found = retention_of(settings, {**brokers, **(fixed or {})})
     notes = list(found.notes)
@@ -205,7 +204,7 @@ def unread_note(config: KafkaProtocolConfig, cluster: ClusterSettings) -> str:
     if cluster.is_refused:
         why = f", as {rights.user_name(config)} lacks DescribeConfigs on the cluster"
         grant = f"{GRANT_HINT}{rights.settings_grant(config)}"
-    where = " where the topic tells none" if any(one.whole for one in cluster.topics) else ""
+    where = " where the topic reports none" if any(one.whole for one in cluster.topics) else ""
     return (
         f"no broker reports its settings{why}: the forecast of retention assumes Kafka's defaults{where}, "
         f"and the durability level may be unknown{grant}"

@@ -40,9 +40,8 @@ _UNANSWERED = {
     KafkaError.REQUEST_TIMED_OUT,
 }
 CHECKED_TOPIC = "soak-check"  # for what is only asked: no topic has the name
-_RUN_TOPIC = re.compile(
-    r"soak-(\d{8}T|check(-\d+)?$)"
-)  # named after its run: the next has another name
+_RUN_TOPIC = re.compile(r"soak-(\d{8}T|check(-\d+)?$)")
+"""Named after its run: the next has another name."""
 
 
 def creation_error(

@@ -296,11 +296,11 @@ def read_settings(
         try:
             answers[owner] = future.result(timeout_seconds)
         except (KafkaException, TimeoutError) as error:
-            silent[owner] = f"{owner} does not tell its settings: {error_text(error)}"
+            silent[owner] = f"{owner} does not report its settings: {error_text(error)}"
             is_refused = is_refused or rights.is_refused(error)
         else:
             if not answers[owner]:
-                silent[owner] = f"{owner} does not tell its settings: the answer is empty"
+                silent[owner] = f"{owner} does not report its settings: the answer is empty"
     return ClusterSettings(
         tuple(
             _topic_settings(name, metadata.topics[name], answers.get(f"topic {name}", {}))
@@ -407,7 +407,7 @@ def _describe_configs(
 
 
 def _topic_settings(name: str, metadata: Any, entries: Mapping[str, Any]) -> TopicSettings:  # noqa: ANN401  # the client ships no types
-    own = {  # of an unknown source: the value is told for this topic, and a broker may have another
+    own = {  # of an unknown source: the value is reported for this topic, and a broker may have another
         key: entry for key, entry in entries.items() if entry.source in _OWN_SOURCES
     }
     copies = min((len(partition.replicas) for partition in metadata.partitions.values()), default=0)

@@ -503,7 +503,11 @@ def test_a_program_that_selinux_keeps_from_services_is_reported(
     ("systemd", "namespaces", "notes"),
     [
         ("systemd 252 (252.39-1~deb12u1)\n+PAM", "95563", []),
-        ("systemd 250 (250)", "1", ["is notified each time before 251"]),
+        (
+            "systemd 250 (250)",
+            "1",
+            ["before 251 a unit that fails again and again is notified each time"],
+        ),
         (
             "systemd 249 (249.11-0ubuntu3)",
             "1",

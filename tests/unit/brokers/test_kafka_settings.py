@@ -82,15 +82,15 @@ def cluster_of(answers: Mapping[str, object]) -> ClusterSettings:
 
 def test_a_broker_that_tells_its_settings_speaks_where_the_first_does_not() -> None:
     """A broker's id may be any number; a setting that is secret has no value."""
-    told = entries(OF_BROKER, log_retention_ms="5000", ssl_key_password=None)
-    cluster = cluster_of({"broker 0": REFUSED, f"broker {2**31 - 1}": told})
+    shown = entries(OF_BROKER, log_retention_ms="5000", ssl_key_password=None)
+    cluster = cluster_of({"broker 0": REFUSED, f"broker {2**31 - 1}": shown})
 
     limits = limits_of_cluster(CONFIG, Topic(), cluster)
 
     assert limits.keep_seconds == 5
     assert not any("no broker reports" in note for note in limits.notes)
     assert cluster.brokers[2**31 - 1] == {"log.retention.ms": "5000"}
-    assert cluster.silent["broker 0"].startswith("broker 0 does not tell its settings: ")
+    assert cluster.silent["broker 0"].startswith("broker 0 does not report its settings: ")
 
 
 @pytest.mark.parametrize("answer", [{}, KafkaError.INVALID_REQUEST, KafkaError.UNSUPPORTED_VERSION])
@@ -105,7 +105,7 @@ def test_settings_that_a_managed_cluster_does_not_show_are_unknown(answer: objec
 
     assert (found.copies, found.confirmed, found.is_flushed) == (3, None, None)
     assert (limits.copies, limits.keep_seconds) == (3, DEFAULT_SECONDS)
-    assert "topic t does not tell its settings: " in limits.notes[0]
+    assert "topic t does not report its settings: " in limits.notes[0]
 
 
 def test_what_a_topic_tells_is_its_own_where_no_source_is_named() -> None:
@@ -125,7 +125,7 @@ def test_defaults_are_assumed_only_where_a_topic_tells_nothing() -> None:
     limits = limits_of_cluster(CONFIG, Topic(name="t", use_existing=True), cluster)
 
     assert limits.keep_seconds == 7
-    assert "assumes Kafka's defaults where the topic tells none, " in limits.notes[0]
+    assert "assumes Kafka's defaults where the topic reports none, " in limits.notes[0]
     assert limits.max_message_bytes == NEVER, "a managed cluster may take more than Kafka does"
 
 

@@ -132,7 +132,7 @@ def leads(broker: str, before: float, after: float) -> Series:
 def test_brokers_that_lead_as_many_partitions_as_before_got_none_from_those_that_nobody_knows() -> (
     None
 ):
-    """Pages of three alone; nobody says how many brokers there are."""
+    """Pages of three alone; how many brokers there are is not known."""
     seen = [SENT, RECEIVED, *led(b1=0.06, b2=0.06, b3=0.06)]
     seen += [taken_in(f"b{at}:7071", 1e7, 2e7) for at in (1, 2, 3)]
     stayed = [leads(f"b{at}", 40.0, 40.0) for at in (1, 2, 3)]

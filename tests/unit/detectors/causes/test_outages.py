@@ -723,7 +723,7 @@ def test_a_collector_that_is_silent_is_no_broker_though_its_metrics_name_their_h
 
 
 def test_an_exporter_that_times_out_does_not_say_that_a_broker_is_there() -> None:
-    """The broker was killed, and is back after 20 s; nobody reads a page of it."""
+    """The broker was killed, and is back after 20 s; no page of it is read."""
     silent = range(ONSET, ONSET + 20)
     late = told(
         "target_failed", ONSET + 6, target="kminion", reason="no complete answer within 5 s"
