@@ -57,7 +57,8 @@ def host_notes(host: Host) -> list[str]:
     if host.systemd < FULL_SYSTEMD:
         lacks = f"before {FULL_SYSTEMD} a unit that fails again and again is notified each time"
         if host.systemd < CREDENTIALS_SYSTEMD:
-            lacks += f", and before {CREDENTIALS_SYSTEMD} units with secrets in /etc/soak/credentials do not start"
+            secrets = "units with secrets in /etc/soak/credentials do not start"
+            lacks += f", and before {CREDENTIALS_SYSTEMD} {secrets}"
         notes.append(f"note: systemd {host.systemd} on this host: {lacks}")
     if not host.has_user_namespaces:
         notes.append("note: user.max_user_namespaces is 0 on this host: units have PrivateUsers=no")
