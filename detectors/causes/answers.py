@@ -320,9 +320,30 @@ class Answers:
         Empty for a single broker, or where one of several went on answering, or anything was acknowledged.
         """
         silent = self.unanswered
-        if not began_together(silent) or self.answering or self.refused:
-            return []
-        return [] if self._acknowledgements.came_during(silent) else silent
+        return silent if began_together(silent) and self._is_cut(silent) else []
+
+    @property
+    def is_only_one_silent(self) -> bool:
+        """True where the only broker that is asked fell silent, refused nothing, and nothing else answered.
+
+        Its process, its host and the way to it look alike from here.
+        """
+        silent = self.unanswered
+        return len(silent) == 1 and self._is_cut(silent) and not self._has_page(silent[0])
+
+    def _has_page(self, silent: Silence) -> bool:
+        """True where a page of a broker, or of this broker's host, answered meanwhile."""
+        return any(
+            bool(np.any(between(series, *silent.midst) > 0.0))
+            for name, series in self._of("up").items()
+            if self._pages.may_be_of_broker(name)
+            or affected_brokers.leaders_of([name], [silent.what], self._nearby)
+        )
+
+    def _is_cut(self, silent: list[Silence]) -> bool:
+        """True where no other broker answered, no connection was refused, and nothing was acknowledged."""
+        is_refused_or_answered = self.answering or self.refused
+        return not is_refused_or_answered and not self._acknowledgements.came_during(silent)
 
     def has_way(self, client: Silence) -> bool:
         """True when short questions from the host of a client that is cut off were answered meanwhile."""

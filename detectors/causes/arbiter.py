@@ -154,9 +154,11 @@ def _explanation(one: Hypothesis) -> Explanation:
 
 def _unknown(facts: Facts, known: Sequence[Hypothesis]) -> Explanation:
     """Return, with score 0, what else changed, what is ruled out, and what would have to be measured."""
-    evidence = [*_changed(facts.change, facts.nearby.changes)]
-    evidence += _missing(known)
-    evidence += _nearly(known)
+    changed, nearly = _changed(facts.change, facts.nearby.changes), _nearly(known)
+    if not changed and not nearly:
+        text = f"None of the other series watched changed within {_SECONDS} s of the onset."
+        changed = [Evidence(text)]
+    evidence = [*changed, *_missing(known), *nearly] if changed else [*nearly, *_missing(known)]
     return Explanation(UNKNOWN, 0.0, tuple(evidence), tuple(_ruled_out(known)))
 
 
@@ -171,7 +173,7 @@ def _changed(change: Change, changes: Iterable[Change]) -> list[Evidence]:
         ),
         key=lambda other: (abs(other.onset_k - change.onset_k), other.series),
     )
-    found = [
+    return [
         Evidence(
             f"{wording.title(other.series)} of {source_of(other.series)} went from "
             f"{wording.amount_of(other.series, other.before)} to "
@@ -186,10 +188,6 @@ def _changed(change: Change, changes: Iterable[Change]) -> list[Evidence]:
         )
         for other in at_onset[:_MOST]
     ]
-    if found:
-        return found
-    text = f"None of the other series watched changed within {_SECONDS} s of the onset."
-    return [Evidence(text)]
 
 
 def _nearly(known: Sequence[Hypothesis]) -> list[Evidence]:

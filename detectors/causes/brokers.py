@@ -49,6 +49,7 @@ NEXT = {
 _LONG_SECONDS = 30
 _OUTAGE_SECONDS = 10
 _ALL_MISSING = 0.9
+_FROM_ITS_HOST = "whether its host answers (a page of it in probe prometheus)"
 _UNLED_SECONDS = 2  # until a cluster notices at the earliest
 
 
@@ -126,12 +127,26 @@ def _down(facts: Facts) -> Hypothesis:
     if seen.all_silent:
         text = "All brokers fell silent in one second, so it is what they share: the way to them first."
         signs.append(Sign(-CLEAR, Evidence(text)))
+    is_alone = seen.is_only_one_silent and not _is_noticed(facts)
+    if is_alone:
+        text = (
+            "No connection was refused, and no other broker noticed: the process, its host and the way to it "
+            "look alike."
+        )
+        signs.append(Sign(-DECISIVE, Evidence(text)))
     if not cut and stopped is not None:
         signs += [*_shared_by_all(facts), *(() if silent else _answered_meanwhile(facts))]
     if not silent and stopped is None and not seen.refusing_brokers:
         return _up(facts)
     signs += _failed_folders(facts)
-    return Hypothesis("broker_down", tuple(signs), _suspect(silent, facts))
+    missing = (_FROM_ITS_HOST,) if is_alone else ()
+    return Hypothesis("broker_down", tuple(signs), _suspect(silent, facts), missing=missing)
+
+
+def _is_noticed(facts: Facts) -> bool:
+    """True when the cluster or the broker's own log said that it left."""
+    kinds = ("isr_shrink", LEADER_CHANGE, "log_dir_failure")
+    return facts.has_begun(*kinds, within=_LONG_SECONDS) or background.is_copying(facts)
 
 
 def _failed_folders(facts: Facts) -> Iterator[Sign]:

@@ -1,19 +1,24 @@
 """More to do: a backlog that is read, or other users of a drive; or less allowed, by a quota.
 
-Method:  a backlog that begins to drain at the onset, and seldom did before; a drive that gets more to do,
-         which neither brokers nor clients account for; a throttle time in the answers of brokers.
-Assumes: brokers report what they take in and give out for all clients, each broker its own part.
+Method:  a backlog that begins to drain at the onset, and seldom did before; or old data that others read, by
+         what brokers give out and a backlog or drives together (`traffic`). A drive that gets more to do,
+         which neither brokers nor clients account for. A throttle time in the answers of brokers.
+Assumes: brokers report what they take in and give out for all clients, each broker its own part. A broker
+         that compacts or deletes keeps less within a minute of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from math import log
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import bdtrc
 
-from detectors.causes import background, drive_facts
+from detectors.causes import background, channel, drive_facts, places, traffic
 from detectors.causes.background import Drain
 from detectors.causes.channel import Shift, are_calm, risen
 from detectors.causes.drive_facts import Drive
@@ -36,9 +41,9 @@ from detectors.causes.hypothesis import (
     ruled_out,
     unmeasured,
 )
-from detectors.nearby import when
+from detectors.nearby import between, when
 from soak.core import wording
-from soak.core.model import Evidence
+from soak.core.model import Evidence, Series
 from soak.core.series import parse_series, series_name, source_of
 
 NEXT = {
@@ -56,11 +61,13 @@ _STANDS_AROUND_SECONDS = 10  # the peak of a backlog, and the first message afte
 _LEAST_STANDING_SECONDS = 5
 _GROUPS = ("group_id", "consumergroup", "redpanda_group")
 """Labels that name a consumer group."""
+_MOVED = 0.5  # of what one broker's part of a backlog fell by
 
 
 def examine(facts: Facts) -> Iterator[Hypothesis]:
     """Give the hypothesis of each cause that is more work, or less allowance."""
     yield _catch_up(facts)
+    yield from _read_by_others(facts)
     yield _quota(facts)
     busy = [one for drive in facts.drives if (one := _neighbour(drive, facts))]
     if busy:
@@ -69,7 +76,7 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
 
 def _catch_up(facts: Facts) -> Hypothesis:
     drain = background.draining(facts)
-    if drain is None:
+    if drain is None or _has_moved(drain, facts):
         if not facts.named(*BACKLOGS):
             return unmeasured("catch_up_read", "backlogs of all consumer groups (probe prometheus)")
         missing = _unread_backlogs(facts)
@@ -84,6 +91,40 @@ def _catch_up(facts: Facts) -> Hypothesis:
     signs += [Sign(SLIGHT, one.evidence(facts.change)) for one in reads]
     fallen = 1.0 - drain.end / drain.peak
     return Hypothesis("catch_up_read", tuple(signs), _reader(drain), fallen)
+
+
+def _has_moved(drain: Drain, facts: Facts) -> bool:
+    """True where other brokers' parts of a backlog grew by much of what fell: a topic takes its own along."""
+    metric, group = parse_series(drain.series).metric, _group(drain.series)
+    if metric not in BROKER_BACKLOGS:
+        return False
+    first, end = drain.from_k - channel.LEAD, drain.from_k + drain.seconds + 1
+    parts = (
+        between(series, first, end)
+        for name, series in facts.named(metric).items()
+        if name != drain.series and _group(name) == group
+    )
+    grown = sum(float(part[-1] - part[0]) for part in parts if part.size)
+    return grown >= _MOVED * (drain.peak - drain.end)
+
+
+def _read_by_others(facts: Facts) -> Iterator[Hypothesis]:
+    """Give that other clients read old data: brokers give out more, and a backlog or the drives say what."""
+    old = traffic.old_data(traffic.known(facts), facts)
+    if old is None:
+        return
+    flow, backlog = old.flow, old.backlog
+    text = f"The {flow.whose} had more {flow.text} in all, while what we send and receive stayed."
+    total = Evidence(text, {"before": flow.before, "after": flow.after})
+    signs = [Sign(FAIR if flow.missing else CLEAR, total)]
+    if backlog is not None:
+        signs.append(Sign(FAIR, _drained(backlog, facts.onset_k)))
+    if old.reads:
+        most = max(old.reads, key=lambda one: one.rise)
+        signs.append(Sign(FAIR, most.evidence(facts.change)))
+    suspect = "" if backlog is None else _reader(backlog)
+    missing = (flow.missing,) if flow.missing else ()
+    yield Hypothesis("catch_up_read", tuple(signs), suspect, missing=missing)
 
 
 def _unread_backlogs(facts: Facts) -> str:
@@ -106,8 +147,14 @@ def _strength(drain: Drain) -> float:
 def _reader(drain: Drain) -> str:
     """Return whose backlog it is: a consumer group, or what reports it where no group is named."""
     one = parse_series(drain.series)
-    group = next(filter(None, map(one.label, _GROUPS)), "")
+    group = _group(drain.series)
     return f"group {group}" if group else one.source
+
+
+def _group(backlog: str) -> str:
+    """Return the consumer group of a backlog, "" where none is named."""
+    one = parse_series(backlog)
+    return next(filter(None, map(one.label, _GROUPS)), "")
 
 
 def _drained(drain: Drain, onset_k: int) -> Evidence:
@@ -193,6 +240,22 @@ _LEAST_BUSY_SHARE = 0.1
 _LARGER_MESSAGES = 10.0
 """What others write more may be so many times larger than the messages before."""
 _GIVEN_OUT = 0.5  # of the bytes that a drive reads more
+_FREEING_SECONDS = 60
+"""Kafka's default of file.delete.delay.ms, from a deletion to the work that it makes on the drive.
+
+A compaction has replaced its first segments by then, too.
+"""
+_KEPT = (
+    "kafka_log_log_size_bytes",
+    "kafka_log_log_numlogsegments",
+    "vectorized_storage_log_partition_size_bytes",
+    "vectorized_storage_log_log_segments_active",
+    "pulsar_storage_size_bytes",
+)
+"""What brokers keep, by their pages: it shrinks only where they delete or compact."""
+_FREE = ("node_filesystem_avail_bytes", "redpanda_storage_disk_free_bytes")
+_DELETIONS = (*background.DELETIONS, "segment_unlink")
+_MOST_P = 0.001  # that so many seconds of an onset hold an event by chance
 _WRITES = (drive_facts.WRITTEN, drive_facts.WRITES, drive_facts.FLUSHES)
 _READS = (drive_facts.READ, drive_facts.READS)
 _WAITS = (
@@ -234,17 +297,65 @@ def _own_work(facts: Facts, more: Shift, drive: Drive) -> str:
     drain = background.draining(facts)
     work = [*facts.sent, *facts.taken_in, *facts.given_out]
     is_more = facts.has_grown(work) or _may_be_given_out(drive, facts)
-    is_moving = facts.has_begun(LEADER_CHANGE, "isr_shrink") or background.is_copying(facts)
+    is_moving = _has_begun(facts, LEADER_CHANGE, "isr_shrink") or background.is_copying(facts)
     reasons = (
         (is_more, "more was sent, taken in or given out"),
         (_may_have_written(facts, more), "others wrote more"),
         (drain is not None and not drain.is_usual, "a backlog began to drain"),
-        (facts.has_begun(*background.DELETIONS), "deletions began"),
+        (_has_begun(facts, *_DELETIONS), "deletions began"),
+        (_is_freeing(drive, facts), "old data was deleted or compacted"),
         (is_moving, "leaders or copies moved"),
         (background.are_partitions_added(facts), "partitions were added"),
         (background.may_be_compacting(facts), "a compaction may be running"),
     )
     return ", ".join(text for holds, text in reasons if holds)
+
+
+def _has_begun(facts: Facts, *kinds: str) -> bool:
+    """True where events of these kinds began at the onset, or hold more seconds there than ever by chance.
+
+    So do those of other topics alone: regular ones of this run would hide them.
+    """
+    if facts.has_begun(*kinds):
+        return True
+    first, stop = facts.near[0], facts.near[1] + 1
+    share = (stop - first) / max(1, stop - facts.nearby.k0)
+    events = [one for one in facts.events(*kinds) if one.k < stop]
+    for found in (events, [one for one in events if not facts.is_ours(one)]):
+        ks = {one.k for one in found}
+        here = sum(k >= first for k in ks)
+        # binomial: so many and more of all seconds in this share of the time
+        if here and (here == len(ks) or bdtrc(here - 1, len(ks), share) <= _MOST_P):
+            return True
+    return False
+
+
+def _is_freeing(drive: Drive, facts: Facts) -> bool:
+    """True where brokers keep less, or the drive's host has more space, by more than ever before."""
+    kept = facts.named(*_KEPT).values()
+    used = (
+        replace(series, values=-series.values)
+        for name, series in facts.named(*_FREE).items()
+        if facts.are_on_one_host(places.place_of(name), drive.at)
+    )
+    return any(_has_shrunk(one, _FREEING_SECONDS, facts) for one in kept) or any(
+        _has_shrunk(one, 0, facts) for one in used
+    )
+
+
+def _has_shrunk(series: Series, seconds: int, facts: Facts) -> bool:
+    """True where a level fell at the onset, or within so many seconds of it, by more than ever before."""
+    lag = facts.nearby.lag_seconds.get(series.name, 0.0)
+    first, last = channel.near(facts.change, lag, channel.spacing_of(series))
+    before = between(series, facts.nearby.k0, first - seconds)
+    then = between(series, first - seconds, last + seconds + 1)
+    least = max(channel.floor_of(series.name), _MORE_WORK * _fall(before))
+    return before.size >= channel.LEAST_VALUES and _fall(then) > least
+
+
+def _fall(values: NDArray[np.float64]) -> float:
+    """Return by how much a level fell at most, from any value to a later one."""
+    return float((np.maximum.accumulate(values) - values).max(initial=0.0))
 
 
 def _may_be_given_out(drive: Drive, facts: Facts) -> bool:
@@ -270,6 +381,8 @@ def _unknown_work(facts: Facts, *, is_reading: bool) -> list[str]:
     pages = {background.page_of(one.series) for one in facts.taken_in if not one.is_sparse}
     are_read = bool(pages) and len(pages) >= facts.least_brokers
     is_written_known = are_read or (others is not None and not others.is_sparse)
+    is_kept_known = facts.nearby.k1 > facts.near[1] + _FREEING_SECONDS
+    is_kept_awaited = bool(facts.named(*_KEPT)) and not is_kept_known
     reasons = (
         (not (facts.sent or facts.taken_in), "what we send"),
         (not is_written_known, "what each broker takes in, or what other clients write"),
@@ -278,6 +391,10 @@ def _unknown_work(facts: Facts, *, is_reading: bool) -> list[str]:
             "bytes that the brokers take in, in more of the seconds since the onset",
         ),
         (is_reading and not facts.given_out, "what the brokers give out"),
+        (
+            is_reading and is_kept_awaited,
+            "what the brokers keep, until a minute after the onset: a compaction makes it less",
+        ),
     )
     return [text for holds, text in reasons if holds]
 

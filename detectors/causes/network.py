@@ -35,6 +35,7 @@ from detectors.causes.hypothesis import (
     Hypothesis,
     Sign,
     absent,
+    ruled_out,
     strength_of_share,
     unmeasured,
 )
@@ -105,10 +106,17 @@ def _measured(facts: Facts) -> Iterator[Hypothesis]:
     elif not trips and not counted:
         yield _not_asked(facts)
     elif lone is None and are_calm([*trips, *counted]):
-        what = "Round trips and packets" if trips else "Packets"
-        # A host counts what it sends itself: the other way may be bad.
-        missing = "" if trips else "round trips to the brokers (probe round_trip)"
-        yield absent("network", f"{what} sent again stayed as they were.", missing)
+        yield _calm(facts, has_trips=bool(trips))
+
+
+def _calm(facts: Facts, *, has_trips: bool) -> Hypothesis:
+    """Return that packets stayed as they were: a host counts what it sends itself, and not the other way."""
+    if has_trips:
+        return ruled_out("network", "Round trips and packets sent again stayed as they were.")
+    text = "Packets sent again stayed as they were."
+    if facts.answers.unanswered:
+        return Hypothesis("network", (Sign(-FAIR, Evidence(text)),))
+    return absent("network", text, "round trips to the brokers (probe round_trip)")
 
 
 def _cut(facts: Facts) -> Hypothesis:

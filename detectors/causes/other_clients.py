@@ -1,23 +1,24 @@
 """Other clients of the cluster: they write more to topics of their own, or read more.
 
-Method:  messages to topics that are not ours, or bytes or requests at the brokers, grow while what we send
-         and receive stays, so that other clients must have sent or read them; or segments of other topics
-         roll far more often. Rolls are those of one replica, without copies of what was there before and
-         without the first by which a new leader may have opened a partition.
+Method:  messages to topics that are not ours, or bytes or requests at the brokers (`traffic`), grow while
+         what we send and receive stays, so that other clients must have sent or read them; or segments of
+         others roll far more often. Rolls are those of one replica, without copies of what was there before
+         and without the first by which a new leader may have opened a partition; partitions must roll again,
+         for those that fill or age alike all roll once in the same seconds.
 Assumes: brokers report what they take in and give out for all clients, each broker its own part. Of some of
          the brokers it proves little, for leaders that move to them bring what they have to do, unless each
-         says that it leads as many partitions as before.
+         says that it leads as many partitions as before. A reader of old data is `catch_up_read`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from scipy.special import bdtrc
 
-from detectors.causes import background, channel, places
+from detectors.causes import background, channel, traffic
 from detectors.causes.channel import Shift
 from detectors.causes.facts import MORE, Facts
 from detectors.causes.hypothesis import (
@@ -31,16 +32,17 @@ from detectors.causes.hypothesis import (
     absent,
     unmeasured,
 )
-from detectors.nearby import TimedEvent, between, when
+from detectors.causes.traffic import Flow
+from detectors.nearby import TimedEvent, when
 from soak.core import wording
-from soak.core.model import Event, Evidence, Series
+from soak.core.model import Event, Evidence
 from soak.core.series import parse_series
 
 NEXT = {
     "foreign_load": "find the other clients that send or read more; limit them by quota",
 }
 
-_MOST_NAMED = 3  # topics or pages
+_MOST_NAMED = 3  # topics
 
 
 def examine(facts: Facts) -> Iterator[Hypothesis]:
@@ -49,152 +51,23 @@ def examine(facts: Facts) -> Iterator[Hypothesis]:
 
 
 def _foreign(facts: Facts) -> Hypothesis:
-    rolls = _rolls_of_others(facts)
-    if rolls is not None and rolls.log_odds > 0.0:
-        return rolls
-    written = _written_by_others(facts)
-    if written is not None:
-        return written
-    flows = [one for kind in _FLOWS if (one := _flow(kind, facts)).parts]
-    if flows:
-        return _by_flows(flows, facts)
-    return rolls or _without_pages(facts)
+    writing = _rolls_of_others(facts) or _written_by_others(facts)
+    if writing is not None:
+        return writing
+    flows = traffic.known(facts)
+    return _by_flows(flows, facts) if flows else _without_pages(facts)
 
 
 # --- what brokers take in and give out
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A flow of which each broker reports its own part: `unit` a second, by metric.
-
-    `request`: the one whose bytes it is, on Redpanda's page, which counts all of them in one metric.
-    """
-
-    what: str
-    unit: str
-    metrics: tuple[str, ...]
-    request: str = ""
-
-
-_FLOWS = (
-    _Kind(
-        "bytes in",
-        "bytes",
-        ("kafka_server_brokertopicmetrics_bytesin", "pulsar_in_bytes"),
-        "produce",
-    ),
-    _Kind(
-        "messages in",
-        "messages",
-        (
-            "kafka_server_brokertopicmetrics_messagesin",
-            "pulsar_in_messages",
-            "redpanda_kafka_records_produced",
-        ),
-    ),
-    _Kind(
-        "bytes out",
-        "bytes",
-        ("kafka_server_brokertopicmetrics_bytesout", "pulsar_out_bytes"),
-        "consume",
-    ),
-    _Kind("messages out", "messages", ("pulsar_out_messages",)),
-    _Kind(
-        "requests",
-        "requests",
-        (
-            "kafka_server_brokertopicmetrics_totalproducerequests",
-            "kafka_server_brokertopicmetrics_totalfetchrequests",
-            "vectorized_kafka_rpc_requests_completed",
-        ),
-    ),
-)
-_BY_REQUEST, _REQUEST = "redpanda_kafka_request_bytes", "redpanda_request"
-
-
-@dataclass(frozen=True, slots=True)
-class _Flow:
-    """One flow of all pages that report it on both sides of the onset, whoever was touched.
-
-    `missing`: of which brokers it is not known, "" where these are all that the cluster has.
-    """
-
-    kind: _Kind
-    parts: Sequence[Shift]
-    missing: str
-
-    @property
-    def before(self) -> float:
-        return sum(one.before for one in self.parts)
-
-    @property
-    def after(self) -> float:
-        return sum(one.after for one in self.parts)
-
-    @property
-    def is_more(self) -> bool:
-        """True when their sum grew, at whatever time: leaders that move shift no sum."""
-        return self.after >= MORE * max(self.before, 1e-9)
-
-    @property
-    def is_grown(self) -> bool:
-        """True when their sum grew and one of them rose at the onset."""
-        return self.is_more and any(one.has_risen for one in self.parts)
-
-    @property
-    def most(self) -> Shift:
-        return max(self.parts, key=lambda one: one.rise)
-
-    @property
-    def pages(self) -> set[background.Page]:
-        return {background.page_of(one.series) for one in self.parts}
-
-    @property
-    def whose(self) -> str:
-        if not self.missing:
-            return "brokers"
-        names = sorted({places.place_of(one.series).name for one in self.parts})
-        more = [f"{len(names) - _MOST_NAMED:,} more"] if len(names) > _MOST_NAMED else []
-        listed = wording.listed([*names[:_MOST_NAMED], *more])
-        return f"{wording.counted(len(self.pages), 'broker')} watched ({listed})"
-
-    @property
-    def text(self) -> str:
-        was, became = (wording.amount(one, self.kind.unit) for one in (self.before, self.after))
-        return f"{self.kind.what} ({was} a second, then {became})"
-
-
-def _flow(kind: _Kind, facts: Facts) -> _Flow:
-    """Return a flow of all pages."""
-    series = facts.named(*kind.metrics)
-    for name, one in facts.named(_BY_REQUEST).items():
-        if kind.request and parse_series(name).label(_REQUEST) == kind.request:
-            series[name] = one
-    near = [one for one in series.values() if _is_near(one, facts)]
-    parts = [shift for one in near if (shift := facts.shift(one)) is not None]
-    pages = {background.page_of(one.series) for one in parts}
-    lost = {background.page_of(one.name) for one in near} - pages
-    return _Flow(kind, parts, background.unread_pages(kind.what, pages, facts, lost))
-
-
-def _is_near(series: Series, facts: Facts) -> bool:
-    """True when anything of a channel is known where it is compared."""
-    start = channel.start_of(facts.change, facts.nearby, channel.spacing_of(series))
-    return between(series, start, facts.end_k).size > 0
-
-
-def _by_flows(flows: Sequence[_Flow], facts: Facts) -> Hypothesis:
+def _by_flows(flows: Sequence[Flow], facts: Facts) -> Hypothesis:
     """Return what brokers report to take in and give out, compared with what we send and receive."""
-    own = [*facts.sent, *facts.shifts("received_messages")]
-    is_reading_known = bool(facts.shifts("received_messages"))
-    grown = [
-        one for one in flows if one.is_grown and ("out" not in one.kind.what or is_reading_known)
-    ]
-    if not grown and not all(part.is_sparse for one in flows for part in one.parts):
+    own, grown = traffic.own(facts), traffic.grown(flows, facts)
+    if not grown and not all(one.total.is_sparse for one in flows):
         whole = min(flows, key=lambda one: (one.missing != "", -len(one.pages)))
         stayed = ", ".join(one.text for one in flows)
-        if any(one.is_more and facts.has_grown(one.parts) for one in flows):
+        if facts.has_grown(one.total for one in flows):
             text = f"What the {whole.whose} took in or gave out grew at another time: {stayed}."
             missing = (whole.missing,) if whole.missing else ()
             return Hypothesis("foreign_load", (Sign(-FAIR, Evidence(text)),), missing=missing)
@@ -210,10 +83,14 @@ def _by_flows(flows: Sequence[_Flow], facts: Facts) -> Hypothesis:
     if facts.has_grown(own):
         more = Evidence("We sent or received more ourselves.")
         return Hypothesis("foreign_load", (Sign(-CLEAR, more),))
-    return _grown(max(grown, key=lambda one: one.after / max(one.before, 1e-9)), facts)
+    found = _grown(max(grown, key=lambda one: one.ratio), facts)
+    if traffic.old_data(flows, facts) is None:
+        return found
+    old = Evidence("They write no more than before, and what they read more is old data.")
+    return replace(found, signs=(*found.signs, Sign(-DECISIVE, old)))
 
 
-def _grown(flow: _Flow, facts: Facts) -> Hypothesis:
+def _grown(flow: Flow, facts: Facts) -> Hypothesis:
     """Return what a flow says that grew: of some brokers little, for leaders may have moved to them."""
     led = _led_by(flow, facts) if flow.missing else None
     may_be_moved = bool(flow.missing) and led is None
@@ -240,7 +117,7 @@ def _grown(flow: _Flow, facts: Facts) -> Hypothesis:
 _LED = "kafka_server_replicamanager_leadercount"
 
 
-def _led_by(flow: _Flow, facts: Facts) -> float | None:
+def _led_by(flow: Flow, facts: Facts) -> float | None:
     """Return how many partitions the brokers of a flow lead; None where that changed or is not known."""
     counts = {background.page_of(one.series): one for one in facts.shifts_everywhere(_LED)}
     stayed = [
@@ -272,6 +149,8 @@ def _written_by_others(facts: Facts) -> Hypothesis | None:
     """Return what the newest offsets of other topics say: others write so many more that it is a load."""
     one = background.more_written(facts)
     if one is None or not one.has_risen or facts.has_grown(facts.sent):
+        return None
+    if not traffic.is_sudden(facts.nearby.series[one.series], one, facts):
         return None
     ours = background.sent_before(facts)
     most, suspect = "", ""
@@ -352,11 +231,13 @@ def _rolls_of_others(facts: Facts) -> Hypothesis | None:
     known = [one for one in others if one.k < first]
     later = _without_copied([one for one in others if first <= one.k < end], known, facts)
     before = _of_one_replica([one for one in known if one.k >= start])
-    after = _without_opened(_of_one_replica(later))
+    rolls = _of_one_replica(later)
+    again = len(rolls) - len({_partition(one) for one in rolls})
+    after = _without_opened(rolls)
     # One more: none in a minute is no rate of zero.
     usual = (len(before) + 1) / max(1, first - start)
     rate = len(after) / max(1, end - first)
-    if len(after) < _LEAST_ROLLS or rate < _MORE_ROLLS * usual:
+    if again < _LEAST_ROLLS or rate < _MORE_ROLLS * usual:
         return None
     share = (end - first) / max(1, end - start)
     # binomial: so many and more of all rolls in this share of the time

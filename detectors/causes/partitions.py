@@ -132,6 +132,10 @@ _BEFORE_SECONDS = 300
 _MOST_EXPECTED = 0.1  # of such seconds as near to any instant
 _STORM = 20  # partitions elected within seconds, beyond those of the run
 _STORM_RATIO = 10.0  # of the usual rate
+_MANY = 1_000  # partitions added: work for a broker and its clients, however many it had
+_OF_CLUSTER = ("kafka_controller_", "redpanda_cluster_")
+"""How metrics begin that count the whole cluster, on the page of one of its brokers."""
+_OWNED = "pulsar_topics_count"
 
 
 def _is_first(event: TimedEvent) -> bool:
@@ -225,7 +229,8 @@ def _storm(facts: Facts) -> Hypothesis:
         )
         signs.append(Sign(DECISIVE, Evidence(text, {"partitions": len(elected)})))
     if grown is not None:
-        is_large = grown.ratio >= MORE  # so many make all that follows, such as CPU and pauses
+        # so many make all that follows, such as CPU and pauses
+        is_large = grown.ratio >= MORE or grown.rise >= _MANY
         signs.append(Sign(DECISIVE if is_large else CLEAR, grown.evidence(facts.change)))
     if not signs:
         text = f"Only {len(elected)} partitions of other topics were elected at the onset."
@@ -234,13 +239,40 @@ def _storm(facts: Facts) -> Hypothesis:
 
 
 def _partitions_grown(facts: Facts) -> Shift | None:
-    """Return where partitions were added; a broker that has just started loads what it had."""
+    """Return where partitions were added; a broker that has just started loads what it had.
+
+    What one page counts of the whole cluster counts whosever page it is. Topics that move between Pulsar's
+    brokers are added to none.
+    """
+    of_each = [one for one in background.PARTITIONS if not one.startswith(_OF_CLUSTER)]
+    of_cluster = [one for one in background.PARTITIONS if one.startswith(_OF_CLUSTER)]
+    is_owned_more = _more_owned(facts) >= _STORM
     found = [
         one
-        for one in facts.shifts(*background.PARTITIONS)
-        if one.has_risen and one.rise >= _STORM and one.before > 0.0
+        for one in (*facts.shifts_everywhere(*of_cluster), *facts.shifts(*of_each))
+        if _are_many(one) and one.before > 0.0 and (one.metric != _OWNED or is_owned_more)
     ]
     return max(found, key=lambda one: one.rise, default=None)
+
+
+def _more_owned(facts: Facts) -> float:
+    """Return how many topics Pulsar's brokers own more in all; what a page had that ends is others' then."""
+    more = 0.0
+    for series in facts.named(_OWNED).values():
+        shift = facts.shift(series)
+        if shift is not None:
+            more += shift.rise
+        else:
+            more -= float(between(series, facts.nearby.k0, facts.near[0])[-1:].sum())
+    return more
+
+
+def _are_many(one: Shift) -> bool:
+    """True for so many more at the onset that they count as a share of what was there, or by their number."""
+    if one.has_risen:
+        return one.rise >= _STORM
+    is_sudden = one.is_at_onset and not (one.is_usual or one.is_gradual)
+    return is_sudden and one.delta >= one.clear and one.rise >= _MANY
 
 
 def _partition(one: TimedEvent) -> tuple[str, str]:

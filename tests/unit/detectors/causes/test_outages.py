@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,6 +133,37 @@ def test_brokers_that_all_fall_silent_in_one_second_are_cut_off(ends: tuple[int,
 
     assert found.cause == "network"
     assert "All brokers stopped answering in one second" in found.evidence[0].text
+
+
+@pytest.mark.parametrize("failed", [0.0, 6_000.0])
+def test_the_only_broker_asked_that_is_silent_and_refuses_nothing_may_be_cut_off(
+    failed: float,
+) -> None:
+    """A process that ends refuses connections; a host that is off, or a way that is cut, does not."""
+    silent = trips("b1:9092", range(ONSET, ONSET + 22))
+    found = first(around(*stopped(22, failed), silent, RECORDED))
+
+    assert found.cause == "unknown"
+    assert "b1:9092 stopped answering at the onset, for 22 s" in found.evidence[0].text
+    assert "whether its host answers" in " ".join(one.text for one in found.evidence)
+
+
+@pytest.mark.parametrize(
+    "noticed",
+    [
+        {"events": told("leader_change", ONSET + 9, topic="soak-t", partition=1, epoch=3)},
+        {"events": told("log_dir_failure", ONSET, broker=1, directory="/data/kafka")},
+        {"events": refused("b1:9092")},
+    ],
+    ids=["leaders moved", "drive failed", "refused"],
+)
+def test_the_only_broker_asked_is_down_where_something_else_says_so(
+    noticed: dict[str, Any],
+) -> None:
+    silent = trips("b1:9092", range(ONSET, ONSET + 22))
+    found = first(around(*stopped(22), silent, RECORDED, **noticed))
+
+    assert (found.cause, found.suspect) == ("broker_down", "b1:9092")
 
 
 @pytest.mark.parametrize(("begins", "times"), [((0, 8, 16), 1), ((0, 4, 8), 0)])
