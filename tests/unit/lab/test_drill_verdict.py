@@ -478,7 +478,7 @@ def test_notified_is_when_the_first_message_was_sent_and_resolved_when_it_was_no
     first, cause = {"a": 200}, {"a": "unknown"}
     assert before == (Notifications(), frozenset("a"))
     both = frozenset("ab")
-    seconds = {"b": 40 * SECOND_NS}
+    seconds = {"b": 41 * SECOND_NS}
     assert resolved == (Notifications(first, cause, {"a": 400, **seconds}), both)
     assert again == (Notifications(first, cause, seconds), both)
     last = Notifications(first, cause, {"a": 900, **seconds})
