@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shlex
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,6 +29,7 @@ from soak.core.clock import SystemClock
 from soak.core.errors import FindingsError, SoakError
 from soak.core.plan.plan import Plan
 from soak.core.plan.text import PlanFile
+from soak.core.ports import Note
 from soak.core.units import SECOND_NS
 from soak.lab.lab import Lab, fetch, start_lab
 from soak.lab.mailbox import render
@@ -140,7 +142,10 @@ def run_plan(
         elif plan_file.plan.lab is None:
             check_cluster_answers(plan_file)
     folder = check_run_folder(plan_file, run_dir or runs / f"{run.name}-{run.id}")
+    is_new = not folder.path.exists()
     with _claimed_folder(folder, run.name, console) as (view, stack):
+        undo = stack.enter_context(ExitStack())  # it ends after the lab, whose files are there, too
+        undo.callback(_remove_failed_start, folder, view.note, is_new=is_new)
         for warning in soak_warnings(plan_file.plan):
             view.note(f"Warning: {warning}")
         lab = _started_lab(plan_file.plan, folder, view, stack)
@@ -156,6 +161,7 @@ def run_plan(
         start_wall_ns = part.start_wall_ns or clock.wall_ns() + LEAD_NS
         run = dataclasses.replace(run, start_wall_ns=start_wall_ns)
         write_run(folder, run)
+        undo.pop_all()
         return supervise(
             ForegroundRun(
                 plan_file=dataclasses.replace(plan_file, plan=plan),
@@ -207,6 +213,22 @@ def _failure_noted(folder: RunFolder, run: Run) -> Iterator[None]:
         with suppress(OSError):
             write_run(folder, dataclasses.replace(run, state="failed"))
         raise
+
+
+def _remove_failed_start(folder: RunFolder, note: Note, *, is_new: bool) -> None:
+    """Remove what a start left that failed, so that the next one can use its folder, which was empty.
+
+    The folder stays if the cluster was asked for topics: it knows which of them `soak clean` deletes.
+    """
+    if folder.topics.exists():
+        return
+    with suppress(OSError):  # the failure of the start is raised
+        for path in [folder.path] if is_new else list(folder.path.iterdir()):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+    note(f"nothing was recorded: nothing of this start stays in {folder.path}")
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from soak.app import host, plan_files
-from soak.app.preflight.probes import check_probe_folders, check_probe_settings
-from soak.core.errors import PlanError, RunFolderError, SoakError
+from soak.app.preflight.probes import probe_folder_faults, probe_setting_faults
+from soak.core.errors import PlanError, RunFolderError, SoakError, combined, raise_combined
 from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
 from soak.core.plan.phases import decision_line
@@ -369,7 +369,7 @@ def load_probe_plan(path: Path) -> tuple[ProbePlan, Document] | None:
     value = parse_yaml(text, str(path)).value
     if not isinstance(value, dict) or "probes" not in value or value.keys() & _RUN_SECTIONS:
         return None
-    plan, document = plan_text.load_any(text, str(path))
+    plan, document = _parse_any_plan(text, str(path))
     return (plan, document) if isinstance(plan, ProbePlan) else None
 
 
@@ -392,8 +392,7 @@ def run_probe_host(
         raise document.error(
             ("broker",), "makes this the plan of a run: use `soak run --only probe` for its probes"
         )
-    check_probe_folders(plan, document)
-    check_probe_settings(plan, document)
+    raise_combined([*probe_folder_faults(plan, document), *probe_setting_faults(plan, document)])
     part = part_of(run_id, start, "")
     if plan.ship is not None and not part.run_id:
         return run_announced(plan, plan.ship, run_dir or Path(plan.run_directory), stop, clock)
@@ -408,7 +407,19 @@ def run_probe_host(
 
 def _load(path: Path) -> tuple[AnyPlan, Document]:
     path = plan_files.plan_path(path)
-    return plan_text.load_any(plan_files.read_plan_text(path), str(path))
+    return _parse_any_plan(plan_files.read_plan_text(path), str(path))
+
+
+def _parse_any_plan(text: str, name: str) -> tuple[AnyPlan, Document]:
+    """Return the plan of a run or of a probe host, and its document.
+
+    Raises:
+        PlanError: the plan is wrong; with every fault of the first section that has one.
+    """
+    try:
+        return plan_text.load_any(text, name)
+    except PlanError as error:
+        raise combined((error, *error.others)) from None
 
 
 def print_readings(plan: Path | None, run_dir: Path | None, directory: Path, clock: Clock) -> None:

@@ -7,7 +7,7 @@ import re
 from fractions import Fraction
 from pathlib import Path
 
-from soak.core.errors import PlanError
+from soak.core.errors import PlanError, combined
 from soak.core.plan import plugins, scaling
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import Lab
@@ -28,10 +28,12 @@ def load_plan(path: Path) -> PlanFile:
     `path` as in `plan_path`.
 
     Raises:
-        PlanError: the file cannot be read, or the plan is wrong.
+        PlanError: the file cannot be read, or the plan is wrong; with file, line and key of every fault.
     """
-    path = plan_path(path)
-    return _with_lab(plan_text.load(read_plan_text(path), str(path)))
+    loaded, faults = load_plan_with_faults(path)
+    if loaded is None or faults:
+        raise combined(faults)
+    return loaded
 
 
 def load_plan_with_faults(path: Path) -> tuple[PlanFile | None, list[PlanError]]:
@@ -126,10 +128,13 @@ def profile_table(plan_file: PlanFile) -> tuple[Point, ...]:
     """Return the rates of the file of the load profile; empty if the plan names no file.
 
     Raises:
-        PlanError: the file cannot be read.
+        PlanError: with file, line and key of the plan: the file cannot be read, or one of its lines is wrong.
     """
     path = profile_path(plan_file)
-    return read_profile(path) if path is not None else ()
+    try:
+        return read_profile(path) if path is not None else ()
+    except PlanError as error:
+        raise plan_file.document.error(("load", "profile", "file"), str(error)) from error
 
 
 def profile_path(plan_file: PlanFile) -> Path | None:

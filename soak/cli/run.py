@@ -42,7 +42,7 @@ def check(
         Path | None, typer.Option(help="With --drives: store the result in the folder of this run.")
     ] = None,
 ) -> None:
-    """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first error."""
+    """Check a plan, this machine and the cluster; exit 2 with file, line and key of every fault."""
     from soak.app.check import run_check
 
     run_check(plan, show, scale, duration, drives, run_dir)

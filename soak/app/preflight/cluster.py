@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from soak.app.plan_files import named_addresses, profile_table
@@ -33,16 +33,27 @@ def check_target(plan_file: PlanFile) -> None:
 
 def target_faults(plan_file: PlanFile) -> list[PlanError]:
     """Return the faults of the lab and of the settings of broker and topic; as `check_target`."""
-    lab_faults = found_by(lambda: _check_lab(plan_file))
-    return (
-        lab_faults
-        or found_by(
-            lambda: check_lab_limits(plan_file, profile_table(plan_file)),
-            lambda: _check_topic(plan_file),
-            lambda: _check_broker(plan_file),
-        )
-        or found_by(lambda: _check_size_in_lab(plan_file))
-    )
+    faults = found_by(lambda: _check_topic(plan_file), lambda: _check_broker(plan_file))
+    lab = plan_file.plan.lab
+    return faults if lab is None else [*faults, *_lab_faults(plan_file, lab, faults)]
+
+
+def _lab_faults(plan_file: PlanFile, lab: Lab, of_settings: Sequence[PlanError]) -> list[PlanError]:
+    """Return the faults of a lab, and of a load that is too large for it.
+
+    `of_settings` are the faults of the settings of broker and topic: the size of messages is judged by these.
+    """
+    faults = found_by(lambda: _check_lab_broker(plan_file, lab))
+    if faults:
+        return faults
+    checks = [
+        lambda: _check_lab_nodes(plan_file, lab),
+        lambda: _check_lab_drive(plan_file, lab),
+        lambda: check_lab_limits(plan_file, profile_table(plan_file)),
+    ]
+    if not of_settings:
+        checks.append(lambda: check_message_size(plan_file, connect(plan_file.plan, SystemClock())))
+    return found_by(*checks)
 
 
 def _check_topic(plan_file: PlanFile) -> None:
@@ -62,25 +73,6 @@ def _check_broker(plan_file: PlanFile) -> None:
             broker.partition_of(b"", plan_file.plan.topic.partitions)
 
 
-def _check_size_in_lab(plan_file: PlanFile) -> None:
-    if plan_file.plan.lab is not None:
-        check_message_size(plan_file, connect(plan_file.plan, SystemClock()))
-
-
-def _check_lab(plan_file: PlanFile) -> None:
-    lab = plan_file.plan.lab
-    if lab is None:
-        return
-    _check_lab_broker(plan_file, lab)
-    most = plugins.load("soak.lab.brokers", lab.broker).MAX_NODES
-    if lab.nodes > most:
-        nodes = "node" if most == 1 else "nodes"
-        raise plan_file.error(
-            "lab.nodes", f"a lab's {lab.broker} has at most {most} {nodes}, not {lab.nodes}"
-        )
-    _check_lab_drive(plan_file, lab)
-
-
 def _check_lab_broker(plan_file: PlanFile, lab: Lab) -> None:
     """Check that the lab can start the kind of broker that the plan uses."""
     kind, known = plan_file.plan.broker_kind, plugins.names("soak.lab.brokers")
@@ -96,6 +88,15 @@ def _check_lab_broker(plan_file: PlanFile, lab: Lab) -> None:
         raise plan_file.error("lab.broker", f"unknown lab broker {lab.broker!r}{hint}")
     if lab.broker != kind:
         raise plan_file.error("lab.broker", f"is {lab.broker}, and the plan's broker is {kind}")
+
+
+def _check_lab_nodes(plan_file: PlanFile, lab: Lab) -> None:
+    most = plugins.load("soak.lab.brokers", lab.broker).MAX_NODES
+    if lab.nodes > most:
+        nodes = "node" if most == 1 else "nodes"
+        raise plan_file.error(
+            "lab.nodes", f"a lab's {lab.broker} has at most {most} {nodes}, not {lab.nodes}"
+        )
 
 
 def _check_lab_drive(plan_file: PlanFile, lab: Lab) -> None:
@@ -131,13 +132,22 @@ def cluster_faults(plan_file: PlanFile, partial: RunFolder | None = None) -> lis
     faults = found_by(lambda: check_cluster_answers(plan_file))
     if faults:
         return faults
-    broker = connect(plan_file.plan, SystemClock())
-    checks = [lambda: check_replication(plan_file, broker)]
-    if plan_file.plan.topic.name:
-        checks.append(lambda: check_topics(plan_file, broker, partial))
-    return found_by(*checks) or found_by(
-        lambda: check_rights(plan_file, broker), lambda: check_message_size(plan_file, broker)
+    broker, topic = connect(plan_file.plan, SystemClock()), plan_file.plan.topic
+    if topic.name:
+        faults = found_by(lambda: check_topics(plan_file, broker, partial))
+    if faults and topic.use_existing:  # neither rights on missing topics nor their limits are known
+        return faults
+    faults += found_by(
+        lambda: check_replication(plan_file, broker),
+        lambda: check_rights(plan_file, broker),
+        lambda: check_message_size(plan_file, broker),
     )
+    return distinct(faults)
+
+
+def distinct(faults: Sequence[PlanError]) -> list[PlanError]:
+    """Return each fault once: several checks may meet the same, such as a cluster that is gone meanwhile."""
+    return list({str(fault): fault for fault in faults}.values())
 
 
 def check_replication(plan_file: PlanFile, broker: Broker) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
 
 from soak.alerting.calendar import find_bad_cron
 from soak.app.host import nearest_existing
-from soak.app.plan_files import profile_path, profile_table
-from soak.app.preflight.cluster import target_faults
+from soak.app.plan_files import profile_table
+from soak.app.preflight.cluster import distinct, target_faults
 from soak.app.preflight.probes import (
     probe_cluster_faults,
     probe_folder_faults,
@@ -20,13 +21,13 @@ from soak.app.preflight.probes import (
 )
 from soak.conductor.catch_up import cron_error
 from soak.conductor.free_space import broker_folders
-from soak.core.errors import PlanError, found_by, not_now, raise_combined
+from soak.core.errors import PlanError, RunFolderError, found_by, not_now, raise_combined
 from soak.core.plan import plugins
 from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR, AnyPlan, Plan, plugins_without
 from soak.core.plan.rates import exceeded_limits
 from soak.core.plan.text import Document, PlanFile
 from soak.core.units import format_duration, format_size
-from soak.store.run_folder import RunFolder, read_profile
+from soak.store.run_folder import RunFolder, read_run
 from soak.supervisor.run import MAX_TRIGGER_NS
 
 YES_HINT = "; start it anyway with `soak run --yes`"
@@ -46,20 +47,21 @@ def host_faults(plan_file: PlanFile, runs: Path) -> list[PlanError]:
     """Return every fault of a plan on this machine, without asking the cluster."""
     plan, document = plan_file.plan, plan_file.document
     faults = found_by(
-        functools.partial(check_load, plan_file),
         functools.partial(check_runs_folder, plan, document, runs),
         functools.partial(_check_alert_times, plan_file),
         functools.partial(_check_shipping_cluster, plan_file),
-        functools.partial(_check_detection, plan_file),
     )
     if plan.lab is None:
         faults += _faults_without_lab(plan_file)
-    return [
+    found = [
         *faults,
+        *load_faults(plan_file),
+        *_detection_faults(plan_file),
         *target_faults(plan_file),
         *probe_cluster_faults(plan, document),
         *probe_setting_faults(plan, document),
     ]
+    return distinct(found)
 
 
 def check_runs_folder(plan: AnyPlan, document: Document, runs: Path) -> None:
@@ -100,32 +102,29 @@ def _check_writable(document: Document, folder: Path) -> None:
         raise document.error(("run_directory",), f"cannot write in {folder}: {reason}") from error
 
 
-def check_load(plan_file: PlanFile) -> None:
-    """Check the file of the load profile and the cron expressions of the windows.
+def load_faults(plan_file: PlanFile) -> list[PlanError]:
+    """Return the faults of the file of the load profile and of the cron expressions of the windows."""
+    crons = [
+        plan_file.document.error(("phases", "windows", number, "cron"), why)
+        for number, window in enumerate(plan_file.plan.phases.windows)
+        if (why := cron_error(window))
+    ]
+    return [*found_by(functools.partial(_check_profile, plan_file)), *crons]
 
-    Raises:
-        PlanError: with file and line of the profile or of the plan.
-    """
-    path = profile_path(plan_file)
-    if path is not None:
-        try:
-            read_profile(path)
-        except PlanError as error:
-            raise plan_file.document.error(("load", "profile", "file"), str(error)) from error
-    for number, window in enumerate(plan_file.plan.phases.windows):
-        why = cron_error(window)
-        if why:
-            raise plan_file.document.error(("phases", "windows", number, "cron"), why)
+
+def _check_profile(plan_file: PlanFile) -> None:
+    """Raise `PlanError` if the file of the load profile cannot be read, or one of its lines is wrong."""
+    profile_table(plan_file)
 
 
 def check_limits(plan_file: PlanFile, *, hint: str = "") -> None:
     """Check that the load stays within the plan's `limits`; `hint` is added to the error.
 
     Raises:
-        PlanError: with file, line and key.
+        PlanError: with file, line and key of every limit that it exceeds.
     """
-    for place, why in exceeded_limits(plan_file.plan, profile_table(plan_file)):
-        raise plan_file.document.error(place, why + hint)
+    found = exceeded_limits(plan_file.plan, profile_table(plan_file))
+    raise_combined([plan_file.document.error(place, why + hint) for place, why in found])
 
 
 def limit_warnings(plan_file: PlanFile) -> list[str]:
@@ -171,17 +170,18 @@ def _faults_without_lab(plan_file: PlanFile) -> list[PlanError]:
     ]
 
 
-def _check_detection(plan_file: PlanFile) -> None:
-    """Check what only a new run must satisfy: runs of earlier versions are still read."""
-    detection = plan_file.plan.detection
+def _detection_faults(plan_file: PlanFile) -> list[PlanError]:
+    """Return the faults of what only a new run must satisfy: runs of earlier versions are still read."""
+    detection, faults = plan_file.plan.detection, []
     if detection.trigger > MAX_TRIGGER_NS:
         most = format_duration(MAX_TRIGGER_NS)
-        raise plan_file.error("detection.trigger", f"must be at most {most}")
-    for name in detection.detectors:
-        if name not in {STREAM_DETECTOR, OUTAGE_DETECTOR}:
-            raise plan_file.error(
-                f"detection.detectors.{name}", "does not work on a running stream"
-            )
+        faults.append(plan_file.error("detection.trigger", f"must be at most {most}"))
+    why = "does not work on a running stream"
+    return faults + [
+        plan_file.error(f"detection.detectors.{name}", why)
+        for name in detection.detectors
+        if name not in {STREAM_DETECTOR, OUTAGE_DETECTOR}
+    ]
 
 
 def sink_warnings(plan_file: PlanFile) -> list[str]:
@@ -212,10 +212,26 @@ def check_run_folder(plan_file: PlanFile, run_dir: Path) -> RunFolder:
     """
     name = plan_file.document.name
     if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
-        raise PlanError(f"{name}: --run-dir {run_dir} exists and is not empty")
+        raise PlanError(
+            f"{name}: --run-dir {run_dir} exists and is not empty{_held_run(RunFolder(run_dir))}"
+        )
     if run_dir.exists() and not os.access(run_dir, os.W_OK | os.X_OK):
         raise PlanError(f"{name}: --run-dir {run_dir} cannot be written")
     return RunFolder(run_dir.absolute())
+
+
+def _held_run(folder: RunFolder) -> str:
+    """Return which run a folder holds and what to do about it, to stand after an error; "" for none."""
+    try:
+        run = read_run(folder)
+    except RunFolderError:
+        return ""
+    if run.state != "failed" or folder.journal.exists():
+        return f": it holds run {run.id}; name another folder"
+    return (
+        f": the start of run {run.id} failed; `soak clean {shlex.quote(str(folder.path))}` deletes the "
+        "topics that it created, then remove the folder or name another"
+    )
 
 
 def _is_kafka(plan: Plan) -> bool:

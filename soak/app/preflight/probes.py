@@ -6,7 +6,7 @@ The plans of probe hosts and of a fleet have them, too.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -44,11 +44,6 @@ def probe_folder_faults(plan: AnyPlan, document: Document) -> list[PlanError]:
     ]
 
 
-def check_probe_folders(plan: AnyPlan, document: Document) -> None:
-    """Raise `PlanError` for `probe_folder_faults`."""
-    raise_combined(probe_folder_faults(plan, document))
-
-
 def probe_cluster_faults(plan: Plan, document: Document) -> list[PlanError]:
     """Return a fault for each probe of another kind of cluster than the plan's that names none."""
     why = f"names no cluster, and {plan.broker_kind} has no such address"
@@ -77,7 +72,7 @@ def probe_warnings(plan: AnyPlan, clock: Clock, faults: Sequence[PlanError] = ()
 def probe_setting_faults(plan: AnyPlan, document: Document) -> list[PlanError]:
     """Return the faults in the settings of the probes, of the metrics page and of shipping."""
     metrics, ship = plan.metrics, plan.ship
-    checks = [
+    checks: list[Callable[[], None]] = [
         functools.partial(_check_probe, name, config, document)
         for name, config in plan.probes.items()
     ]
@@ -86,7 +81,7 @@ def probe_setting_faults(plan: AnyPlan, document: Document) -> list[PlanError]:
     if ship is not None:
         target = with_ship_target(plan).ship if isinstance(plan, Plan) else None
         servers = (target or ship).bootstrap_servers
-        checks.append(functools.partial(_check_ship_settings, ship, servers, document))
+        checks += _ship_checks(ship, servers, document)
     if isinstance(plan, Plan) and plan.store is not None:
         checks.append(functools.partial(_check_client, ("store",), plan.store.client, document))
     return found_by(*checks)
@@ -100,15 +95,9 @@ def check_fleet_plan(path: Path) -> None:
     """
     text = read_plan_text(path)
     plan, document = load_fleet(text, str(path)), parse_yaml(text, str(path))
-    ship = functools.partial(_check_ship_settings, plan.ship, plan.ship.bootstrap_servers, document)
-    raise_combined(
-        found_by(ship, functools.partial(_check_client, ("store",), plan.store.client, document))
-    )
-
-
-def check_probe_settings(plan: AnyPlan, document: Document) -> None:
-    """Raise `PlanError` for `probe_setting_faults`."""
-    raise_combined(probe_setting_faults(plan, document))
+    ship = _ship_checks(plan.ship, plan.ship.bootstrap_servers, document)
+    store = functools.partial(_check_client, ("store",), plan.store.client, document)
+    raise_combined(found_by(*ship, store))
 
 
 def _check_probe(name: str, config: object, document: Document) -> None:
@@ -123,18 +112,28 @@ def _check_probe(name: str, config: object, document: Document) -> None:
         raise document.error(("probes", name), str(error)) from error
 
 
-def _check_ship_settings(ship: Ship, servers: str, document: Document) -> None:
-    """Check a `ship` section; `servers` are those of its topic."""
+def _ship_checks(ship: Ship, servers: str, document: Document) -> list[Callable[[], None]]:
+    """Return the checks of a `ship` section; `servers` are those of its topic."""
+    return [
+        functools.partial(_check_ship_topic, ship, document),
+        functools.partial(_check_ship_servers, ship, document),
+        functools.partial(_check_client, ("ship",), ship.client, document),
+        functools.partial(_check_signing, ship, servers, document),
+    ]
+
+
+def _check_ship_topic(ship: Ship, document: Document) -> None:
     if not topics.is_topic_name(ship.topic):
         why = f"{ship.topic!r} {topics.TOPIC_NAME_RULE}"
         raise document.error(("ship", "topic"), why)
+
+
+def _check_ship_servers(ship: Ship, document: Document) -> None:
     try:
         client_settings.refuse_secrets_in_addresses("bootstrap_servers", [ship.bootstrap_servers])
     except ValueError as error:
         why = str(error).removeprefix("bootstrap_servers ")
         raise document.error(("ship", "bootstrap_servers"), why) from error
-    _check_client(("ship",), ship.client, document)
-    _check_signing(ship, servers, document)
 
 
 def _check_signing(ship: Ship, servers: str, document: Document) -> None:

@@ -388,7 +388,9 @@ class KafkaBroker:
         admin, config = self._admin(), self._config
         if topic.use_existing:
             return rights.topics_error(admin, topic.names, config, self._timeout_seconds)
-        return rights.creation_error(admin, _new_topic(topic), config, self._timeout_seconds)
+        return rights.creation_error(
+            admin, _new_topic(topic), config, self._timeout_seconds, self.broker_count()
+        )
 
     def cluster_warnings(self) -> list[str]:
         metadata = self._metadata()

@@ -45,11 +45,21 @@ _RUN_TOPIC = re.compile(r"soak-(\d{8}T|check(-\d+)?$)")
 
 
 def creation_error(
-    admin: AdminClient, new: NewTopic, config: KafkaProtocolConfig, timeout_seconds: float
+    admin: AdminClient,
+    new: NewTopic,
+    config: KafkaProtocolConfig,
+    timeout_seconds: float,
+    brokers: int,
 ) -> str:
-    """Return why the cluster would refuse to create a topic, "" where it would not or did not answer."""
+    """Return why the cluster would refuse to create a topic, "" where it would not or did not answer.
+
+    More copies than the cluster has `brokers` are left to `replication_error`: Kafka checks rights before
+    copies, so an answer about copies hides no missing right.
+    """
     error = _dry_run(admin, new, timeout_seconds)
     if error is None or is_unanswered(error) or is_over_quota(error) or _is_there(error):
+        return ""
+    if _code(error) == KafkaError.INVALID_REPLICATION_FACTOR and new.replication_factor > brokers:
         return ""
     if is_refused(error):
         # The last two are for `soak clean`, and for the forecast of retention and durability.

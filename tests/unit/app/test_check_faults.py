@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from soak.app.check import small_drive_warnings
-from soak.app.preflight.cluster import target_faults
+from soak.app.preflight.cluster import cluster_faults, target_faults
 from soak.cli import main
-from soak.core.errors import PlanError
+from soak.core.cluster.forecast import Limits
+from soak.core.errors import BrokerError, NotNowError, PlanError
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import Plan
 from tests.support.alerting.mail_server import free_port
 from tests.support.fakes import FakeBroker
+from tests.support.vanishing import vanishing_cluster
 
 FAULTY = """name: x
 run_directory: {folder}
@@ -150,6 +153,104 @@ def test_without_a_broker_that_is_known_the_rest_of_the_text_is_checked(tmp_path
 
     assert [line.split(": ")[1] for line in faults[1:]] == ["broker.kafak", "lode"]
     assert warnings == []
+
+
+OF_CLUSTER = """name: x
+broker: {vanishing: {bootstrap_servers: '127.0.0.1:1'}}
+topic: {name: bench, replication: 3}
+load: {message_size: 2MiB}
+"""
+
+
+def test_no_fault_that_the_cluster_finds_hides_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of the topic, its copies, a right that is missing, and the size of the messages."""
+    cluster = vanishing_cluster(tmp_path, monkeypatch)
+    cluster.make("bench")
+    cluster.guarantees = SimpleNamespace(retention=lambda _: Limits(max_message_bytes=1_048_588))
+    monkeypatch.setattr(cluster, "replication_error", lambda _: "the cluster has 1 broker")
+    monkeypatch.setattr(cluster, "topic_error", lambda _: "user soakd may not create topic bench")
+
+    faults = cluster_faults(plan_text.load(OF_CLUSTER, "p.yaml"))
+
+    keys = [str(one).split(": ")[1] for one in faults]
+    assert keys == ["topic.name", "topic.replication", "topic", "load.message_size"]
+
+
+def test_a_cluster_that_is_gone_during_the_check_is_one_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the questions that follow fails alike."""
+    cluster = vanishing_cluster(tmp_path, monkeypatch)
+
+    def gone(_: object) -> str:
+        raise BrokerError("127.0.0.1:1 does not answer")
+
+    monkeypatch.setattr(cluster, "replication_error", gone)
+    monkeypatch.setattr(cluster, "topic_error", gone)
+
+    (fault,) = cluster_faults(plan_text.load(OF_CLUSTER, "p.yaml"))
+
+    assert isinstance(fault, NotNowError)
+    assert str(fault).startswith("p.yaml:2: broker.vanishing.bootstrap_servers: ")
+
+
+def test_no_fault_of_a_lab_hides_another() -> None:
+    """Nor one of the topic's settings."""
+    text = """name: x
+broker: {pulsar: {}}
+lab: {nodes: 2, drive: {capacity: 1MiB}}
+load: {rate: 10M/s}
+topic: {settings: {bogus: x}}
+"""
+
+    faults = target_faults(plan_text.load(text, "p.yaml"))
+
+    assert sorted(str(one).split(": ")[1] for one in faults) == [
+        "lab.drive.capacity",
+        "lab.nodes",
+        "load.rate",
+        "topic.settings.bogus",
+    ]
+
+
+def test_a_load_profile_that_cannot_be_read_is_one_fault(tmp_path: Path) -> None:
+    """The load and the limits of the lab are both checked with it."""
+    text = f"name: x\nrun_directory: {tmp_path}\nbroker: {{kafka: {{}}}}\n"
+
+    (fault,) = refused(tmp_path, text + "load: {profile: {file: rates.csv}}\n")[0]
+
+    assert "plan.yaml:4: load.profile.file: " in fault
+
+
+def test_each_fault_of_shipping_is_printed(tmp_path: Path) -> None:
+    """Its topic, a secret, and records that anybody could write."""
+    ship = "{bootstrap_servers: 'k.example:9092', topic: a b, client: {sasl.password: letmein}}"
+    text = f"name: x\nrun_directory: {tmp_path}\nprobes: {{pressure: {{}}}}\nship: {ship}\n"
+
+    _, *faults = refused(tmp_path, text)[0]
+
+    keys = sorted(line.split(": ")[1] for line in faults)
+    assert keys == ["ship", "ship.client.sasl.password", "ship.topic"]
+
+
+def test_each_unknown_key_of_a_probe_host_is_printed(tmp_path: Path) -> None:
+    _, *faults = refused(tmp_path, "name: x\nprobes: {pressure: {}}\nlode: 1\nmode: 2\n")[0]
+
+    assert [line.split(": ")[1] for line in faults] == ["lode", "mode"]
+
+
+def test_a_start_names_every_fault_of_the_text(tmp_path: Path) -> None:
+    """As the check does."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("name: x\nbroker: {kafka: {}}\nlode: 1\nphases: {soak: long}\n")
+    words = ["run", str(plan)]
+
+    error = CliRunner().invoke(main.build(words), words).exception
+
+    assert isinstance(error, PlanError)
+    assert [line.split(": ")[1] for line in str(error).splitlines()[1:]] == ["lode", "phases.soak"]
 
 
 def plan_with_folders(*folders: Path, servers: str = "192.0.2.1:9092") -> Plan:

@@ -27,7 +27,7 @@ from soak.app.live.run import LiveRun
 from soak.app.live.terminal import PlainView, View
 from soak.app.multi_host import Part
 from soak.core.clock import SystemClock
-from soak.core.errors import LabError, NotNowError, RunFolderError
+from soak.core.errors import LabError, NotNowError, PlanError, RunFolderError
 from soak.core.plan import text
 from soak.store.findings.store import FindingsFile, FindingsStore
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
@@ -147,6 +147,45 @@ def test_a_start_whose_cluster_is_gone_after_the_check_is_stored_as_failed(
     assert len(stay) == created
     assert all(one in shown for one in stay)
     assert ("stays" in shown) == bool(created)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_start_that_fails_before_it_asks_for_topics_leaves_nothing_in_its_folder(
+    tmp_path: Path, cluster: VanishingCluster, *, is_there: bool
+) -> None:
+    """The same command can be given again; an empty folder that was there before stays."""
+    path, table = tmp_path / "x", tmp_path / "rates.csv"
+    if is_there:
+        path.mkdir()
+    table.write_text("seconds,rate\n0,500\n")
+    plan_file = text.load(
+        VANISHING + "load: {profile: {file: rates.csv}}\n", str(tmp_path / "p.yaml")
+    )
+    cluster.after_check = table.unlink
+    terminal = io.StringIO()
+
+    with pytest.raises(PlanError, match="cannot read the load profile"):
+        foreground.run_plan(plan_file, path, Console(file=terminal, width=300))
+
+    assert path.exists() == is_there
+    assert list(path.glob("*")) == []
+    assert f"nothing of this start stays in {path}" in terminal.getvalue()
+
+
+def test_a_folder_in_which_a_start_failed_is_refused_with_what_to_do(
+    tmp_path: Path, cluster: VanishingCluster
+) -> None:
+    """Topics of it may be there: only the folder knows which."""
+    start_in(tmp_path / "x")
+    cluster.come_back()
+
+    with pytest.raises(
+        PlanError,
+        match=rf"not empty: the start of run \S+ failed; `soak clean {tmp_path}/x` deletes",
+    ):
+        foreground.run_plan(
+            text.load(VANISHING, "p.yaml"), tmp_path / "x", Console(file=io.StringIO())
+        )
 
 
 def test_a_folder_that_may_not_be_written_any_more_is_named(

@@ -14,7 +14,7 @@ from soak.app import plan_files
 from soak.app.check import masked_text, store_warnings
 from soak.app.host import host_lines
 from soak.app.plan_files import copy_profile
-from soak.app.preflight.host import check_limits, check_load
+from soak.app.preflight.host import check_limits, load_faults
 from soak.cli import main
 from soak.core.clock import SystemClock
 from soak.core.cluster.drives import DriveState
@@ -383,9 +383,10 @@ def test_a_table_beside_the_plan_is_found_checked_and_kept(tmp_path: Path) -> No
     (tmp_path / "rates.csv").write_text("seconds,rate\n0,500\n")
     folder = RunFolder(tmp_path / "run")
 
-    check_load(_plan(tmp_path, "rates.csv"))
+    faults = load_faults(_plan(tmp_path, "rates.csv"))
     copy_profile(_plan(tmp_path, "rates.csv"), folder)
 
+    assert faults == []
     assert list(read_profile(profile_path(folder))) == [(0, Fraction(500))]
 
 
@@ -410,18 +411,29 @@ def test_a_bad_table_is_reported_with_both_files(
     if text is not None:
         (tmp_path / "rates.csv").write_text(text)
 
-    with pytest.raises(PlanError) as found:
-        check_load(_plan(tmp_path, "rates.csv"))
+    (fault,) = load_faults(_plan(tmp_path, "rates.csv"))
 
-    assert "plan.yaml:4: load.profile.file: " in str(found.value)
-    assert message in str(found.value)
+    assert "plan.yaml:4: load.profile.file: " in str(fault)
+    assert message in str(fault)
 
 
-def test_a_wrong_cron_expression_is_reported_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(
-        PlanError, match=r"plan.yaml:7: phases.windows.0.cron: 'noon' is not a cron"
-    ):
-        check_load(_plan(tmp_path, cron="noon"))
+def test_a_wrong_cron_expression_is_reported_with_its_line_beside_a_bad_table(
+    tmp_path: Path,
+) -> None:
+    table, cron = load_faults(_plan(tmp_path, "rates.csv", cron="noon"))
+
+    assert "rates.csv: cannot read the load profile: " in str(table)
+    assert "plan.yaml:7: phases.windows.0.cron: 'noon' is not a cron" in str(cron)
+
+
+def test_a_start_names_every_limit_that_its_plan_exceeds() -> None:
+    plan_file = text.load(CLUSTER + "topic: {partitions: 10, count: 101}\n", "p.yaml")
+
+    with pytest.raises(PlanError) as error:
+        check_limits(plan_file)
+
+    keys = [line.split(": ")[1] for line in str(error.value).splitlines()[1:]]
+    assert keys == ["topic.partitions", "topic.count"]
 
 
 def test_check_names_a_window_for_which_the_soak_is_too_short(tmp_path: Path) -> None:

@@ -81,13 +81,26 @@ def test_a_creation_that_is_not_allowed_prints_every_grant_that_a_run_needs() ->
     operations = ("Create", "Describe", "Read", "Write", "Delete", "DescribeConfigs")
     options = " ".join(f"--operation {one}" for one in operations)
 
-    text = creation_error(admin, NewTopic("soak-check", 1, 1), CONFIG, 1.0)
+    text = creation_error(admin, NewTopic("soak-check", 1, 1), CONFIG, 1.0, 1)
 
     assert text.splitlines() == [
         "user soakd may not create topic soak-check; grant it:",
         f"{grant} {options} --topic soak- --resource-pattern-type prefixed",
         f"{grant} --operation DescribeConfigs --cluster",
     ]
+
+
+@pytest.mark.parametrize(("brokers", "is_fault"), [(2, False), (3, True)])
+def test_too_few_brokers_for_the_copies_are_a_fault_of_the_copies_alone(
+    brokers: int, *, is_fault: bool
+) -> None:
+    """Another reason against their number, such as that it must be odd, is a fault of the topic."""
+    admin = cast("AdminClient", Refusing(KafkaError.INVALID_REPLICATION_FACTOR))
+
+    text = creation_error(admin, NewTopic("t", 1, 3), CONFIG, 1.0, brokers)
+
+    assert text.startswith("cannot create topic t: ") == is_fault
+    assert bool(text) == is_fault
 
 
 @pytest.mark.parametrize("is_refused", [True, False])

@@ -219,7 +219,7 @@ def test_the_cluster_says_whether_it_would_create_a_topic(
 def test_a_cluster_that_is_busy_does_not_refuse_a_topic(code: int) -> None:
     admin = cast("AdminClient", Creating({"t": [code]}))
 
-    assert rights.creation_error(admin, NewTopic("t", 1, 1), CONFIG, 1.0) == ""
+    assert rights.creation_error(admin, NewTopic("t", 1, 1), CONFIG, 1.0, 1) == ""
 
 
 def test_a_rule_of_the_cluster_is_a_fault_in_its_own_words() -> None:
@@ -229,7 +229,7 @@ def test_a_rule_of_the_cluster_is_a_fault_in_its_own_words() -> None:
     failed.set_exception(KafkaException(error))
     admin = SimpleNamespace(create_topics=lambda *_, **__: {"t": failed})
 
-    found = rights.creation_error(cast("AdminClient", admin), NewTopic("t", 1, 1), CONFIG, 1.0)
+    found = rights.creation_error(cast("AdminClient", admin), NewTopic("t", 1, 1), CONFIG, 1.0, 1)
 
     assert found == "cannot create topic t: Topic replication factor must be 3"
 
@@ -238,7 +238,7 @@ def test_the_grant_for_a_run_without_a_name_covers_any_run() -> None:
     """Also where it has several topics: the next run has other names."""
     admin = cast("AdminClient", Creating({"soak-check-0": [REFUSED]}))
 
-    found = rights.creation_error(admin, NewTopic("soak-check-0", 1, 1), CONFIG, 1.0)
+    found = rights.creation_error(admin, NewTopic("soak-check-0", 1, 1), CONFIG, 1.0, 1)
 
     assert "--topic soak- --resource-pattern-type prefixed" in found
 
