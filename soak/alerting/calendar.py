@@ -45,19 +45,20 @@ class Calendar:
         return None if found is None else round(found.timestamp()) * SECOND_NS
 
 
-def find_bad_cron(alerts: Alerts) -> tuple[tuple[str | int, ...], str] | None:
-    """Return the key and the reason of the first cron expression that is not valid; None if all are."""
+def bad_crons(alerts: Alerts) -> list[tuple[tuple[str | int, ...], str]]:
+    """Return the key of each cron expression that is not valid, and the reason."""
     crons: list[tuple[tuple[str | int, ...], str]] = []
     if alerts.digest:
         crons.append((("digest",), alerts.digest))
     windows = enumerate(alerts.maintenance)
     crons += [(("maintenance", number, "cron"), one.cron) for number, one in windows]
+    found = []
     for place, cron in crons:
         try:
             crontab.cron_trigger(cron)
         except ValueError as error:
-            return place, f"{cron!r} is not a cron expression: {error}"
-    return None
+            found.append((place, f"{cron!r} is not a cron expression: {error}"))
+    return found
 
 
 def _moment(wall_ns: int) -> datetime:

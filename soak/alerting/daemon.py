@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from soak.alerting.calendar import Calendar, find_bad_cron
+from soak.alerting.calendar import Calendar, bad_crons
 from soak.alerting.chart import load_library
 from soak.alerting.delivery import Delivery, Resender
 from soak.alerting.digest import DigestSchedule
 from soak.alerting.heartbeat import HeartbeatMonitor
-from soak.core.errors import FindingsError, PlanError, RunFolderError
+from soak.core.errors import FindingsError, PlanError, RunFolderError, raise_combined
 from soak.core.model import Column, Finding
 from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
@@ -119,9 +119,8 @@ def _read_notification_settings(path: Path, plan: Plan) -> AlertingPlan:
     combined = replace(plan, sinks=settings.sinks, alerts=settings.alerts)
     for name in plugins_without(combined, "sinks", "host"):
         raise document.error(("sinks", name, "host"), "names no server")
-    wrong = find_bad_cron(settings.alerts)
-    if wrong:
-        raise document.error(("alerts", *wrong[0]), wrong[1])
+    wrong = bad_crons(settings.alerts)
+    raise_combined([document.error(("alerts", *place), why) for place, why in wrong])
     return settings
 
 
@@ -367,12 +366,15 @@ class AlertDaemon:
                 outcome = self._delivery.try_once(row)
                 if row.sink in self._sent and outcome is not None:
                     self._sent[row.sink] += outcome.result == "delivered" and not _is_summary(row)
-                if outcome is not None and outcome.result == "retry":
-                    unavailable.add(row.sink)
-                    self._failing.add(row.sink)
-                else:
+                if outcome is None or outcome.result != "retry":
                     self._failing.discard(row.sink)
                     settled += 1
+                elif outcome.progress in {
+                    "",
+                    row.progress,
+                }:  # else it deferred some recipients only
+                    unavailable.add(row.sink)
+                    self._failing.add(row.sink)
         except FindingsError as error:
             self._problem = str(error)
         return settled

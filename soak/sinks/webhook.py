@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic.dataclasses import dataclass
 
 from soak.clients.client_settings import SECRET_HELP, is_secret_reference, resolve_secrets
-from soak.clients.http import Access, Answer, HttpClient, HttpError, bearer, tls_context
+from soak.clients.http import Access, Answer, HttpClient, HttpError, basic, bearer, tls_context
 from soak.core.clock import SystemClock
 from soak.core.plan.config import STRICT, FormerName
 from soak.core.ports import Clock, Message, Outcome
@@ -29,6 +29,7 @@ _PATH = "/api/v2/alerts"
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _RETRY_STATUS = frozenset({401, 403, 404, 407, 408, 421, 425, 429})
 """Status codes of 4xx that another setting or a later try may change."""
+_NOT_FOUND = 404
 _MAX_DETAIL = 300
 _MAX_TIMEOUT, _MIN_RESOLVE_TIMEOUT = duration_ns("60s"), duration_ns("5min")
 
@@ -37,6 +38,8 @@ _MAX_TIMEOUT, _MIN_RESOLVE_TIMEOUT = duration_ns("60s"), duration_ns("5min")
 class Config:
     url: str  # of Alertmanager, such as http://alertmanager:9093
     token: str = ""  # a reference to a bearer token, such as ${credential:soak_webhook}
+    username: str = ""  # of basic authentication, in place of a token
+    password: str = ""  # a reference, such as ${credential:soak_webhook}
     ca_file: str = ""  # a certificate that this machine does not trust by default
     labels: dict[str, str] = field(
         default_factory=dict
@@ -48,16 +51,13 @@ class Config:
 
     def __post_init__(self) -> None:
         if "@" in self.url:  # a part of a password may be taken for a port, which errors show
-            raise ValueError(f"url must hold no secret: use token, and {SECRET_HELP}")
+            raise ValueError(f"url must hold no secret: use token or password, and {SECRET_HELP}")
         parts = _parts(self.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError("url must be such as http://alertmanager:9093")
         if parts.query or parts.fragment:
             raise ValueError("url must end with its path: a query or a fragment would not be sent")
-        if self.token and not is_secret_reference(self.token):
-            raise ValueError(f"token must not stand in a plan: {SECRET_HELP}")
-        if self.token and parts.scheme == "http":
-            raise ValueError("url must begin with https: a token is not sent unencrypted")
+        self._check_secrets(parts.scheme)
         for name in self.labels:
             if not _LABEL.fullmatch(name):
                 raise ValueError(f"labels: {name!r} is not a label name")
@@ -66,17 +66,40 @@ class Config:
         if self.resolve_timeout < _MIN_RESOLVE_TIMEOUT:
             raise ValueError("resolve_timeout must be at least 5min: alerts are posted every 2min")
 
+    def _check_secrets(self, scheme: str) -> None:
+        if bool(self.username) != bool(self.password):
+            raise ValueError("username and password belong together")
+        if self.token and self.password:
+            raise ValueError("token and password exclude each other: a request carries one of them")
+        if ":" in self.username:  # RFC 7617, 2: the password begins behind the first colon
+            raise ValueError("username must hold no colon")
+        for name in ("token", "password"):
+            secret = getattr(self, name)
+            if secret and not is_secret_reference(secret):
+                raise ValueError(f"{name} must not stand in a plan: {SECRET_HELP}")
+            if secret and scheme == "http":
+                raise ValueError(f"url must begin with https: a {name} is not sent unencrypted")
+
 
 def build(config: Config) -> WebhookSink:
     return WebhookSink(config, SystemClock())
 
 
 def preflight(config: Config) -> tuple[str, list[str]]:
-    """Return what keeps alerts from being posted now, and the key that it is about; nothing is posted."""
+    """Return what keeps alerts from being posted now, and the key that it is about; nothing is posted.
+
+    No secret is sent, so it is not known whether the right one is set.
+    """
     try:
-        _request(config, "GET", None, dict)
+        answer = _request(config, "GET", None, dict)
     except HttpError as error:
         return "url", [f"does not answer: {error}; start Alertmanager there or correct the address"]
+    if _is_redirect(answer):
+        return "url", [_redirection(answer)]
+    if answer.status == _NOT_FOUND:
+        return "url", [f"answers 404 for {_PATH}: correct the address or its path"]
+    if answer.status // 100 == 5:  # noqa: PLR2004  # RFC 9110, 15.6: server error
+        return "url", [f"answers {answer.status}: alerts would wait until it works"]
     return "url", []
 
 
@@ -158,18 +181,38 @@ def _request(
 
 
 def _authorization(config: Config) -> Mapping[str, str]:
-    if not config.token:
-        return {}
-    return {"Authorization": bearer(resolve_secrets({"token": config.token})["token"])}
+    if config.token:
+        return {"Authorization": bearer(resolve_secrets({"token": config.token})["token"])}
+    if config.password:
+        password = resolve_secrets({"password": config.password})["password"]
+        return {"Authorization": basic(config.username, password)}
+    return {}
 
 
 def _outcome(answer: Answer) -> Outcome:
     status = answer.status
+    if _is_redirect(answer):
+        return Outcome("retry", f"{status} {_redirection(answer)}")
     detail = " ".join(f"{status} {answer.body.decode(errors='replace')}".split())
     if status // 100 == 2:  # noqa: PLR2004  # RFC 9110, 15.3: successful
         return Outcome("delivered", detail)
     is_final = status // 100 == 4 and status not in _RETRY_STATUS  # noqa: PLR2004  # client error
     return Outcome("never" if is_final else "retry", detail)
+
+
+def _is_redirect(answer: Answer) -> bool:
+    return answer.status // 100 == 3  # noqa: PLR2004  # RFC 9110, 15.4
+
+
+def _redirection(answer: Answer) -> str:
+    """Say where a redirect leads, without a path, which may hold a token; an alert is not sent there."""
+    there = urlsplit(answer.location)
+    where = (
+        f"{there.scheme}://{there.netloc.rpartition('@')[2]}" if there.netloc else "another path"
+    )
+    return (
+        f"redirects to {where}, which is not followed: set url to the address that it redirects to"
+    )
 
 
 def _moment(wall_ns: int) -> str:

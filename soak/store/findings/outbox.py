@@ -43,10 +43,13 @@ DUE = f"""SELECT * FROM notifications AS n WHERE {_IS_OPEN}
     AND (next_at_wall_ns <= ? OR next_at_wall_ns > ?)
     AND NOT EXISTS (SELECT 1 FROM notifications AS earlier
         WHERE earlier.subject = n.subject AND earlier.sink = n.sink
-        AND earlier.state IN {_OPEN_STATES}
+        AND earlier.state IN {_OPEN_STATES} AND NOT (earlier.state = 'deferred' AND earlier.progress <> '')
         AND (earlier.occurrence, earlier.step) < (n.occurrence, n.step))
     ORDER BY created_wall_ns, subject, sink"""  # noqa: S608  # the constants above
-"""Up to one instant, or beyond another one; a notification waits for the earlier ones of its subject."""
+"""Up to one instant, or beyond another one; a notification waits for the earlier ones of its subject.
+
+Not for one that waits for some of its recipients: the others have it, and need not wait with these.
+"""
 OPEN = f"SELECT * FROM notifications WHERE {_IS_OPEN} ORDER BY created_wall_ns, subject, sink"  # noqa: S608  # as above
 UNRESOLVED = """SELECT * FROM notifications AS n
     WHERE sink = ? AND step < 2 AND kind NOT IN ('digest', 'ended') AND state = 'sent'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -26,9 +27,11 @@ def message(kind: str = "confirmed", begin_ns: int = BEGIN, end_ns: int | None =
 
 
 class Receiver:
-    """Keeps the posts, and replies with one status."""
+    """Keeps the posts, and replies with one status, also to what is only requested."""
 
-    def __init__(self, status: int = 200, body: bytes = b"") -> None:
+    def __init__(
+        self, status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> None:
         self.posts: list[tuple[str, str | None, Any]] = []
         receiver = self
 
@@ -36,7 +39,15 @@ class Receiver:
             def do_POST(self) -> None:
                 raw = self.rfile.read(int(self.headers["Content-Length"]))
                 receiver.posts.append((self.path, self.headers["Authorization"], json.loads(raw)))
+                self._answer()
+
+            def do_GET(self) -> None:
+                self._answer()
+
+            def _answer(self) -> None:
                 self.send_response(status)
+                for name, value in (headers or {}).items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
 

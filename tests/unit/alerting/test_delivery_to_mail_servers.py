@@ -54,6 +54,14 @@ class OneUnknownRecipient(Inbox):
         self.rcpt_answers = {TO[1]: "550 no such user"}
 
 
+class OneBusyRecipient(Inbox):
+    """Defers one of the recipients whenever it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rcpt_answers = {TO[1]: "450 mailbox busy"}
+
+
 class Full(Inbox):
     """Has no room for the first two mails."""
 
@@ -112,6 +120,21 @@ def test_an_unknown_recipient_does_not_affect_the_other(tmp_path: Path) -> None:
     assert sorted(ids[TO[0]]) == sorted(IDS)
     assert ids[TO[1]] == []
     assert world.states() == [("opened", "sent"), ("resolved", "sent")]
+
+
+@pytest.mark.long
+def test_a_deferred_recipient_does_not_delay_the_other(tmp_path: Path) -> None:
+    """The other gets the next mail of the finding, and those of other findings, in the same round."""
+    world = AlertWorld(tmp_path, DELIVERED, state="gone").without_charts()
+    ids = deliver(world, OneBusyRecipient())
+
+    assert ids[TO[0]][:2] == [
+        "<synthetic-1-130.confirmed@localhost>",
+        "<synthetic-1-130.gone@localhost>",
+    ]
+    assert sorted(ids[TO[0]]) == sorted(IDS)
+    assert ids[TO[1]] == []
+    assert world.states() == [("opened", "deferred"), ("resolved", "deferred")]
 
 
 @pytest.mark.long

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import socket
+import ssl
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +14,9 @@ import pytest
 
 from soak.core.ports import RepeatingSink
 from soak.core.units import SECOND_NS
-from soak.sinks.webhook import Config, WebhookSink, alert_of, build
+from soak.sinks.webhook import Config, WebhookSink, alert_of, build, preflight
 from tests.support.alerting.alert_receiver import BEGIN, LABELS, Receiver, message
+from tests.support.certificate import certificate
 from tests.support.fakes import FakeClock
 from tests.support.pages import serving
 
@@ -86,7 +89,7 @@ def test_an_alert_begins_before_its_end_after_a_clock_was_set_back(end_ns: int |
 
 @pytest.mark.parametrize(
     ("status", "result"),
-    [(200, "delivered"), (202, "delivered"), (400, "never"), (422, "never"), (301, "retry")]
+    [(200, "delivered"), (202, "delivered"), (400, "never"), (422, "never")]
     + [(status, "retry") for status in (401, 403, 404, 429, 500, 503)],
 )
 def test_the_status_code_decides_whether_to_retry(status: int, result: str) -> None:
@@ -94,6 +97,56 @@ def test_the_status_code_decides_whether_to_retry(status: int, result: str) -> N
         outcome = build(Config(url=url)).send(message())
 
     assert (outcome.result, outcome.detail) == (result, f'{status} "why so"')
+
+
+@pytest.mark.parametrize(
+    ("location", "where"),
+    [
+        ("https://me:swordfish@alerts.example/swordfish?fish", "https://alerts.example,"),
+        ("/login?swordfish", "another path,"),
+    ],
+)
+def test_a_redirect_is_not_followed_and_the_reason_says_where_it_leads(
+    location: str, where: str
+) -> None:
+    """Without the path, which may hold a token; it is tried again, for an address can be corrected."""
+    with serving(Receiver(308, headers={"Location": location}).handler) as url:
+        config = Config(url=url)
+        outcome = build(config).send(message())
+        key, (fault,) = preflight(config)
+
+    assert (outcome.result, key) == ("retry", "url")
+    assert f"redirects to {where}" in outcome.detail
+    assert f"redirects to {where}" in fault
+    assert "fish" not in outcome.detail + fault
+
+
+@pytest.mark.parametrize(("status", "faults"), [(200, 0), (401, 0), (405, 0), (404, 1), (503, 1)])
+def test_the_check_says_what_would_not_take_alerts(status: int, faults: int) -> None:
+    """No secret is sent by it, so that one is required is no fault."""
+    with serving(Receiver(status).handler) as url:
+        _, found = preflight(Config(url=url))
+
+    assert [str(status) in fault for fault in found] == [True] * faults
+
+
+def test_basic_authentication_goes_with_each_post_over_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOAK_TEST_SECRET", "sword:fish")
+    ca, key = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(ca, key)
+    receiver = Receiver()
+    with serving(receiver.handler, context) as url:
+        config = Config(
+            url=url, ca_file=str(ca), username="soakd", password="${env:SOAK_TEST_SECRET}"
+        )
+        outcome = build(config).send(message())
+
+    ((_, authorization, _),) = receiver.posts
+    assert outcome.result == "delivered"
+    assert authorization == f"Basic {base64.b64encode(b'soakd:sword:fish').decode()}"
 
 
 def test_a_refused_connection_is_retried() -> None:
@@ -135,6 +188,11 @@ def test_the_path_of_the_url_is_never_in_an_error(path: str) -> None:
         {"url": "http://me:secret@h"},
         {"url": "https://h", "token": "secret"},
         {"url": "http://h", "token": "${env:X}"},
+        {"url": "https://h", "username": "me", "password": "secret"},
+        {"url": "http://h", "username": "me", "password": "${env:X}"},
+        {"url": "https://h", "username": "me:you", "password": "${env:X}"},
+        {"url": "https://h", "password": "${env:X}"},
+        {"url": "https://h", "username": "me", "password": "${env:X}", "token": "${env:X}"},
         {"url": "http://h", "labels": {"a-b": "c"}},
         {"url": "http://h", "timeout": 0},
         {"url": "http://h", "timeout": 61 * SECOND_NS},
@@ -146,7 +204,7 @@ def test_the_path_of_the_url_is_never_in_an_error(path: str) -> None:
     ],
 )
 def test_a_wrong_configuration_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"url|token|labels|timeout"):
+    with pytest.raises(ValueError, match=r"url|token|username|password|labels|timeout"):
         Config(**wrong)
 
 
