@@ -18,8 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from soak.alerting.daemon import AlertDaemon
-from soak.core.model import Finding
+from soak.core.model import Explanation, Finding
 from soak.core.ports import CHART_URL, Message, Outcome
+from soak.store.findings.rows import Notification, NotificationKind, is_correction, is_end
 from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import RunFolder, read_plan, read_run
 from tests.support.browser import Browser, chromium
@@ -27,6 +28,7 @@ from tests.support.fakes import FakeClock
 
 INTO = Path("docs/evidence/mails")
 WIDTH, HEIGHT = 390, 844  # of a phone, in its own pixels
+_KINDS: tuple[NotificationKind, ...] = ("opened", "corrected", "resolved", "revised")
 _SINK = "picture"
 _UNLIMITED = 10_000
 
@@ -57,27 +59,35 @@ def messages_of(folder: RunFolder, keys: Sequence[str], copy: RunFolder) -> list
     with FindingsStore(folder.findings, is_read_only=True) as store:
         found = [one for one in store.findings(run.id) if one.is_about_cluster]
         rows = store.notifications(run.id)
-        due: dict[tuple[str, str], int] = {
-            (row.subject, row.kind): row.created_wall_ns for row in rows
-        }
+        due = {(row.subject, row.kind): row for row in rows}
         changes = store.changes(run.id)
     with FindingsStore(copy.findings) as store:
         store.record_changes(run.id, changes)
     for one in found:
         if (keys and one.key not in keys) or (one.key, "opened") not in due:
             continue
-        opened = replace(one, state="confirmed", resolved_k=None)
-        for state, kind in ((opened, "opened"), (one, "resolved")):
-            if (one.key, kind) in due:
-                clock = FakeClock(wall_ns=due[one.key, kind])
-                _save(copy, state, clock)
+        for kind in _KINDS:
+            if (row := due.get((one.key, kind))) is not None:
+                _save(copy, _as_of(one, row), FakeClock(wall_ns=row.created_wall_ns))
+                clock = FakeClock(wall_ns=row.done_wall_ns or row.created_wall_ns)
                 AlertDaemon(copy, plan, run, {_SINK: sink}, clock).deliver()
     if folder.summary.exists() and not keys:
-        clock = FakeClock(wall_ns=max(due.values()))
+        clock = FakeClock(wall_ns=max(row.created_wall_ns for row in rows))
         with FindingsStore(copy.findings) as store:
             store.queue_end(run.id, _end_summary(folder), [_SINK], clock.wall_ns())
         AlertDaemon(copy, plan, run, {_SINK: sink}, clock).deliver()
     return sink.messages
+
+
+def _as_of(finding: Finding, row: Notification) -> Finding:
+    """Return a finding as it was when a notification was queued; by now its cause may be another one."""
+    if not is_end(row.kind):
+        finding = replace(finding, state="confirmed", resolved_k=None)
+    if is_correction(row.kind) or not row.named or row.named[-1].cause == finding.cause:
+        return finding
+    named = row.named[-1]
+    then = Explanation(named.cause, 0.0, (), suspect=named.suspect)  # its evidence is not kept
+    return replace(finding, causes=(then,), is_settled=False)
 
 
 def _save(folder: RunFolder, finding: Finding, clock: FakeClock) -> None:
