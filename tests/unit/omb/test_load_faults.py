@@ -72,6 +72,18 @@ def test_a_rate_that_was_not_held_is_found(
     assert where(load_faults(run(sent))) == expected
 
 
+def test_a_rate_that_was_never_reached_is_found_where_the_result_says_what_was_asked_for() -> None:
+    """As results of Vanlightly's fork do; more than was asked for is no fault."""
+    slow = run(rates((0.8 * RATE, 90)))
+
+    asked = replace(slow, facts={**slow.facts, "producerRate": int(RATE)})
+    exceeded = replace(slow, facts={**slow.facts, "producerRate": int(0.5 * RATE)})
+
+    assert where(load_faults(slow)) == where(load_faults(exceeded)) == []
+    assert where(load_faults(asked)) == [("publish", 0, 89)]
+    assert [one.before for one in load_faults(asked)] == [RATE]
+
+
 @pytest.mark.parametrize("subscriptions", [1, 3])
 def test_consumers_that_fall_behind_are_found(subscriptions: int) -> None:
     """For a while, and with as much as they lacked."""
