@@ -87,13 +87,15 @@ _CONTINUED = re.compile(
     r"\s|$|at |Caused by|Suppressed|\.\.\. \d+ more|(?:[\w$]+\.)+[\w$]*(?:Exception|Error)\b",
     re.ASCII,
 )
+_PADDED = re.compile(r" {1,4}(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL) ")
+"""A level of a fixed width at the beginning of a line, as log4j's `%5p` has it."""
 _CENTURY = 100
 _FIRST_YEAR, _LAST_YEAR = 1824, 2115  # a journal holds times of these years
 
 
 def continues_previous(line: str) -> bool:
     """Return whether a line without a timestamp is part of the previous one, such as of a stack trace."""
-    return _CONTINUED.match(line) is not None
+    return _CONTINUED.match(line) is not None and _PADDED.match(line) is None
 
 
 class TimestampReader:
@@ -113,6 +115,8 @@ class TimestampReader:
         return at_ns if at_ns is not None and abs(at_ns) <= MAX_TIME_NS else None
 
     def _wall_ns(self, line: str, now_ns: int, *, is_fresh: bool) -> int | None:
+        if _PADDED.match(line):
+            line = line.lstrip()
         if line[:1].isspace():
             return None
         if not line.startswith("{"):

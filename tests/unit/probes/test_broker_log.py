@@ -445,6 +445,7 @@ def test_a_line_of_a_stack_trace_is_no_event(followed: Followed, start: str) -> 
     [
         "",
         "INFO ",
+        " INFO ",
         "[main] INFO ",
         "22nd of September, 0.53 h: ",
         "<9> ",
@@ -503,6 +504,7 @@ def test_without_a_log_the_probe_is_not_available() -> None:
         ("[2026-09-22T00:53:20.250+0000][0.048s][info]", "2026-09-22T00:53:20.250+00:00"),
         ("INFO  2026-09-22 00:53:20,250 [shard 0:main]", "2026-09-22T00:53:20.250+00:00"),
         ("WARN  2026-09-22 00:53:20,250 [shard 0]", "2026-09-22T00:53:20.250+00:00"),
+        (" WARN [2026-09-22 00:53:20,250] x", "2026-09-22T00:53:20.250+00:00"),  # of %5p
         ("2026-09-22T00:53:20.250000000Z stdout F [x]", "2026-09-22T00:53:20.250+00:00"),
         # log4j with other patterns: no fraction, no date, the month by its name
         ("2026-09-22 00:53:20 INFO  UnifiedLog:66 - x", "2026-09-22T00:53:20+00:00"),
