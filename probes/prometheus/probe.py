@@ -25,7 +25,14 @@ from probes.prometheus.sources import (
     MetricsSource,
 )
 from soak.clients import client_settings, http
-from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingError
+from soak.core.errors import (
+    NotAvailableError,
+    PlanError,
+    ProbeError,
+    SettingError,
+    raise_settings,
+    wrong_settings,
+)
 from soak.core.model import Column, Event, Reading
 from soak.core.plan.config import STRICT, FormerName, Settings
 from soak.core.ports import Clock
@@ -235,18 +242,27 @@ def check_settings(config: Config) -> None:
     """Raise `SettingError` for missing targets, a secret in the plan, unknown settings and invalid maps."""
     if not config.targets:
         raise SettingError(("targets",), "must name at least one target; without, nothing is read")
-    for name, target in config.targets.items():
-        try:
-            client_settings.refuse_literal_secrets("client", target.client, http.SECRET_SETTINGS)
-            client_settings.refuse_unknown("client", target.client, http.CLIENT_SETTINGS)
-            secrets = ("password", "bearer_token")
-            client_settings.refuse_unencrypted("client", target.client, secrets, [target.url])
-        except SettingError as error:
-            raise SettingError(("targets", name, *error.place), str(error)) from error
-        try:
-            name_map.load(target.maps)
-        except PlanError as error:
-            raise SettingError(("targets", name, "maps"), str(error)) from error
+    raise_settings(
+        [
+            SettingError(("targets", name, *fault.place), str(fault))
+            for name, target in config.targets.items()
+            for fault in _wrong_settings_of(target)
+        ]
+    )
+
+
+def _wrong_settings_of(target: Target) -> list[SettingError]:
+    client, secrets = target.client, ("password", "bearer_token")
+    faults = wrong_settings(
+        lambda: client_settings.refuse_literal_secrets("client", client, http.SECRET_SETTINGS),
+        lambda: client_settings.refuse_unknown("client", client, http.CLIENT_SETTINGS),
+        lambda: client_settings.refuse_unencrypted("client", client, secrets, [target.url]),
+    )
+    try:
+        name_map.load(target.maps)
+    except PlanError as error:
+        faults.append(SettingError(("maps",), str(error)))
+    return faults
 
 
 def preflight(config: Config, clock: Clock) -> list[str]:

@@ -8,21 +8,24 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from soak.app import guarantees, host, plan_files
 from soak.app.multi_host import load_probe_plan
 from soak.app.plan_files import profile_table
 from soak.app.preflight.cluster import (
+    LOAD_CLIENTS,
     cluster_faults,
     cluster_warnings,
     topic_warnings,
     unchecked_rights,
+    unused_lab_faults,
 )
 from soak.app.preflight.host import (
-    check_runs_folder,
     host_faults,
     limit_warnings,
+    runs_folder_faults,
     sink_warnings,
     soak_warnings,
 )
@@ -32,12 +35,12 @@ from soak.conductor.catch_up import never_begins
 from soak.conductor.free_space import broker_folders, free_bytes, watched_folders
 from soak.core.clock import SystemClock
 from soak.core.cluster import durability
-from soak.core.errors import BrokerError, PlanError, combined, found_by, raise_combined
+from soak.core.errors import BrokerError, PlanError, combined, raise_combined
 from soak.core.plan import text
 from soak.core.plan.objectives import budget_text, is_budget_below_one
 from soak.core.plan.plan import AnyPlan, Plan, ProbePlan, Ship, with_ship_target, with_store_client
 from soak.core.plan.rates import soak_rate_text
-from soak.core.plan.text import Document, PlanFile, is_consequence
+from soak.core.plan.text import Document, KeyPath, PlanFile, is_consequence
 from soak.core.ports import Clock, LeaderSource
 from soak.core.units import format_duration
 from soak.core.wording import OTHERS_NAME, amount
@@ -50,6 +53,14 @@ from soak.store.findings.topic_log import check_store
 from soak.store.samples_topic import SamplesClients
 
 SECRET_KEY = re.compile(r"password|passphrase|secret|jaas|(^|[._])token$|(^|\.)key(\.pem)?$")
+_FORECAST_KEYS = (
+    "load.profile",
+    "topic.name",
+    "topic.replication",
+    "topic.settings",
+    "topic.use_existing",
+    "phases",
+)
 _BROKER_ID = re.compile(r"^(?:node|broker)\.id=(\d+)\s*$", re.MULTILINE)
 
 
@@ -84,34 +95,97 @@ def _run_check(
     found, faults = plan_files.load_plan_with_faults(plan)
     if found is None:
         raise combined(faults)
-    plan_file = plan_files.scaled_plan(found, scale, duration)
-    left_out = [fault.place for fault in faults if fault.place is not None]
-    faults += [fault for fault in _faults(plan_file) if not is_consequence(fault, left_out)]
-    if faults:
-        _print_warnings(*_warnings_beside(plan_file, faults))
-        raise combined(faults)
+    try:
+        plan_file = plan_files.scaled_plan(found, scale, duration)
+    except PlanError as error:
+        raise combined([*faults, error]) from error
+    _refuse_faults(plan_file, faults)
     with _after_plan(plan_file.plan if show else None):
         _print_summary(plan_file, drives, run_dir)
 
 
-def _faults(plan_file: PlanFile) -> list[PlanError]:
-    """Return what a plan asks of this machine and of the cluster and does not get."""
-    faults = host_faults(plan_file, Path(plan_file.plan.run_directory))
-    if plan_file.plan.lab is None and not _concern_broker(faults):
-        faults += cluster_faults(plan_file)
-    return faults
+def _refuse_faults(plan_file: PlanFile, of_text: Sequence[PlanError]) -> None:
+    """Raise `PlanError` for every fault of a plan, after its warnings; `of_text` are those of its text."""
+    left_out = [fault.place for fault in of_text if fault.place is not None]
+    faults = [*of_text, *unused_lab_faults(plan_file)]
+    if len(faults) > len(of_text):  # the cluster is checked
+        plan_file = replace(plan_file, plan=replace(plan_file.plan, lab=None))
+    of_host = host_faults(plan_file, Path(plan_file.plan.run_directory))
+    faults += [fault for fault in of_host if not is_consequence(fault, left_out)]
+    notes: list[str] = []
+    if plan_file.plan.lab is None and _concern_connection(faults):
+        notes = ["the cluster is not checked before the faults of `broker` are corrected"]
+    elif plan_file.plan.lab is None:
+        faults += cluster_faults(plan_file, known=faults)
+    if faults:
+        _print_warnings(*_warnings_beside(plan_file, faults, left_out), *notes)
+        raise combined(faults)
 
 
-def _concern_broker(faults: Sequence[PlanError]) -> bool:
-    return any((fault.place or ("",))[0] == "broker" for fault in faults)
+def _concern_connection(faults: Sequence[PlanError]) -> bool:
+    """Return whether a fault lies in `broker`, but for the settings of the load's own clients."""
+    return any(
+        fault.place and fault.place[0] == "broker" and not set(fault.place[2:3]) & set(LOAD_CLIENTS)
+        for fault in faults
+    )
 
 
-def _warnings_beside(plan_file: PlanFile, faults: Sequence[PlanError]) -> list[str]:
-    """Return the warnings that can be known although the plan has faults."""
-    found = _environment_warnings(plan_file, SystemClock(), faults)
-    if plan_file.plan.lab is None and not _concern_broker(faults):
-        found += _cluster_warnings(plan_file, SystemClock())
+def _warnings_beside(
+    plan_file: PlanFile, faults: Sequence[PlanError], left_out: Sequence[KeyPath]
+) -> list[str]:
+    """Return the warnings that no fault makes doubtful.
+
+    Of a section in which a key was left out none is certain, of others those that depend on no wrong key.
+    """
+    plan, clock = plan_file.plan, SystemClock()
+
+    def is_known(*keys: str) -> bool:
+        needed = [tuple(key.split(".")) for key in keys]
+        return not any(
+            key[0] == place[0] for key in needed for place in left_out if place
+        ) and not any(
+            fault.place[: len(key)] == key for key in needed for fault in faults if fault.place
+        )
+
+    found = [*_environment_warnings(plan_file, clock, faults), *_host_warnings(plan)]
+    if plan.lab is None and not _concern_connection(faults):
+        found += cluster_warnings(plan_file)
+        if is_known("topic.partitions", "topic.count"):
+            found += leader_warnings(plan, connect(plan, clock))
+    if is_known("broker", *_FORECAST_KEYS):
+        with contextlib.suppress(BrokerError):
+            forecast = guarantees.forecast_plan(
+                plan, profile_table(plan_file), Path(plan.run_directory)
+            )
+            found += [*forecast.warnings, *_small_drives(plan, forecast)]
+    found += [
+        warning
+        for keys, find in _plan_warnings(plan_file, clock)
+        if is_known(*keys)
+        for warning in find()
+    ]
     return found
+
+
+def _plan_warnings(
+    plan_file: PlanFile, clock: Clock
+) -> list[tuple[tuple[str, ...], Callable[[], list[str]]]]:
+    """Return what finds the other warnings about a plan, each with the keys on which these depend."""
+    plan = plan_file.plan
+    of_measured = () if plan.ship is None or plan.ship.bootstrap_servers else ("broker",)
+    return [
+        (
+            ("load.profile", "topic.count", "limits", "phases.ramp"),
+            lambda: limit_warnings(plan_file),
+        ),
+        (("phases.soak", "detection.detectors"), lambda: soak_warnings(plan)),
+        ((), lambda: topic_warnings(plan)),
+        (("topic.use_existing",), lambda: _unused_settings(plan)),
+        (("objectives", "phases.soak"), lambda: _small_budgets(plan)),
+        (("sinks",), lambda: _no_sinks(plan)),
+        (("ship", *of_measured), lambda: ship_warnings(with_ship_target(plan).ship, clock)),
+        (("store", "broker"), lambda: store_warnings(plan, clock)),
+    ]
 
 
 def _environment_warnings(
@@ -120,13 +194,14 @@ def _environment_warnings(
     """Return warnings about the logs and pages of brokers, and about the servers for notifications."""
     plan = plan_file.plan
     of_probes = [] if plan.lab is not None else probe_warnings(plan, clock, faults)
-    return [*of_probes, *sink_warnings(plan_file)]
+    return [*of_probes, *sink_warnings(plan_file, faults)]
 
 
-def _cluster_warnings(plan_file: PlanFile, clock: Clock) -> list[str]:
-    """Return warnings about a cluster that answers."""
-    plan = plan_file.plan
-    return [*cluster_warnings(plan_file), *leader_warnings(plan, connect(plan, clock))]
+def _host_warnings(plan: Plan) -> list[str]:
+    """Return the warnings about the clock and the drives of this host."""
+    mark = "Warning: "
+    lines = host.host_lines(host.drive_folders(plan))
+    return [line.removeprefix(mark).removesuffix(".") for line in lines if line.startswith(mark)]
 
 
 @contextlib.contextmanager
@@ -169,21 +244,14 @@ def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> N
         unchecked = unchecked_rights(plan)
         if unchecked:
             print(f"Rights: {unchecked}.")
-        _print_warnings(*_cluster_warnings(plan_file, clock))
+        _print_warnings(*cluster_warnings(plan_file), *leader_warnings(plan, connect(plan, clock)))
     _print_warnings(*_environment_warnings(plan_file, clock))
     forecast = guarantees.forecast_plan(plan, table, Path(plan.run_directory))
     print("\n".join(forecast.lines))
     _print_warnings(
         *forecast.warnings,
         *_small_drives(plan, forecast),
-        *limit_warnings(plan_file),
-        *soak_warnings(plan),
-        *topic_warnings(plan),
-        *_unused_settings(plan),
-        *_small_budgets(plan),
-        *_no_sinks(plan),
-        *ship_warnings(with_ship_target(plan).ship, clock),
-        *store_warnings(plan, clock),
+        *(warning for _, find in _plan_warnings(plan_file, clock) for warning in find()),
     )
     print("\n".join(host.host_lines([] if drives else host.drive_folders(plan))))
     if drives:
@@ -365,14 +433,18 @@ def check_probe_host(path: Path, plan: ProbePlan, document: Document) -> None:
         PlanError: with file, line and key.
     """
     faults = [
-        *found_by(lambda: check_runs_folder(plan, document, Path(plan.run_directory))),
+        *runs_folder_faults(plan, document, Path(plan.run_directory)),
         *probe_folder_faults(plan, document),
         *probe_setting_faults(plan, document),
     ]
-    raise_combined(faults)
-    print(f"{path}: good. Probe host with {', '.join(plan.probes)}.")
     clock = SystemClock()
-    _print_warnings(*probe_warnings(plan, clock), *ship_warnings(plan.ship, clock))
+    warnings = probe_warnings(plan, clock, faults)
+    if not any(fault.place and fault.place[0] == "ship" for fault in faults):
+        warnings += ship_warnings(plan.ship, clock)
+    if not faults:
+        print(f"{path}: good. Probe host with {', '.join(plan.probes)}.")
+    _print_warnings(*warnings)
+    raise_combined(faults)
     print("\n".join(host.host_lines(broker_folders(plan))))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def load_plan_with_faults(path: Path) -> tuple[PlanFile | None, list[PlanError]]
     """
     path = plan_path(path)
     loaded, faults = plan_text.load_with_faults(read_plan_text(path), str(path))
-    return (None if loaded is None else _with_lab(loaded)), faults
+    return (None if loaded is None else _with_lab(loaded, faults)), faults
 
 
 def plan_path(path: Path) -> Path:
@@ -67,8 +68,12 @@ def plan_path(path: Path) -> Path:
     return folder / f"{path.name}.yaml"
 
 
-def _with_lab(loaded: PlanFile) -> PlanFile:
-    if loaded.plan.lab is None and not named_addresses(loaded):
+def _with_lab(loaded: PlanFile, faults: Sequence[PlanError]) -> PlanFile:
+    """Return the plan with a lab if it names no cluster, not even with an address that is wrong."""
+    places = [fault.place or () for fault in faults]
+    wrong = {key for place in places if place[:1] == ("broker",) for key in place[2:3]}
+    has_address = named_addresses(loaded) or wrong & loaded.plan.broker_config.addresses.keys()
+    if loaded.plan.lab is None and not has_address:
         plan = dataclasses.replace(loaded.plan, lab=Lab())
         return dataclasses.replace(loaded, plan=plan)
     return loaded

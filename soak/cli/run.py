@@ -42,7 +42,13 @@ def check(
         Path | None, typer.Option(help="With --drives: store the result in the folder of this run.")
     ] = None,
 ) -> None:
-    """Check a plan, this machine and the cluster; exit 2 with file, line and key of every fault."""
+    """Check a plan, this machine and the cluster; print every fault with file, line and key.
+
+    What depends on a wrong key is not checked: with a wrong address or login the cluster is not asked.
+    Warnings refuse no plan.
+
+    Exit: 0, 2 with a fault.
+    """
     from soak.app.check import run_check
 
     run_check(plan, show, scale, duration, drives, run_dir)

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from soak.core.errors import BrokerError, SettingError
+from soak.core.errors import BrokerError, SettingError, raise_settings, wrong_settings
 from soak.core.plan.plugins import close_to
 
 _LIBRDKAFKA = Path(__file__).parent / "librdkafka.names"
@@ -53,19 +53,21 @@ def librdkafka_settings() -> frozenset[str]:
     return frozenset(line.split()[0] for line in lines if not line.startswith("#"))
 
 
-def refuse_unknown(
-    section: str, names: Iterable[str], known: Iterable[str], *, who: str = "the client"
-) -> None:
+def refuse_unknown(section: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Refuse unknown settings in a section of a plug-in, such as `producer`.
 
     Raises:
-        SettingError: a name is unknown; the message has the nearest known one.
+        SettingError: names are unknown; each message has the nearest known one.
     """
     known_names = sorted(known)
-    for name in names:
-        if name not in known_names:
-            hint = close_to(name, known_names)
-            raise SettingError((section, name), f"{who} has no such setting{hint}")
+    why = "the client has no such setting"
+    raise_settings(
+        [
+            SettingError((section, name), f"{why}{close_to(name, known_names)}")
+            for name in names
+            if name not in known_names
+        ]
+    )
 
 
 def loads_code(name: str) -> bool:
@@ -77,18 +79,20 @@ def check_librdkafka(section: str, settings: Mapping[str, str]) -> None:
     """Check a section of librdkafka's settings, such as `common`; a plan may come from elsewhere.
 
     Raises:
-        SettingError: a secret in the plan, an unknown name, a setting that loads code, or one that sends a
-            secret unencrypted.
+        SettingError: secrets in the plan, unknown names, settings that load code, or one that sends a secret
+            unencrypted.
     """
-    refuse_literal_secrets(section, settings, LIBRDKAFKA_SECRETS)
-    refuse_unknown(section, settings, librdkafka_settings())
-    for name in filter(loads_code, settings):
-        why = "is not allowed in a plan: it runs code or writes files as this user"
-        raise SettingError((section, name), why)
+    faults = wrong_settings(
+        lambda: refuse_literal_secrets(section, settings, LIBRDKAFKA_SECRETS),
+        lambda: refuse_unknown(section, settings, librdkafka_settings()),
+    )
+    why = "is not allowed in a plan: it runs code or writes files as this user"
+    faults += [SettingError((section, name), why) for name in filter(loads_code, settings)]
     endpoint = settings.get(_TOKEN_ENDPOINT, "")
     if endpoint and not is_protected(endpoint):
         why = "must begin with https: the client's secret is not sent unencrypted"
-        raise SettingError((section, _TOKEN_ENDPOINT), why)
+        faults.append(SettingError((section, _TOKEN_ENDPOINT), why))
+    raise_settings(faults)
 
 
 def may_be_unencrypted(settings: Mapping[str, str]) -> bool:
@@ -145,15 +149,20 @@ def refuse_literal_secrets(
     """Refuse secrets in a section of a plug-in, such as `common`; `secrets` are the names of such settings.
 
     Raises:
-        SettingError: one holds anything but a reference, or a URL has a password.
+        SettingError: some hold anything but a reference, or a URL has a password.
     """
-    for name in secrets:
-        text = settings.get(name, "")
-        if text and not _REFERENCE.fullmatch(text):
-            raise SettingError((section, name), f"a secret must not stand in a plan: {SECRET_HELP}")
-    for name, text in settings.items():
-        if is_secret_in_url(name, text):
-            raise SettingError((section, name), "holds a password, which must not stand in a plan")
+    literal = [
+        name for name in secrets if settings.get(name) and not is_secret_reference(settings[name])
+    ]
+    in_urls = [name for name, text in settings.items() if is_secret_in_url(name, text)]
+    why = f"a secret must not stand in a plan: {SECRET_HELP}"
+    of_url = "holds a password, which must not stand in a plan"
+    raise_settings(
+        [
+            *(SettingError((section, name), why) for name in literal),
+            *(SettingError((section, name), of_url) for name in in_urls),
+        ]
+    )
 
 
 def refuse_secrets_in_addresses(where: str, addresses: Iterable[str]) -> None:

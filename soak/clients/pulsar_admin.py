@@ -15,11 +15,13 @@ from soak.clients.http import (
     HttpClient,
     HttpError,
     bearer,
+    clock_ahead_seconds,
     is_https,
     tls_context,
 )
 from soak.core import json_text
 from soak.core.errors import BrokerError
+from soak.core.ports import Clock
 
 NOT_FOUND = 404
 CONFLICT = 409
@@ -74,6 +76,11 @@ class Admin:
                     client.close()
                     text = self._ask(client, "GET", path)
                 yield _parsed(text)
+
+    def clock_ahead_seconds(self, clock: Clock) -> float | None:
+        """Return how far the clock of the server is ahead of this host's; as the function of that name."""
+        with closing(self._client()) as client:
+            return clock_ahead_seconds(client, self._url, clock)
 
     def put(self, path: str, body: object, kind: str = _JSON) -> None:
         """Create something; `kind` is the content type of the body; raises as `get`."""

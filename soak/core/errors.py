@@ -88,11 +88,37 @@ class LabError(SoakError):
 
 
 class SettingError(BrokerError):
-    """One setting of a client is wrong; `place` is its key path in the plug-in's section of a plan."""
+    """One setting of a client is wrong; `place` is its key path in the plug-in's section of a plan.
+
+    `others` were found with it.
+    """
 
     def __init__(self, place: tuple[str, ...], message: str) -> None:
         super().__init__(message)
         self.place = place
+        self.others: tuple[SettingError, ...] = ()
+
+
+def wrong_settings(*checks: Callable[[], object]) -> list[SettingError]:
+    """Return the wrong settings that these checks raise."""
+    found: list[SettingError] = []
+    for check in checks:
+        try:
+            check()
+        except SettingError as error:
+            found += [error, *error.others]
+    return found
+
+
+def raise_settings(faults: Sequence[SettingError]) -> None:
+    """Raise the first of several wrong settings, which holds the others, one a key; nothing without any."""
+    by_place: dict[tuple[str, ...], SettingError] = {}
+    for fault in faults:
+        by_place.setdefault(fault.place, fault)
+    if by_place:
+        first, *others = by_place.values()
+        first.others = tuple(others)
+        raise first
 
 
 def combined(faults: Sequence[PlanError]) -> PlanError:
@@ -113,12 +139,12 @@ def raise_combined(faults: Sequence[PlanError]) -> None:
 
 def found_by(*checks: Callable[[], None]) -> list[PlanError]:
     """Return the faults that these checks raise."""
-    faults = []
+    faults: list[PlanError] = []
     for check in checks:
         try:
             check()
         except PlanError as error:
-            faults.append(error)
+            faults += [error, *error.others]
     return faults
 
 

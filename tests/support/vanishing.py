@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import soak.brokers
+from soak.brokers.kafka import KafkaGuarantees, check_topic, topic_warnings
 from soak.brokers.kafka.config import Config
 from soak.core.cluster.forecast import Limits
 from soak.core.errors import BrokerError
@@ -29,7 +30,8 @@ class VanishingCluster(FakeCluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self.guarantees = SimpleNamespace(retention=lambda _: Limits())
+        stored_size = KafkaGuarantees(Config()).stored_size
+        self.guarantees = SimpleNamespace(retention=lambda _: Limits(), stored_size=stored_size)
         self.created = 0
         self.after_check: Callable[[], None] = lambda: None
 
@@ -37,6 +39,12 @@ class VanishingCluster(FakeCluster):
         self.error = None
 
     def check_settings(self) -> None: ...
+
+    def cluster_warnings(self) -> list[str]:
+        return []
+
+    def broker_count(self) -> int:
+        return 1
 
     def replication_error(self, topic: object) -> str:  # noqa: ARG002  # of the port
         return ""
@@ -61,7 +69,13 @@ class VanishingCluster(FakeCluster):
 def vanishing_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> VanishingCluster:
     """Return the cluster of the plug-in, which is found as any other: by the name of its module."""
     cluster = VanishingCluster()
-    plugin = SimpleNamespace(__name__=Config.__module__, Config=Config, connect=lambda *_: cluster)
+    plugin = SimpleNamespace(
+        __name__=Config.__module__,
+        Config=Config,
+        connect=lambda *_: cluster,
+        check_topic=check_topic,
+        topic_warnings=topic_warnings,
+    )
     (folder / "vanishing.py").touch()
     monkeypatch.setattr(soak.brokers, "__path__", [*soak.brokers.__path__, str(folder)])
     monkeypatch.setitem(sys.modules, "soak.brokers.vanishing", plugin)

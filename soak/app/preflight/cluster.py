@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from soak.app.plan_files import named_addresses, profile_table
+from soak.app.preflight.probes import setting_faults
 from soak.app.topics import own_topics, why_not_own
 from soak.core.clock import SystemClock
 from soak.core.cluster.forecast import Limits
 from soak.core.errors import BrokerError, PlanError, SettingError, found_by, not_now, raise_combined
 from soak.core.plan import plugins
-from soak.core.plan.plan import Lab, Plan
-from soak.core.plan.rates import check_lab_limits
-from soak.core.plan.text import PlanFile
+from soak.core.plan.config import Settings
+from soak.core.plan.plan import Lab, Plan, Topic
+from soak.core.plan.rates import lab_limit_faults
+from soak.core.plan.text import KeyPath, PlanFile
 from soak.core.ports import Broker, Guarantees
 from soak.core.units import format_size
 from soak.lab.drive.drive import MIN_BYTES
 from soak.runtime.context import connect
 from soak.store.run_folder import RunFolder
+
+LOAD_CLIENTS = ("producer", "consumer")
+"""Sections of a broker's settings without which the cluster can be asked all the same."""
 
 
 def check_target(plan_file: PlanFile) -> None:
@@ -33,9 +38,18 @@ def check_target(plan_file: PlanFile) -> None:
 
 def target_faults(plan_file: PlanFile) -> list[PlanError]:
     """Return the faults of the lab and of the settings of broker and topic; as `check_target`."""
-    faults = found_by(lambda: _check_topic(plan_file), lambda: _check_broker(plan_file))
+    faults = [*_topic_faults(plan_file), *_broker_faults(plan_file)]
     lab = plan_file.plan.lab
     return faults if lab is None else [*faults, *_lab_faults(plan_file, lab, faults)]
+
+
+def unused_lab_faults(plan_file: PlanFile) -> list[PlanError]:
+    """Return a fault for the lab of a plan that names a cluster."""
+    plan, named = plan_file.plan, named_addresses(plan_file)
+    if plan.lab is None or not named:
+        return []
+    unused = f"would not be used: broker.{plan.broker_kind}.{named[0]} names a cluster"
+    return [plan_file.error("lab", f"{unused}; remove one of the two")]
 
 
 def _lab_faults(plan_file: PlanFile, lab: Lab, of_settings: Sequence[PlanError]) -> list[PlanError]:
@@ -43,44 +57,47 @@ def _lab_faults(plan_file: PlanFile, lab: Lab, of_settings: Sequence[PlanError])
 
     `of_settings` are the faults of the settings of broker and topic: the size of messages is judged by these.
     """
-    faults = found_by(lambda: _check_lab_broker(plan_file, lab))
-    if faults:
+    unused = unused_lab_faults(plan_file)
+    faults = unused or found_by(lambda: _check_lab_broker(plan_file, lab))
+    if any(fault.place != ("lab", "broker") for fault in faults):  # there is to be no lab
         return faults
-    checks = [
-        lambda: _check_lab_nodes(plan_file, lab),
-        lambda: _check_lab_drive(plan_file, lab),
-        lambda: check_lab_limits(plan_file, profile_table(plan_file)),
-    ]
-    if not of_settings:
+    checks = [lambda: _check_lab_drive(plan_file, lab)]
+    if not faults:
+        checks.append(lambda: _check_lab_nodes(plan_file, lab))
+    if not (faults or of_settings):
         checks.append(lambda: check_message_size(plan_file, connect(plan_file.plan, SystemClock())))
-    return found_by(*checks)
+    return [*faults, *found_by(*checks), *_lab_limit_faults(plan_file)]
 
 
-def _check_topic(plan_file: PlanFile) -> None:
-    check_topic = getattr(
-        plugins.load("soak.brokers", plan_file.plan.broker_kind), "check_topic", None
-    )
-    if check_topic is not None:
-        with errors_at(plan_file, "topic"):
-            check_topic(plan_file.plan.topic)
+def _lab_limit_faults(plan_file: PlanFile) -> list[PlanError]:
+    """Return the faults of a load that is too large for a lab, or cannot be read."""
+    try:
+        return lab_limit_faults(plan_file, profile_table(plan_file))
+    except PlanError as error:
+        return [error]
 
 
-def _check_broker(plan_file: PlanFile) -> None:
-    with errors_at(plan_file, "broker", plan_file.plan.broker_kind):
-        broker = connect(plan_file.plan, SystemClock())
-        broker.check_settings()
-        if plan_file.plan.load.keys.kind != "none":
-            broker.partition_of(b"", plan_file.plan.topic.partitions)
+def _topic_faults(plan_file: PlanFile) -> list[PlanError]:
+    """Return the faults of the topic's name, and of each of its settings."""
+    kind, topic = plugins.load("soak.brokers", plan_file.plan.broker_kind), plan_file.plan.topic
+    return setting_faults(plan_file.document, ("topic",), lambda: kind.check_topic(topic))
+
+
+def _broker_faults(plan_file: PlanFile) -> list[PlanError]:
+    """Return the faults of the broker's settings, and of a partitioner that cannot be used."""
+    plan, document = plan_file.plan, plan_file.document
+    section, broker = ("broker", plan.broker_kind), connect(plan, SystemClock())
+    faults = setting_faults(document, section, broker.check_settings)
+    if plan.load.keys.kind != "none":
+        partitions = plan.topic.partitions
+        faults += setting_faults(document, section, lambda: broker.partition_of(b"", partitions))
+    return distinct(faults)
 
 
 def _check_lab_broker(plan_file: PlanFile, lab: Lab) -> None:
     """Check that the lab can start the kind of broker that the plan uses."""
     kind, known = plan_file.plan.broker_kind, plugins.names("soak.lab.brokers")
     address = f"broker.{kind}.{next(iter(plan_file.plan.broker_config.addresses))}"
-    named = named_addresses(plan_file)
-    if named:
-        unused = f"would not be used: broker.{kind}.{named[0]} names a cluster"
-        raise plan_file.error("lab", unused)
     if lab.broker not in known and lab.broker == kind:
         raise plan_file.error(address, f"names no cluster, and the lab cannot start {kind}")
     if lab.broker not in known:
@@ -127,22 +144,60 @@ def check_cluster(plan_file: PlanFile, partial: RunFolder | None = None) -> None
     raise_combined(cluster_faults(plan_file, partial))
 
 
-def cluster_faults(plan_file: PlanFile, partial: RunFolder | None = None) -> list[PlanError]:
-    """Return the faults of a plan on its cluster; as `check_cluster`."""
+def cluster_faults(
+    plan_file: PlanFile, partial: RunFolder | None = None, known: Sequence[PlanError] = ()
+) -> list[PlanError]:
+    """Return the faults of a plan on its cluster; as `check_cluster`.
+
+    `known` are the faults that the plan has without a cluster: what depends on a wrong key is not checked.
+    """
+    places = [fault.place for fault in known if fault.place]
+    whole, plan_file = plan_file, _without_wrong_settings(plan_file, places)
     faults = found_by(lambda: check_cluster_answers(plan_file))
     if faults:
         return faults
     broker, topic = connect(plan_file.plan, SystemClock()), plan_file.plan.topic
-    if topic.name:
+    wrong = _wrong_topic_keys(places)
+    if topic.name and wrong.isdisjoint({"name", "count", "use_existing"}):
         faults = found_by(lambda: check_topics(plan_file, broker, partial))
     if faults and topic.use_existing:  # neither rights on missing topics nor their limits are known
         return faults
-    faults += found_by(
-        lambda: check_replication(plan_file, broker),
-        lambda: check_rights(plan_file, broker),
-        lambda: check_message_size(plan_file, broker),
-    )
+    if wrong.isdisjoint({"replication", "use_existing"}):
+        faults += found_by(lambda: check_replication(whole, broker))
+    if wrong <= {"settings"}:
+        faults += found_by(lambda: check_rights(plan_file, broker))
+    if not wrong:
+        faults += found_by(lambda: check_message_size(plan_file, broker))
     return distinct(faults)
+
+
+def _without_wrong_settings(plan_file: PlanFile, wrong: Collection[KeyPath]) -> PlanFile:
+    """Return the plan without these settings of its topic, producer and consumer."""
+    plan = plan_file.plan
+    kind, config, topic = plan.broker_kind, plan.broker_config, plan.topic
+
+    def remaining(section: KeyPath, settings: Settings) -> Settings:
+        return {name: text for name, text in settings.items() if (*section, name) not in wrong}
+
+    config = dataclasses.replace(
+        config,
+        **{
+            name: remaining(("broker", kind, name), getattr(config, name))
+            for name in LOAD_CLIENTS
+            if hasattr(config, name)
+        },
+    )
+    settings = remaining(("topic", "settings"), topic.settings)
+    topic = dataclasses.replace(topic, settings=settings)
+    plan = dataclasses.replace(plan, broker={kind: config}, topic=topic)
+    return dataclasses.replace(plan_file, plan=plan)
+
+
+def _wrong_topic_keys(wrong: Iterable[KeyPath]) -> set[str]:
+    """Return which keys of the topic are wrong: every one may be where one is misspelt."""
+    known = {field.name for field in dataclasses.fields(Topic)}
+    found = {str(one) for place in wrong if place[0] == "topic" for one in place[1:2] or ("",)}
+    return known if found - known else found
 
 
 def distinct(faults: Sequence[PlanError]) -> list[PlanError]:

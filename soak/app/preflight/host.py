@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import functools
 import os
 import shlex
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from soak.alerting.calendar import find_bad_cron
+from soak.alerting.calendar import bad_crons
 from soak.app.host import nearest_existing
 from soak.app.plan_files import profile_table
 from soak.app.preflight.cluster import distinct, target_faults
@@ -19,9 +22,17 @@ from soak.app.preflight.probes import (
     probe_folder_faults,
     probe_setting_faults,
 )
+from soak.clients import client_settings
 from soak.conductor.catch_up import cron_error
 from soak.conductor.free_space import broker_folders
-from soak.core.errors import PlanError, RunFolderError, found_by, not_now, raise_combined
+from soak.core.errors import (
+    BrokerError,
+    PlanError,
+    RunFolderError,
+    found_by,
+    not_now,
+    raise_combined,
+)
 from soak.core.plan import plugins
 from soak.core.plan.plan import OUTAGE_DETECTOR, STREAM_DETECTOR, AnyPlan, Plan, plugins_without
 from soak.core.plan.rates import exceeded_limits
@@ -46,15 +57,13 @@ def check_host(plan_file: PlanFile, runs: Path) -> None:
 def host_faults(plan_file: PlanFile, runs: Path) -> list[PlanError]:
     """Return every fault of a plan on this machine, without asking the cluster."""
     plan, document = plan_file.plan, plan_file.document
-    faults = found_by(
-        functools.partial(check_runs_folder, plan, document, runs),
-        functools.partial(_check_alert_times, plan_file),
-        functools.partial(_check_shipping_cluster, plan_file),
-    )
+    faults = runs_folder_faults(plan, document, runs)
+    faults += found_by(lambda: _check_shipping_cluster(plan_file))
     if plan.lab is None:
         faults += _faults_without_lab(plan_file)
     found = [
         *faults,
+        *_alert_faults(plan_file),
         *load_faults(plan_file),
         *_detection_faults(plan_file),
         *target_faults(plan_file),
@@ -64,15 +73,13 @@ def host_faults(plan_file: PlanFile, runs: Path) -> list[PlanError]:
     return distinct(found)
 
 
-def check_runs_folder(plan: AnyPlan, document: Document, runs: Path) -> None:
-    """Check that the folder for runs can be written and has the free space that the plan requires.
-
-    Raises:
-        PlanError: with file, line and key.
-    """
+def runs_folder_faults(plan: AnyPlan, document: Document, runs: Path) -> list[PlanError]:
+    """Return a fault if the folder for runs cannot be written, and one if it lacks the plan's free space."""
     nearest = Path(nearest_existing(runs))
-    _check_writable(document, nearest)
-    check_free_space(plan, document, nearest)
+    return found_by(
+        lambda: _check_writable(document, nearest),
+        lambda: check_free_space(plan, document, nearest),
+    )
 
 
 def check_free_space(plan: AnyPlan, document: Document, folder: Path) -> None:
@@ -133,10 +140,10 @@ def limit_warnings(plan_file: PlanFile) -> list[str]:
     return [f"{'.'.join(map(str, place))}: {why}{YES_HINT}" for place, why in found]
 
 
-def _check_alert_times(plan_file: PlanFile) -> None:
-    wrong = find_bad_cron(plan_file.plan.alerts)
-    if wrong:
-        raise plan_file.document.error(("alerts", *wrong[0]), wrong[1])
+def _alert_faults(plan_file: PlanFile) -> list[PlanError]:
+    """Return the faults of the cron expressions of digests and maintenance windows."""
+    wrong = bad_crons(plan_file.plan.alerts)
+    return [plan_file.document.error(("alerts", *place), why) for place, why in wrong]
 
 
 def _check_shipping_cluster(plan_file: PlanFile) -> None:
@@ -184,13 +191,32 @@ def _detection_faults(plan_file: PlanFile) -> list[PlanError]:
     ]
 
 
-def sink_warnings(plan_file: PlanFile) -> list[str]:
-    """Return a warning for each sink that could not send now, with file, line and key."""
+def sink_warnings(plan_file: PlanFile, faults: Sequence[PlanError] = ()) -> list[str]:
+    """Return a warning for each sink without a fault that could not send now, with file, line and key."""
     found = []
+    wrong = {fault.place[:2] for fault in faults if fault.place is not None}
     for name, config in plan_file.plan.sinks.items():
+        if ("sinks", name) in wrong:
+            continue
         look = getattr(plugins.load("soak.sinks", name), "preflight", None)
         key, troubles = look(config) if look is not None else ("", [])
-        found += [str(plan_file.error(f"sinks.{name}.{key}", trouble)) for trouble in troubles]
+        of_keys = [*((key, trouble) for trouble in troubles), *_unread_secrets(config)]
+        found += [str(plan_file.error(f"sinks.{name}.{at}", why)) for at, why in of_keys]
+    return found
+
+
+def _unread_secrets(config: Any) -> list[tuple[str, str]]:  # noqa: ANN401  # a plug-in's Config
+    """Return each key of a sink whose secret cannot be read here, and why; a credential is for a service."""
+    found = []
+    for key in (item.name for item in dataclasses.fields(config)):
+        text = getattr(config, key)
+        if not isinstance(text, str) or text.startswith("${credential:"):
+            continue
+        try:
+            client_settings.resolve_secrets({key: text})
+        except BrokerError as error:
+            why = str(error).removeprefix(f"{key}: ")
+            found.append((key, f"{why}; set it for the process that is to send"))
     return found
 
 

@@ -72,19 +72,33 @@ def probe_warnings(plan: AnyPlan, clock: Clock, faults: Sequence[PlanError] = ()
 def probe_setting_faults(plan: AnyPlan, document: Document) -> list[PlanError]:
     """Return the faults in the settings of the probes, of the metrics page and of shipping."""
     metrics, ship = plan.metrics, plan.ship
-    checks: list[Callable[[], None]] = [
-        functools.partial(_check_probe, name, config, document)
+    faults = [
+        fault
         for name, config in plan.probes.items()
+        for fault in _probe_faults(name, config, document)
     ]
     if metrics is not None:
-        checks.append(functools.partial(_check_metrics_address, metrics.address, document))
+        faults += found_by(functools.partial(_check_metrics_address, metrics.address, document))
     if ship is not None:
         target = with_ship_target(plan).ship if isinstance(plan, Plan) else None
         servers = (target or ship).bootstrap_servers
-        checks += _ship_checks(ship, servers, document)
+        faults += _ship_faults(ship, servers, document)
     if isinstance(plan, Plan) and plan.store is not None:
-        checks.append(functools.partial(_check_client, ("store",), plan.store.client, document))
-    return found_by(*checks)
+        faults += _client_faults(("store",), plan.store.client, document)
+    return faults
+
+
+def setting_faults(
+    document: Document, section: tuple[str, ...], check: Callable[[], object]
+) -> list[PlanError]:
+    """Return the faults that a plug-in's check finds in its section of a plan, each at its key."""
+    try:
+        check()
+    except SettingError as error:
+        return [document.error((*section, *one.place), str(one)) for one in (error, *error.others)]
+    except BrokerError as error:
+        return [document.error(section, str(error))]
+    return []
 
 
 def check_fleet_plan(path: Path) -> None:
@@ -95,30 +109,30 @@ def check_fleet_plan(path: Path) -> None:
     """
     text = read_plan_text(path)
     plan, document = load_fleet(text, str(path)), parse_yaml(text, str(path))
-    ship = _ship_checks(plan.ship, plan.ship.bootstrap_servers, document)
-    store = functools.partial(_check_client, ("store",), plan.store.client, document)
-    raise_combined(found_by(*ship, store))
+    raise_combined(
+        [
+            *_ship_faults(plan.ship, plan.ship.bootstrap_servers, document),
+            *_client_faults(("store",), plan.store.client, document),
+        ]
+    )
 
 
-def _check_probe(name: str, config: object, document: Document) -> None:
+def _probe_faults(name: str, config: object, document: Document) -> list[PlanError]:
     check = getattr(plugins.load("probes", name), "check_settings", None)
     if check is None:
-        return
-    try:
-        check(config)
-    except SettingError as error:
-        raise document.error(("probes", name, *error.place), str(error)) from error
-    except BrokerError as error:
-        raise document.error(("probes", name), str(error)) from error
+        return []
+    return setting_faults(document, ("probes", name), lambda: check(config))
 
 
-def _ship_checks(ship: Ship, servers: str, document: Document) -> list[Callable[[], None]]:
-    """Return the checks of a `ship` section; `servers` are those of its topic."""
+def _ship_faults(ship: Ship, servers: str, document: Document) -> list[PlanError]:
+    """Return the faults of a `ship` section; `servers` are those of its topic."""
     return [
-        functools.partial(_check_ship_topic, ship, document),
-        functools.partial(_check_ship_servers, ship, document),
-        functools.partial(_check_client, ("ship",), ship.client, document),
-        functools.partial(_check_signing, ship, servers, document),
+        *found_by(
+            lambda: _check_ship_topic(ship, document),
+            lambda: _check_ship_servers(ship, document),
+            lambda: _check_signing(ship, servers, document),
+        ),
+        *_client_faults(("ship",), ship.client, document),
     ]
 
 
@@ -157,12 +171,12 @@ def _is_this_host(server: str) -> bool:
     return client_settings.is_loopback(host)
 
 
-def _check_client(section: tuple[str], client: Mapping[str, str], document: Document) -> None:
-    """Refuse client settings of a section that a plan must not have."""
-    try:
-        client_settings.check_librdkafka("client", client)
-    except SettingError as error:
-        raise document.error((*section, *error.place), str(error)) from error
+def _client_faults(
+    section: tuple[str], client: Mapping[str, str], document: Document
+) -> list[PlanError]:
+    """Return a fault for each client setting of a section that a plan must not have."""
+    check = functools.partial(client_settings.check_librdkafka, "client", client)
+    return setting_faults(document, section, check)
 
 
 def _check_metrics_address(address: str, document: Document) -> None:

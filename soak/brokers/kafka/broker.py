@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import confluent_kafka
@@ -37,6 +37,7 @@ from soak.brokers.kafka.release import release_of
 from soak.brokers.kafka.topics import (
     create_topics,
     delete_topics,
+    is_topic_name,
     partition_warnings,
     topic_ids,
 )
@@ -50,6 +51,9 @@ from soak.core.errors import (
     LoginMissingError,
     LoginRefusedError,
     NotAvailableError,
+    SettingError,
+    raise_settings,
+    wrong_settings,
 )
 from soak.core.plan.config import Settings
 from soak.core.plan.load import Load
@@ -162,16 +166,37 @@ class KafkaBroker:
         """Check the settings, also with the client itself; connects to nothing.
 
         Raises:
-            BrokerError: a secret in the plan, an unknown name, or an error of the client.
+            SettingError: secrets in the plan, unknown names, or values that no broker accepts.
+            BrokerError: the client refuses the settings.
         """
-        for section in ("common", "producer", "consumer"):
-            check_settings(section, getattr(self._config, section))
+        sections = ("common", "producer", "consumer")
+        faults = wrong_settings(
+            *(partial(check_settings, one, getattr(self._config, one)) for one in sections)
+        )
+        refused = "; ".join(self._refusals({fault.place[0] for fault in faults}))
+        if refused and not faults:
+            raise BrokerError(refused)
+        raise_settings([*faults, *([SettingError((), refused)] if refused else [])])
+
+    def _refusals(self, wrong: Container[str]) -> list[str]:
+        """Return why the client itself refuses settings, but for those of sections known to be wrong."""
         common = {"log_level": "3", **self._config.common}  # hides that the lab has no address yet
         config = replace(self._config, common=common)
         quiet = KafkaBroker(config, self._clock, self.guarantees, self._library)
         nowhere = Topics(("",), 1)
-        quiet.producer(nowhere).close(0.0)
-        quiet.consumer(nowhere, "", {}).close()
+        opened: dict[str, Callable[[], object]] = {
+            "producer": lambda: quiet.producer(nowhere).close(0.0),
+            "consumer": lambda: quiet.consumer(nowhere, "", {}).close(),
+        }
+        found = []
+        for section, open_client in opened.items():
+            if "common" in wrong or section in wrong:
+                continue
+            try:
+                open_client()
+            except BrokerError as error:
+                found.append(str(error))
+        return list(dict.fromkeys(found))
 
     def check(self) -> None:
         """Check the settings, and connect to the cluster.
@@ -371,11 +396,14 @@ class KafkaBroker:
     def replication_error(self, topic: Topic) -> str:
         """Compare the copies with the brokers, unless the cluster would create the topic.
 
-        It knows of brokers that are down, and one behind a proxy or in object storage may list few.
+        It knows of brokers that are down, and one behind a proxy or in object storage may list few. Neither a
+        setting nor a name that is refused says anything about the copies.
         """
         brokers = self.broker_count()
+        name = topic.name if is_topic_name(topic.names[0]) else ""
+        new = _new_topic(replace(topic, name=name, settings={}))
         if topic.replication <= brokers or self._would_create(
-            self._admin(), _new_topic(topic), self._timeout_seconds
+            self._admin(), new, self._timeout_seconds
         ):
             return ""
         have = "1 broker" if brokers == 1 else f"{brokers} brokers"

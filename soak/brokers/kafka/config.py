@@ -13,7 +13,7 @@ from typing import Protocol
 from pydantic.dataclasses import dataclass
 
 from soak.clients import client_settings
-from soak.core.errors import SettingError
+from soak.core.errors import SettingError, raise_settings, wrong_settings
 from soak.core.plan.config import STRICT, Settings
 from soak.core.units import SECOND_NS, Duration
 
@@ -105,13 +105,18 @@ def check_settings(section: str, settings: Mapping[str, str]) -> None:
     """Check the settings in one section of a plan, such as `producer`; connects to nothing.
 
     Raises:
-        SettingError: what `check_librdkafka` refuses, a value that no broker accepts, or a setting that
-            soakd fixes.
+        SettingError: what `check_librdkafka` refuses, values that no broker accepts, or settings that soakd
+            fixes.
     """
-    client_settings.check_librdkafka(section, settings)
-    for name, value in normalised_acks(settings).items():
-        if value not in _ACKS_VALUES.values():
-            raise SettingError((section, name), "must be all, 1 or 0: a broker accepts no other")
-    for name, (allowed, reason) in _FIXED_SETTINGS.items():
-        if name in settings and settings[name] not in allowed:
-            raise SettingError((section, name), f"is fixed by soakd: {reason}")
+    faults = wrong_settings(lambda: client_settings.check_librdkafka(section, settings))
+    faults += [
+        SettingError((section, name), "must be all, 1 or 0: a broker accepts no other")
+        for name, value in normalised_acks(settings).items()
+        if value not in _ACKS_VALUES.values()
+    ]
+    faults += [
+        SettingError((section, name), f"is fixed by soakd: {reason}")
+        for name, (allowed, reason) in _FIXED_SETTINGS.items()
+        if name in settings and settings[name] not in allowed
+    ]
+    raise_settings(faults)

@@ -19,7 +19,7 @@ from soak.clients import client_settings
 from soak.clients.kafka_log import ClientLog, ErrorCause, error_text
 from soak.core.clock import SystemClock
 from soak.core.cluster.durability import SettingValue
-from soak.core.errors import BrokerError, SettingError
+from soak.core.errors import BrokerError, SettingError, raise_settings
 from soak.core.plan.plan import Topic
 from soak.core.plan.plugins import close_to
 from soak.core.ports import Clock
@@ -128,16 +128,21 @@ def check_topic(topic: Topic) -> None:
     """Check the name and settings of a plan's topic without a cluster.
 
     Raises:
-        SettingError: a cluster would refuse it: a value that is no number. The place is that in the plan's
-            `topic`.
+        SettingError: a cluster would refuse them, such as a value that is no number. The places are those in
+            the plan's `topic`.
     """
-    if topic.name:
-        for name in topic.names:
-            if not is_topic_name(name):
-                raise SettingError(("name",), f"{name!r} {TOPIC_NAME_RULE}")
-    for name, text in topic.settings.items():
-        if name in _NUMERIC_SETTINGS and not _WHOLE_NUMBER.fullmatch(text):
-            raise SettingError(("settings", name), f"must be a whole number, not {text!r}")
+    names = topic.names if topic.name else ()
+    faults = [
+        SettingError(("name",), f"{name!r} {TOPIC_NAME_RULE}")
+        for name in names
+        if not is_topic_name(name)
+    ]
+    faults += [
+        SettingError(("settings", name), f"must be a whole number, not {text!r}")
+        for name, text in topic.settings.items()
+        if name in _NUMERIC_SETTINGS and not _WHOLE_NUMBER.fullmatch(text)
+    ]
+    raise_settings(faults)
 
 
 def topic_warnings(topic: Topic) -> list[str]:

@@ -47,7 +47,13 @@ from soak.clients import client_settings
 from soak.clients.pulsar_admin import NOT_FOUND, Admin, RefusedError, topic_path
 from soak.core.cluster.durability import Durability
 from soak.core.cluster.forecast import Limits, Stored
-from soak.core.errors import BrokerError, LoginMissingError, SettingError
+from soak.core.errors import (
+    BrokerError,
+    LoginMissingError,
+    SettingError,
+    raise_settings,
+    wrong_settings,
+)
 from soak.core.plan.config import Settings
 from soak.core.plan.load import Load
 from soak.core.plan.plan import Topic
@@ -64,6 +70,7 @@ _ADDRESSES = ("httpUrl", "httpUrlTls", "brokerUrl", "brokerUrlTls")
 _CLIENT = {"stats_interval_in_seconds": 0}  # its own lines about throughput: ours say more
 _PRODUCER = {"max_pending_messages": 20_000}  # of a partition, for a stall of seconds
 _CONSUMER = {"receiver_queue_size": 10_000}
+_CLOCK_SECONDS = 2.0  # by which clocks may differ: dates have a resolution of one
 _MAX_CONCURRENT = 16  # producers created at the same time: each waits for an answer
 _RETRY_NS = SECOND_NS // 5
 
@@ -113,19 +120,24 @@ class PulsarBroker:
         """Check the addresses and settings; connects to nothing.
 
         Raises:
-            SettingError: a missing address, a secret in the plan, an unknown name, or a wrong value.
+            SettingError: missing addresses, secrets in the plan, unknown names, or wrong values.
         """
-        addresses = self._config.addresses
-        for key in ("service_url", "admin_url"):
-            if any(addresses.values()) and not addresses[key]:
-                both = "service_url and admin_url name a cluster together"
-                raise SettingError((key,), f"is missing: {both}")
-        client_settings.refuse_literal_secrets("client", self._config.client, SECRETS)
-        urls = (*self._config.service_urls(), addresses["admin_url"])
-        client_settings.refuse_unencrypted("client", self._config.client, SECRETS, urls)
-        self._config.connection_settings()
-        convert_settings("producer", self._config.producer)
-        convert_settings("consumer", self._config.consumer)
+        config, addresses = self._config, self._config.addresses
+        both = "service_url and admin_url name a cluster together"
+        faults = [
+            SettingError((key,), f"is missing: {both}")
+            for key in ("service_url", "admin_url")
+            if any(addresses.values()) and not addresses[key]
+        ]
+        urls = (*config.service_urls(), addresses["admin_url"])
+        faults += wrong_settings(
+            lambda: client_settings.refuse_literal_secrets("client", config.client, SECRETS),
+            lambda: client_settings.refuse_unencrypted("client", config.client, SECRETS, urls),
+            config.connection_settings,
+            lambda: convert_settings("producer", config.producer),
+            lambda: convert_settings("consumer", config.consumer),
+        )
+        raise_settings(faults)
 
     def check(self) -> None:
         """Check the settings, and connect to the cluster on both its addresses.
@@ -297,17 +309,28 @@ class PulsarBroker:
         listed = durability.get_mapping(self._config.admin(), "/admin/v2/bookies/all").get(
             "bookies"
         )
-        ensemble = int(topic.settings.get("bookkeeperEnsemble", topic.replication))
+        try:
+            ensemble = int(topic.settings.get("bookkeeperEnsemble", topic.replication))
+        except ValueError:  # `check_topic` refuses it
+            return ""
         if not isinstance(listed, list) or not listed or ensemble <= len(listed):
             return ""
+        what = (
+            "topic.settings.bookkeeperEnsemble" if "bookkeeperEnsemble" in topic.settings else "it"
+        )
         have = "1 bookie" if len(listed) == 1 else f"{len(listed)} bookies"
         return (
             f"an ensemble of {ensemble} needs as many bookies, and the cluster has {have}: "
-            f"set it to at most {len(listed)}, or add bookies"
+            f"set {what} to at most {len(listed)}, or add bookies"
         )
 
     def cluster_warnings(self) -> list[str]:
-        return []
+        ahead = self._config.admin().clock_ahead_seconds(self._clock)
+        if ahead is None or abs(ahead) < _CLOCK_SECONDS:
+            return []
+        differs = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0.0 else 'behind'} this host's"
+        why = "what the brokers' logs say happened is dated wrong: let both hosts follow one time server"
+        return [f"the clock of {self._config.admin_url} is {differs}, so {why}"]
 
     def partition_of(self, key: bytes, partitions: int) -> int:
         return partition_of(key, partitions)

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from soak.brokers.pulsar.partition_log import MAX_BATCH_MESSAGES
 from soak.clients import client_settings
 from soak.clients.pulsar_admin import ADMIN_HOSTS, Admin, connect_admin, host_of
-from soak.core.errors import BrokerError, SettingError
+from soak.core.errors import BrokerError, SettingError, raise_settings, wrong_settings
 from soak.core.plan.config import STRICT, Settings
 from soak.core.ports import Clock, ReceiveError
 from soak.core.units import SECOND_NS, Duration
@@ -124,15 +124,23 @@ class Config:
         """Return the client's settings without those of authentication.
 
         Raises:
-            SettingError: an unknown name, a wrong value, or half of the authentication.
+            SettingError: unknown names, wrong values, or half of the authentication.
         """
         settings = {name: text for name, text in self.client.items() if name not in _ADMIN_ONLY}
         kind, token = settings.pop("authentication", ""), settings.pop("token", "")
+        faults = []
         if kind not in {"", "token"}:
-            raise SettingError(("client", "authentication"), f"must be token, not {kind!r}")
-        if bool(kind) != bool(token):
+            faults.append(
+                SettingError(("client", "authentication"), f"must be token, not {kind!r}")
+            )
+        elif bool(kind) != bool(token):
             place = ("client", "authentication" if kind else "token")
-            raise SettingError(place, "authentication: token and token: ${...} go together")
+            faults.append(
+                SettingError(place, "authentication: token and token: ${...} go together")
+            )
+        if faults:
+            faults += wrong_settings(lambda: convert_settings("client", settings))
+        raise_settings(faults)
         return convert_settings("client", settings)
 
     def admin(self) -> Admin:
@@ -155,26 +163,33 @@ def convert_settings(section: str, settings: Mapping[str, str]) -> dict[str, Any
     """Return settings as the client's function for `section` (client, producer, consumer) accepts them.
 
     Raises:
-        SettingError: an unknown name, a setting that soakd fixes, or a value of the wrong kind.
+        SettingError: unknown names, settings that soakd fixes, or values of the wrong kind.
     """
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(_FUNCTIONS[section]).parameters.items()
         if _is_plannable(name, parameter.default)
     }
-    for name in settings:
-        if name in _FIXED_SETTINGS:
-            raise SettingError((section, name), f"is fixed by soakd: {_FIXED_SETTINGS[name]}")
-    client_settings.refuse_unknown(section, settings, defaults)
-    found = {name: _value(section, name, text, defaults[name]) for name, text in settings.items()}
-    if int(settings.get("batching_max_messages", "0")) > MAX_BATCH_MESSAGES:
+    faults = [
+        SettingError((section, name), f"is fixed by soakd: {_FIXED_SETTINGS[name]}")
+        for name in settings
+        if name in _FIXED_SETTINGS
+    ]
+    faults += wrong_settings(lambda: client_settings.refuse_unknown(section, settings, defaults))
+    found: dict[str, Any] = {}
+    for name, text in settings.items():
+        try:
+            if name in defaults:
+                found[name] = _value(section, name, text, defaults[name])
+        except SettingError as error:
+            faults.append(error)
+    if found.get("batching_max_messages", 0) > MAX_BATCH_MESSAGES:
         place = (section, "batching_max_messages")
-        raise SettingError(place, f"must be at most {MAX_BATCH_MESSAGES}")
+        faults.append(SettingError(place, f"must be at most {MAX_BATCH_MESSAGES}"))
     if settings.get("consumer_type", _ORDERED[0]) not in _ORDERED:
-        raise SettingError(
-            (section, "consumer_type"),
-            f"must be {' or '.join(_ORDERED)}: without order a lost message looks like a late one",
-        )
+        why = f"must be {' or '.join(_ORDERED)}: without order a lost message looks like a late one"
+        faults.append(SettingError((section, "consumer_type"), why))
+    raise_settings(faults)
     return found
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 
-from soak.clients import client_settings
 from soak.clients.pulsar_admin import CONFLICT, NOT_FOUND, Admin, RefusedError, topic_path
-from soak.core.errors import BrokerError, SettingError
+from soak.core.errors import BrokerError, SettingError, raise_settings, wrong_settings
 from soak.core.plan.plan import Topic
+from soak.core.plan.plugins import nearest
 
 _NO_LIMIT = -1
 _MARK = "soakd"  # the property that holds it
@@ -25,8 +26,11 @@ _PERSISTENCE: dict[str, type] = {
 _RETENTION: dict[str, type] = {"retentionTimeInMinutes": int, "retentionSizeInMB": int}
 _QUOTA: dict[str, type] = {"limitSize": int, "limitTime": int, "policy": str}
 _SINGLE: dict[str, type] = {"messageTTL": int, "maxMessageSize": int, "deduplicationEnabled": bool}
-POLICY_NAMES = (*_PERSISTENCE, *_RETENTION, *_QUOTA, *_SINGLE)
+_KINDS = {**_PERSISTENCE, **_RETENTION, **_QUOTA, **_SINGLE}
 """Topic settings, by their names in the admin interface."""
+_OTHER_POLICIES = (
+    "set others on the namespace, or on a topic of your own with topic.use_existing: true"
+)
 
 _EVICTION = "consumer_backlog_eviction"
 _MARK_DELETE_RATE = 1.0  # a cursor's writes a second: the default of brokers
@@ -40,15 +44,17 @@ def check_topic(topic: Topic) -> None:
     """Check the name and policies of a plan's topic without a cluster.
 
     Raises:
-        SettingError: a cluster would refuse it. The place is that in the plan's `topic`.
+        SettingError: a cluster would refuse them. The places are those in the plan's `topic`.
     """
+    faults = []
     for name in topic.names if topic.name else ():
         if not (_FULL if "://" in name else _SHORT).fullmatch(name):
             rule = "has no space and no '/', or is written persistent://tenant/namespace/topic"
-            raise SettingError(("name",), f"{name!r} is no name of a topic: one {rule}")
+            faults.append(SettingError(("name",), f"{name!r} is no name of a topic: one {rule}"))
         if _PARTITION.fullmatch(name):
-            raise SettingError(("name",), f"{name!r} is the name of a partition")
-    policies_of(topic.replication, topic.settings)
+            faults.append(SettingError(("name",), f"{name!r} is the name of a partition"))
+    faults += wrong_settings(lambda: policies_of(topic.replication, topic.settings))
+    raise_settings(faults)
 
 
 def policies_of(replication: int, settings: Mapping[str, str]) -> dict[str, object]:
@@ -58,9 +64,9 @@ def policies_of(replication: int, settings: Mapping[str, str]) -> dict[str, obje
     `settings` say otherwise.
 
     Raises:
-        SettingError: an unknown setting, or a wrong value. The place is that in the plan's `topic`.
+        SettingError: unknown settings, or wrong values. The places are those in the plan's `topic`.
     """
-    client_settings.refuse_unknown("settings", settings, POLICY_NAMES, who="a topic")
+    raise_settings(wrong_settings(*(partial(_value, *one) for one in settings.items())))
     found: dict[str, object] = {
         "persistence": {
             "bookkeeperEnsemble": replication,
@@ -219,11 +225,15 @@ def _skips(admin: Admin, where: str, query: str = "") -> bool:
     return any(quota["policy"] == _EVICTION for quota in quotas.values())
 
 
-def _selected(kinds: Mapping[str, type], settings: Mapping[str, str]) -> dict[str, object]:
-    return {name: _value(name, settings[name], kinds[name]) for name in kinds if name in settings}
+def _selected(names: Iterable[str], settings: Mapping[str, str]) -> dict[str, object]:
+    return {name: _value(name, settings[name]) for name in names if name in settings}
 
 
-def _value(name: str, text: str, kind: type) -> object:
+def _value(name: str, text: str) -> object:
+    if name not in _KINDS:  # each has a path of its own, so that an unknown one cannot be passed on
+        hint = f"{nearest(name, list(_KINDS))}; {_OTHER_POLICIES}"
+        raise SettingError(("settings", name), f"is no policy that soakd sets{hint}")
+    kind = _KINDS[name]
     if kind is bool:
         if text not in {"true", "false"}:
             raise SettingError(("settings", name), f"must be true or false, not {text!r}")

@@ -147,17 +147,14 @@ def _soak_rate(phases: Phases, soak_k: int) -> Fraction | None:
 MAX_LAB_BYTES_PER_SECOND = 128 * 2**20
 
 
-def check_lab_limits(plan_file: PlanFile, table: Sequence[Point] = ()) -> None:
-    """Refuse a plan whose rates or number of copies are too large for a lab.
+def lab_limit_faults(plan_file: PlanFile, table: Sequence[Point] = ()) -> list[PlanError]:
+    """Return a fault for each rate of a plan that is too high for its lab, and for too many copies.
 
     `table` holds the rates of the profile's file.
-
-    Raises:
-        PlanError: with file, line and key.
     """
-    plan = plan_file.plan
+    plan, found = plan_file.plan, []
     if plan.lab is None:
-        return
+        return []
     key = f"broker.{plan.broker_kind}.{next(iter(plan.broker_config.addresses))}"
     advice = f"name your cluster in {key}, or run a part of it here with --scale 0.01"
     copies, nodes = plan.topic.replication, plan.lab.nodes
@@ -168,16 +165,15 @@ def check_lab_limits(plan_file: PlanFile, table: Sequence[Point] = ()) -> None:
                 format_size(MAX_LAB_BYTES_PER_SECOND),
             )
             each = f" in {min(copies, nodes)} copies" if min(copies, nodes) > 1 else ""
-            raise plan_file.document.error(
-                place,
+            why = (
                 f"{format_rate(rate)} of {size}{each} is more than the {most} a second "
-                f"for which a lab is made; {advice}",
+                f"for which a lab is made; {advice}"
             )
+            found.append(plan_file.document.error(place, why))
     if copies > nodes:
-        raise plan_file.error(
-            "topic.replication",
-            f"{copies} copies need as many nodes, and lab.nodes is {nodes}; {advice}",
-        )
+        why = f"{copies} copies need as many nodes, and lab.nodes is {nodes}; {advice}"
+        found.append(plan_file.error("topic.replication", why))
+    return found
 
 
 def planned_rates(plan: Plan, table: Sequence[Point] = ()) -> list[tuple[KeyPath, Fraction]]:

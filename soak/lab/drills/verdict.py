@@ -125,7 +125,7 @@ def read_moments(
 def read_notifications(folder: RunFolder) -> tuple[Notifications, frozenset[str]]:
     """Return the notifications of a run, and the keys of the findings that were confirmed in it.
 
-    No message is sent when a finding that is not about the cluster resolves: then the end of its second counts.
+    No message is sent when a finding that is not about the cluster resolves: the end of its second counts.
     """
     run = read_run(folder)
     place = findings_place(folder, read_plan(folder), run.id, SystemClock())

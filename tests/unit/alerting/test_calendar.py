@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from soak.alerting.calendar import Calendar, find_bad_cron
+from soak.alerting.calendar import Calendar, bad_crons
 from soak.core.plan.plan import Alerts, Maintenance
 from soak.core.units import SECOND_NS
 
@@ -54,15 +54,11 @@ def test_a_plan_without_alerts_has_no_windows_and_no_digests() -> None:
     assert calendar.digest_due_ns(0, at("2026-09-20T02:00:00")) is None
 
 
-def test_a_bad_cron_expression_is_reported_with_its_key() -> None:
+def test_each_bad_cron_expression_is_reported_with_its_key() -> None:
     window = Maintenance(cron="0 25 * * *", length=SECOND_NS)
 
-    assert find_bad_cron(NIGHTLY) is None
-    assert (find_bad_cron(Alerts(maintenance=(window,))) or ("", ""))[0] == (
-        "maintenance",
-        0,
-        "cron",
-    )
-    assert (find_bad_cron(Alerts(digest="daily")) or ("", ""))[1].startswith(
-        "'daily' is not a cron"
-    )
+    (digest, why), (maintenance, _) = bad_crons(Alerts(digest="daily", maintenance=(window,)))
+
+    assert bad_crons(NIGHTLY) == []
+    assert (digest, maintenance) == (("digest",), ("maintenance", 0, "cron"))
+    assert why.startswith("'daily' is not a cron")

@@ -108,7 +108,8 @@ def test_every_fault_of_a_plan_is_printed_at_once(tmp_path: Path) -> None:
 def test_what_does_not_answer_is_printed_beside_the_faults(tmp_path: Path) -> None:
     """Servers for notifications with their line; logs and pages of brokers; each with what to do."""
     port = free_port()
-    warnings = refused(tmp_path, FAULTY.format(folder=tmp_path, port=port))[1]
+    found = refused(tmp_path, FAULTY.format(folder=tmp_path, port=port))[1]
+    warnings = [one for one in found if "the clock of this host" not in one]
 
     assert len(warnings) == 4
     assert [warning for warning in warnings if "plan.yaml:10: sinks.mail.host: " in warning]
@@ -178,6 +179,26 @@ def test_no_fault_that_the_cluster_finds_hides_another(
     assert keys == ["topic.name", "topic.replication", "topic", "load.message_size"]
 
 
+def test_a_wrong_setting_of_the_topic_is_one_fault_and_hides_none_of_the_cluster_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster would refuse the setting as well; it is asked about the others."""
+    cluster = vanishing_cluster(tmp_path, monkeypatch)
+    monkeypatch.setattr(cluster, "topic_error", lambda topic: f"no right, {[*topic.settings]}")
+    text = f"""name: x
+run_directory: {tmp_path}
+broker: {{vanishing: {{bootstrap_servers: '127.0.0.1:1'}}}}
+topic: {{settings: {{retention.ms: 7d, cleanup.policy: delete}}}}
+"""
+
+    (_, *faults), _ = refused(tmp_path, text)
+
+    assert [fault.partition("plan.yaml:4: ")[2].partition(": ")[::2] for fault in faults] == [
+        ("topic.settings.retention.ms", "must be a whole number, not '7d'"),
+        ("topic", "no right, ['cleanup.policy']"),
+    ]
+
+
 def test_a_cluster_that_is_gone_during_the_check_is_one_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +223,7 @@ def test_no_fault_of_a_lab_hides_another() -> None:
 broker: {pulsar: {}}
 lab: {nodes: 2, drive: {capacity: 1MiB}}
 load: {rate: 10M/s}
-topic: {settings: {bogus: x}}
+topic: {name: a b, replication: 3, settings: {bogus: x, bookkeeperEnsemble: three}}
 """
 
     faults = target_faults(plan_text.load(text, "p.yaml"))
@@ -211,7 +232,177 @@ topic: {settings: {bogus: x}}
         "lab.drive.capacity",
         "lab.nodes",
         "load.rate",
+        "topic.name",
+        "topic.replication",
         "topic.settings.bogus",
+        "topic.settings.bookkeeperEnsemble",
+    ]
+
+
+OF_EVERY_SECTION = """name: x
+run_directory: {folder}
+broker: {{vanishing: {{bootstrap_servers: '127.0.0.1:1'}}}}
+lab: {{}}
+lode: 1
+topic: {{name: bench, replication: 3, settings: {{retention.ms: 7d, max.mesage.bytes: 5}}}}
+load: {{profile: {{file: none.csv}}}}
+detection: {{trigger: 5min}}
+sinks:
+  mail:
+    to: [oncall@example.org]
+    host: 127.0.0.1
+    port: {port}
+    security: starttls
+    username: soakd
+    password: ${{env:SOAK_TEST_NO_SUCH_SECRET}}
+  webhook: {{url: 'http://127.0.0.1:{port}', timeout: 1s}}
+alerts: {{digest: often, maintenance: [{{cron: never, length: 1h}}]}}
+probes:
+  broker_log: {{log: {folder}/no-such.log}}
+  fsync: {{}}
+  prometheus:
+    targets:
+      a: {{url: 'http://127.0.0.1:{port}/metrics', maps: [jmv]}}
+      b: {{url: 'http://127.0.0.1:{port}/metrics', maps: [jvm], client: {{pasword: x, usename: x}}}}
+"""
+
+
+def test_faults_of_every_section_are_printed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the text, of this host and of the cluster; beside them what is certain all the same."""
+    cluster = vanishing_cluster(tmp_path, monkeypatch)
+    cluster.make("bench")
+    monkeypatch.setattr(cluster, "replication_error", lambda _: "the cluster has 1 broker")
+    monkeypatch.setattr(cluster, "topic_error", lambda _: "user soakd may not create topic bench")
+    port = free_port()
+
+    (_, *faults), warnings = refused(tmp_path, OF_EVERY_SECTION.format(folder=tmp_path, port=port))
+
+    assert sorted(line.split(": ")[1] for line in faults) == [
+        "alerts.digest",
+        "alerts.maintenance.0.cron",
+        "detection.trigger",
+        "lab",
+        "load.profile.file",
+        "lode",
+        "probes.fsync.directory",
+        "probes.prometheus.targets.a.maps",
+        "probes.prometheus.targets.b.client.pasword",
+        "probes.prometheus.targets.b.client.usename",
+        "topic",
+        "topic.name",
+        "topic.replication",
+        "topic.settings.retention.ms",
+    ]
+    for part in (
+        "no-such.log",
+        "sinks.mail.host: ",
+        "sinks.mail.password: there is no environment variable SOAK_TEST_NO_SUCH_SECRET; set it",
+        "sinks.webhook.url: ",
+        "topic.settings.max.mesage.bytes is no setting known here; did you mean 'max.message.bytes'?",
+    ):
+        assert len([warning for warning in warnings if part in warning]) == 1
+
+
+def test_warnings_that_no_fault_makes_doubtful_are_printed_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Limits, settings that are not known, retention, and a plan without sinks."""
+    vanishing_cluster(tmp_path, monkeypatch)
+    text = f"""name: x
+run_directory: {tmp_path}
+broker: {{vanishing: {{bootstrap_servers: '127.0.0.1:1'}}}}
+topic: {{partitions: 2000, settings: {{retension.ms: 5}}}}
+lode: 1
+"""
+
+    (fault,), warnings = refused(tmp_path, text)
+
+    assert ": lode: " in fault
+    for part in (
+        "topic.partitions: 2000 partitions is more than limits.partitions",
+        "topic.settings.retension.ms is no setting known here",
+        "no limit of retention is reached",
+        "sinks is empty",
+    ):
+        assert len([warning for warning in warnings if part in warning]) == 1
+
+
+@pytest.mark.parametrize("load", ["rate: fast", "mesage_size: 1KiB"])
+def test_a_warning_about_a_section_with_a_key_left_out_is_not_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: str
+) -> None:
+    """The load is another than the plan means: nothing is known of its rate and of retention."""
+    vanishing_cluster(tmp_path, monkeypatch)
+    text = f"""name: x
+run_directory: {tmp_path}
+broker: {{vanishing: {{bootstrap_servers: '127.0.0.1:1'}}}}
+topic: {{partitions: 2000}}
+load: {{{load}}}
+"""
+
+    _, warnings = refused(tmp_path, text)
+
+    assert not [one for one in warnings if "limits." in one or "no limit of retention" in one]
+
+
+def test_of_a_topic_with_a_wrong_key_only_what_does_not_depend_on_it_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be meant to exist: its name is no fault then, and its copies are not the run's."""
+    cluster = vanishing_cluster(tmp_path, monkeypatch)
+    cluster.make("bench")
+    monkeypatch.setattr(cluster, "replication_error", lambda _: "the cluster has 1 broker")
+    start = (
+        f"name: x\nrun_directory: {tmp_path}\nbroker: {{vanishing: {{bootstrap_servers: 'h:1'}}}}\n"
+    )
+
+    (misspelt,), _ = refused(tmp_path, f"{start}topic: {{name: bench, use_exsting: true}}\n")
+    (_, *others), _ = refused(tmp_path, f"{start}topic: {{name: bench, partitions: few}}\n")
+
+    assert ": topic.use_exsting: " in misspelt
+    assert [line.split(": ")[1] for line in others] == [
+        "topic.partitions",
+        "topic.name",
+        "topic.replication",
+    ]
+
+
+def test_a_wrong_address_does_not_make_it_the_plan_of_a_lab(tmp_path: Path) -> None:
+    """What is too large for a lab may suit the cluster, which is not asked."""
+    text = f"""name: x
+run_directory: {tmp_path}
+broker: {{kafka: {{bootstrap_servers: [b1, b2]}}}}
+load: {{rate: 10M/s}}
+"""
+
+    (fault,), warnings = refused(tmp_path, text)
+
+    assert ": broker.kafka.bootstrap_servers: must be text" in fault
+    assert [one for one in warnings if "the cluster is not checked before" in one]
+
+
+@pytest.mark.long
+def test_wrong_settings_of_the_load_s_clients_do_not_hide_the_cluster(tmp_path: Path) -> None:
+    """It is asked with those that are right."""
+    text = f"""name: x
+run_directory: {tmp_path}
+broker:
+  kafka:
+    bootstrap_servers: '127.0.0.1:1'
+    timeout: 1s
+    producer: {{lingr.ms: 5, acks: 7}}
+    consumer: {{fetch.wait.max: 5}}
+"""
+
+    _, *faults = refused(tmp_path, text)[0]
+
+    assert [line.split(": ")[1] for line in faults] == [
+        "broker.kafka.bootstrap_servers",
+        "broker.kafka.producer.lingr.ms",
+        "broker.kafka.producer.acks",
+        "broker.kafka.consumer.fetch.wait.max",
     ]
 
 

@@ -25,6 +25,7 @@ from soak.brokers.kafka.topics import ClusterSettings, TopicSettings, create_top
 from soak.core.clock import SystemClock
 from soak.core.cluster.durability import SettingValue
 from soak.core.cluster.forecast import NEVER
+from soak.core.errors import SettingError
 from soak.core.plan.plan import Topic
 from soak.core.units import SECOND_NS
 from tests.support.fakes import FakeClock
@@ -267,6 +268,47 @@ def test_copies_are_compared_with_brokers_unless_the_cluster_would_create_them(
 
     assert expected in found
     assert bool(expected) == bool(found)
+
+
+def test_whether_the_cluster_has_so_many_copies_is_asked_without_what_it_would_refuse() -> None:
+    """A wrong setting or name says nothing about them."""
+    config = Config(bootstrap_servers="127.0.0.1:1", common={"test.mock.num.brokers": "1"})
+    asked: list[NewTopic] = []
+
+    def would_create(_admin: object, new: NewTopic, _seconds: float) -> bool:
+        asked.append(new)
+        return True
+
+    broker = KafkaBroker(config, SystemClock(), KafkaGuarantees(config), would_create=would_create)
+    wrong = Topic(name="a b", replication=3, settings={"retention.ms": "7d"})
+
+    assert broker.replication_error(wrong) == ""
+    assert [(new.topic, new.replication_factor, new.config) for new in asked] == [
+        ("soak-check", 3, {})
+    ]
+
+
+def test_every_wrong_setting_is_named_and_what_the_client_refuses() -> None:
+    """The client tries the sections that have no fault otherwise."""
+    config = Config(
+        common={"sasl.password": "x", "log_levl": "3"},
+        producer={"acks": "7", "transactional.id": "t"},
+    )
+    of_consumer = Config(producer={"lingr.ms": "5"}, consumer={"fetch.wait.max.ms": "soon"})
+
+    def wrong(config: Config) -> list[tuple[str, ...]]:
+        broker = KafkaBroker(config, SystemClock(), KafkaGuarantees(config))
+        with pytest.raises(SettingError) as caught:
+            broker.check_settings()
+        return [one.place for one in (caught.value, *caught.value.others)]
+
+    assert wrong(config) == [
+        ("common", "sasl.password"),
+        ("common", "log_levl"),
+        ("producer", "acks"),
+        ("producer", "transactional.id"),
+    ]
+    assert wrong(of_consumer) == [("producer", "lingr.ms"), ()]
 
 
 def test_brokers_are_connected_to_at_the_addresses_that_the_cluster_names() -> None:

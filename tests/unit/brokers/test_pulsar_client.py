@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import _pulsar
@@ -18,7 +21,9 @@ from soak.brokers.pulsar.producer import SendReports, partition_of
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, SettingError
 from soak.core.ports import FAILED_OFFSET, UNKNOWN_OFFSET, ReceiveError
+from soak.core.units import SECOND_NS
 from tests.support.fakes import FakeClock
+from tests.support.pages import serving
 
 PLACES = st.tuples(
     st.integers(0, 2**partition_log.LEDGER_BITS - 1),
@@ -100,6 +105,59 @@ def test_a_wrong_setting_is_named_with_its_place(
         broker.check_settings()
 
     assert caught.value.place == (where, name)
+
+
+def test_every_wrong_setting_is_named() -> None:
+    """Of each section, and the address that is missing."""
+    config = pulsar.Config(
+        service_url="pulsar://b1:6650",
+        client={"authentication": "tls", "io_threads": "many"},
+        producer={"schema": "x", "batching_enabled": "yes", "use_tls": "true"},
+        consumer={"consumer_type": "Shared"},
+    )
+
+    with pytest.raises(SettingError) as caught:
+        pulsar.connect(config, SystemClock()).check_settings()
+
+    assert [one.place for one in (caught.value, *caught.value.others)] == [
+        ("admin_url",),
+        ("client", "authentication"),
+        ("client", "io_threads"),
+        ("producer", "use_tls"),
+        ("producer", "schema"),
+        ("producer", "batching_enabled"),
+        ("consumer", "consumer_type"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, ""), (40, "40 s ahead of this host's"), (-40, "39 s behind this host's")],
+)
+def test_a_clock_apart_from_that_of_the_brokers_is_a_warning(seconds: int, said: str) -> None:
+    """By the date of an answer of the admin interface, whatever it answers."""
+    clock = FakeClock()
+    at = datetime.fromtimestamp(clock.wall_ns() // SECOND_NS + seconds, UTC)
+
+    class Page(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(404)
+            self.end_headers()
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            del timestamp
+            return format_datetime(at, usegmt=True)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
+            """Say nothing."""
+
+    with serving(Page) as url:
+        config = pulsar.Config(service_url="pulsar://127.0.0.1:1", admin_url=url)
+        warnings = pulsar.connect(config, clock).cluster_warnings()
+
+    assert [f"the clock of {url} is {said}" in warning for warning in warnings] == [True] * bool(
+        said
+    )
 
 
 def test_the_default_settings_are_known() -> None:

@@ -62,6 +62,29 @@ def test_a_value_that_is_no_number_is_refused(settings: dict[str, str]) -> None:
         kafka.check_topic(Topic(settings=settings))
 
 
+@pytest.mark.parametrize(
+    ("broker", "settings"),
+    [
+        (kafka, {"retention.ms": "7d", "cleanup.policy": "delete", "segment.bytes": "1MiB"}),
+        (pulsar, {"bookkeeperEnsemble": "three", "messageTTL": "60", "maxProducers": "3"}),
+    ],
+)
+def test_every_fault_of_a_topic_is_named(broker: ModuleType, settings: dict[str, str]) -> None:
+    """Its name once, however many topics there are."""
+    with pytest.raises(SettingError) as caught:
+        broker.check_topic(Topic(name="a b", count=3, settings=settings))
+
+    first, _, last = settings
+    places = [one.place for one in (caught.value, *caught.value.others)]
+    assert places == [("name",), ("settings", first), ("settings", last)]
+
+
+def test_a_policy_that_soakd_cannot_set_is_refused_with_what_to_do() -> None:
+    """Pulsar may have it, below a path of its own."""
+    with pytest.raises(SettingError, match=r"known: .*messageTTL.*; set others on the namespace"):
+        pulsar.check_topic(Topic(settings={"maxProducers": "3"}))
+
+
 @pytest.mark.parametrize("name", ["", "a.b_c-D9", "a" * 249, "..a"])
 def test_a_name_valid_in_kafka_is_accepted(name: str) -> None:
     kafka.check_topic(Topic(name=name))
@@ -125,6 +148,8 @@ def test_a_healthy_cluster_has_no_warnings() -> None:
         (1, {}, ""),
         (3, {}, "the cluster has 1 bookie: set it to at most 1"),
         (3, {"bookkeeperEnsemble": "1"}, ""),
+        (1, {"bookkeeperEnsemble": "2"}, ": set topic.settings.bookkeeperEnsemble to at most 1"),
+        (3, {"bookkeeperEnsemble": "three"}, ""),  # a fault of its own
     ],
 )
 def test_pulsar_needs_as_many_bookies_as_the_ensemble(

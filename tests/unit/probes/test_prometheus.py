@@ -488,6 +488,23 @@ def test_secrets_unknown_settings_and_unknown_maps_are_refused(
     assert caught.value.place[-1] == place
 
 
+def test_every_wrong_setting_of_every_target_is_named() -> None:
+    targets = {
+        "a": Target(url=URL, maps=("kafka_jxm",), client={"pasword": "x", "usename": "x"}),
+        "b": Target(url=URL, maps=("jmv",)),
+    }
+
+    with pytest.raises(SettingError) as caught:
+        plugins.load("probes", "prometheus").check_settings(Config(targets=targets))
+
+    assert [one.place[1:] for one in (caught.value, *caught.value.others)] == [
+        ("a", "client", "pasword"),
+        ("a", "client", "usename"),
+        ("a", "maps"),
+        ("b", "maps"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
