@@ -369,10 +369,7 @@ class AlertDaemon:
                 if outcome is None or outcome.result != "retry":
                     self._failing.discard(row.sink)
                     settled += 1
-                elif outcome.progress in {
-                    "",
-                    row.progress,
-                }:  # else it deferred some recipients only
+                elif not outcome.progress:  # else it works, and deferred some of the recipients
                     unavailable.add(row.sink)
                     self._failing.add(row.sink)
         except FindingsError as error:

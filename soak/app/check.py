@@ -54,13 +54,17 @@ from soak.store.samples_topic import SamplesClients
 
 SECRET_KEY = re.compile(r"password|passphrase|secret|jaas|(^|[._])token$|(^|\.)key(\.pem)?$")
 _FORECAST_KEYS = (
+    "broker",
+    "lab",
     "load.profile",
     "topic.name",
     "topic.replication",
     "topic.settings",
     "topic.use_existing",
     "phases",
+    "run_directory",
 )
+"""What the forecast of retention and of full drives follows from."""
 _BROKER_ID = re.compile(r"^(?:node|broker)\.id=(\d+)\s*$", re.MULTILINE)
 
 
@@ -152,7 +156,7 @@ def _warnings_beside(
         found += cluster_warnings(plan_file)
         if is_known("topic.partitions", "topic.count"):
             found += leader_warnings(plan, connect(plan, clock))
-    if is_known("broker", *_FORECAST_KEYS):
+    if is_known(*_FORECAST_KEYS):
         with contextlib.suppress(BrokerError):
             forecast = guarantees.forecast_plan(
                 plan, profile_table(plan_file), Path(plan.run_directory)

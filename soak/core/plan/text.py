@@ -297,7 +297,7 @@ def load_with_faults(text: str, name: str) -> tuple[PlanFile | None, list[PlanEr
     """Return a plan without its wrong keys, and all faults; None if what is left is no plan.
 
     Each wrong key is left out in turn, so that the others are checked, too. What is then missing, or wrong
-    because of the default in its place, is no fault of the plan.
+    because of the default in its place, is no fault of the plan; it is left out as well.
 
     Raises:
         PlanError: the text is not YAML, or no mapping.
@@ -315,10 +315,11 @@ def load_with_faults(text: str, name: str) -> tuple[PlanFile | None, list[PlanEr
                 several = (error, *error.others)
                 new = [one for one in several if not is_consequence(one, left_out)]
                 faults += new
-                places = {_existing(document.value, one.place or ()) for one in new} - {()}
+                wrong = new or several  # without a key that was left out, what holds it may be wrong
+                places = {_existing(document.value, one.place or ()) for one in wrong} - {()}
                 if not places:
                     break
-                left_out += [*places, *(one.place for one in new if one.place)]
+                left_out += [*places, *(one.place for one in wrong if one.place)]
                 for place in places:
                     document = replace(document, value=_without(document.value, place))
     for warning in {str(one.message): one.message for one in former}.values():

@@ -148,6 +148,27 @@ def test_each_wrong_key_is_a_fault_and_its_consequences_are_none(
     assert sorted(line.split(": ")[1] for line in faults) == sorted(keys)
 
 
+def test_a_key_without_which_its_section_is_wrong_hides_no_other_fault(tmp_path: Path) -> None:
+    """A user without the password that was left out: what is wrong without it is no fault of its own."""
+    text = f"""name: x
+run_directory: {tmp_path}
+broker: {{kafka: {{producer: {{acks: 2}}}}}}
+sinks:
+  webhook: {{url: 'https://127.0.0.1:1', username: me, password: plain}}
+  mail: {{to: [oncall@example.org], security: tls, username: me, password: plain}}
+load: {{rate: fast}}
+"""
+
+    (_, *faults), _ = refused(tmp_path, text)
+
+    assert [fault.partition("plan.yaml:")[2].split(": ")[1] for fault in faults] == [
+        "broker.kafka.producer.acks",
+        "sinks.webhook.password",
+        "sinks.mail.password",
+        "load.rate",
+    ]
+
+
 def test_without_a_broker_that_is_known_the_rest_of_the_text_is_checked(tmp_path: Path) -> None:
     """There is then no plan whose cluster could be asked."""
     faults, warnings = refused(tmp_path, "name: x\nbroker: {kafak: {}}\nlode: 1\n")
