@@ -39,7 +39,7 @@ def listen() -> socket.socket:
 
 def fork_until_end_of_input(listener: socket.socket) -> socket.socket | None:
     """Return the connection in the fork that serves it, and None in this process when its input ends."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the forks
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
         if sys.stdin in ready:

@@ -304,7 +304,7 @@ def _cluster_settings(
     limit = {"spark.cores.max": str(cores)} if cores and cluster.kind == "standalone" else {}
     found = {
         **limit,
-        # executors have a log of their own, which nobody limits
+        # executors have a log of their own, which has no limit
         "spark.log.level": "WARN",
         "spark.executor.syncLogLevel.enabled": "true",
         "spark.submit.deployMode": "client",

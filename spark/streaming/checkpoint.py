@@ -74,7 +74,7 @@ def end_predecessor(
 
 
 def _is_released(folder: Path, clock: Clock, patience_ns: int) -> bool:
-    """Wait until nobody holds the JVM's lock; False when somebody still does after `patience_ns`."""
+    """Wait until no process holds the JVM's lock; False when one still does after `patience_ns`."""
     lock = folder / _JVM_LOCK
     with reporting_permission_errors(lock):
         folder.mkdir(parents=True, exist_ok=True)
