@@ -315,9 +315,7 @@ def load_with_faults(text: str, name: str) -> tuple[PlanFile | None, list[PlanEr
                 several = (error, *error.others)
                 new = [one for one in several if not is_consequence(one, left_out)]
                 faults += new
-                wrong = (
-                    new or several
-                )  # without a key that was left out, what holds it may be wrong
+                wrong = new or several  # what holds a key may be wrong without it
                 places = {_existing(document.value, one.place or ()) for one in wrong} - {()}
                 if not places:
                     break
