@@ -56,7 +56,7 @@ _TELLS_PLACE = (
     b'addEventListener("message",(e)=>{if(e.source===parent&&e.data>0)'
     b'scrollTo({top:e.data,behavior:"instant"});});'
     b'addEventListener("scroll",()=>parent.postMessage(scrollY,"*"),{passive:true});'
-    b'addEventListener("load",ready);ready();})();'
+    b'addEventListener("load",()=>{ready();if(scrollY>0)parent.postMessage(scrollY,"*");});ready();})();'
 )
 """Tells the page around a report where its reader is, and goes to where that page says."""
 _TELLS_PLACE_HASH = base64.b64encode(hashlib.sha256(_TELLS_PLACE).digest())
