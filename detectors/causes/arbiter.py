@@ -21,12 +21,11 @@ from detectors.causes.hypothesis import DECISIVE, Hypothesis, Sign
 from detectors.client_seconds import is_of_finding
 from detectors.nearby import when
 from soak.core import wording
-from soak.core.model import Change, Evidence, Explanation
+from soak.core.model import PROVISIONAL_SCORE, Change, Evidence, Explanation
 from soak.core.series import source_of
 
 UNKNOWN = "unknown"
-BAR = 0.5
-"""Causes above it are named; a provisional one lies exactly at it."""
+BAR = PROVISIONAL_SCORE
 NEXT_UNKNOWN = "see in the report which series changed; ask what was done then"
 
 EXPLAINS: dict[str, frozenset[str]] = {

@@ -28,7 +28,7 @@ from soak.runtime.context import PhaseFile, open_page
 from soak.service.files import file_lock, read_small_text
 from soak.service.systemd import notifier
 from soak.store.findings.port import Findings, FindingsPlace
-from soak.store.findings.rows import CORRECTIONS, Notification, NotificationKind
+from soak.store.findings.rows import NEWS_OF_CAUSES, Notification, NotificationKind
 from soak.store.findings.store import MAX_RETRY_WAIT_NS
 from soak.store.findings.topic import findings_place
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run
@@ -41,7 +41,7 @@ ADDED_SINKS_PERIOD_NS = 5 * SECOND_NS
 COUNT_PERIOD_NS = 5 * SECOND_NS
 RANKS: dict[NotificationKind, int] = {
     **dict.fromkeys(("opened", "missing", "aborted"), 0),
-    **dict.fromkeys(CORRECTIONS.values(), 1),
+    **dict.fromkeys(NEWS_OF_CAUSES, 1),
     **dict.fromkeys(("ended", "digest"), 2),
     **dict.fromkeys(("resolved", "returned"), 3),
 }

@@ -214,6 +214,10 @@ class Evidence:
     numbers: Mapping[str, float | int | str] = field(default_factory=dict)
 
 
+PROVISIONAL_SCORE = 0.5
+"""Causes above it are named; one that lies exactly at it may be taken back by the seconds to come."""
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """The explanation of a change by one cause; `score` is in 0..1, and low scores do not count.
@@ -267,6 +271,11 @@ class Finding:
     @property
     def cause(self) -> str:
         return self.causes[0].cause if self.causes else "unknown"
+
+    @property
+    def is_cause_known(self) -> bool:
+        """True when a cause is named that the next seconds will not take back."""
+        return self.cause != "unknown" and self.causes[0].score > PROVISIONAL_SCORE
 
     @property
     def ratio(self) -> float:

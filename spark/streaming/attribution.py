@@ -48,6 +48,7 @@ AFTER_SECONDS = JUDGED_SECONDS
 SOON_SECONDS = 15  # of the new level before a cause is reported: a reader waits for it
 AGAIN_SECONDS = 3  # between two looks for a cause that is not known by then
 SETTLE_SECONDS = 22  # before that none is known, beyond what the slowest channel lags
+LATER_SECONDS = (30, 60, 120)  # after an onset, for a cause that is still unknown
 BREACH_SECONDS = 60  # of patience for the cause of an incident in which a budget was spent
 PATIENCE_SECONDS = 10  # for a source that is behind the others
 _FAR_WORSE = 2.0  # times the ratio
@@ -69,6 +70,11 @@ class _Moment:
         since = self.k - incident.headline.onset_k - SOON_SECONDS
         is_new = any(identity(change) in self.new for change in incident.changes)
         return since >= 0 and (is_new or since % AGAIN_SECONDS == 0)
+
+    def is_later_look(self, incident: Incident, causes: Sequence[Explanation]) -> bool:
+        """True when a cause that stayed unknown is looked for again: a broker may be back by then."""
+        since = self.k - incident.headline.onset_k
+        return since in LATER_SECONDS and _is_unknown(causes)
 
     def is_second_look(self, incident: Incident, before: Finding | None) -> bool:
         """True when the cause is looked for anew, once: of what came later and is far worse.
@@ -260,7 +266,9 @@ class Attribution:
             is_all_seen = moment.k >= worst.onset_k + AFTER_SECONDS
             is_last = is_all_seen or moment.is_over
             is_settled = is_all_seen or (moment.is_over and self._is_run_over())
-            is_again = bool(causes) and moment.is_second_look(incident, before)
+            is_again = bool(causes) and (
+                moment.is_second_look(incident, before) or moment.is_later_look(incident, causes)
+            )
             if is_last or is_again or (is_so_far(causes) and moment.is_look(incident)):
                 nearby = self._nearby(worst, moment)
                 named = causes if is_again or _is_same_onset(before, worst) else ()
@@ -360,8 +368,13 @@ def next_look(finding: Finding, k: int) -> list[int]:
         again_k = soon_k + looks * AGAIN_SECONDS
         last_k = onset_k + AFTER_SECONDS
         again = [min(again_k, last_k)] if is_so_far(finding.causes) else [onset_k + SETTLE_SECONDS]
-        wanted = [*again, last_k]
+        later = LATER_SECONDS if _is_unknown(finding.causes) else ()
+        wanted = [*again, *(onset_k + since for since in later), last_k]
     return [one for one in wanted if one > k]
+
+
+def _is_unknown(causes: Sequence[Explanation]) -> bool:
+    return bool(causes) and causes[0].cause == UNKNOWN
 
 
 def _is_other_trouble(before: Finding | None, worst: Change) -> bool:

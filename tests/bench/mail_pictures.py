@@ -28,7 +28,7 @@ from tests.support.fakes import FakeClock
 
 INTO = Path("docs/evidence/mails")
 WIDTH, HEIGHT = 390, 844  # of a phone, in its own pixels
-_KINDS: tuple[NotificationKind, ...] = ("opened", "corrected", "resolved", "revised")
+_KINDS: tuple[NotificationKind, ...] = ("opened", "named", "corrected", "resolved", "revised")
 _SINK = "picture"
 _UNLIMITED = 10_000
 

@@ -102,11 +102,15 @@ def _badge(context: MessageContext) -> tuple[str, Tone]:
     if context.is_resolved:
         return "Resolved", "good"
     if context.finding.state == "gone":
-        part = f" - {context.corrected_part} corrected" if context.is_revised else " by now"
+        part = f" - {_news(context)}" if context.is_revised else " by now"
         return f"Resolved{part}", "good"
     if context.is_corrected:
-        return f"Open - {context.corrected_part} corrected", "warning"
+        return f"Open - {_news(context)}", "warning"
     return ("Open again" if context.is_reopened else "Open"), "bad"
+
+
+def _news(context: MessageContext) -> str:
+    return "cause known" if context.is_first_cause else f"{context.corrected_part} corrected"
 
 
 def message_text(context: MessageContext) -> str:
@@ -127,6 +131,8 @@ def _opening(context: MessageContext) -> list[str]:
         now, was = correction(context, _MAX_NAME_LENGTH)
         part = context.corrected_part
         lines = [f"{part.capitalize()} corrected by newer records: {now}, not {was}."]
+        if context.is_first_cause:
+            lines = [f"The cause is known by now: {now}."]
         if context.is_revised and context.finding.state == "gone":
             lines.append(f"The incident is resolved; only its {part} is new.")
     elif context.is_reopened:
@@ -267,13 +273,13 @@ def _cause(context: MessageContext, max_points: int) -> Points:
 
 
 def _not_judged_yet(context: MessageContext) -> str:
-    """Return how old the incident is, and until when a correction may follow, unless that time is past."""
+    """Return how old the incident is, and until when a cause may follow, unless that time is past."""
     onset_ns = context.start_wall_ns + context.finding.onset_k * SECOND_NS
     now_ns = context.composed_wall_ns or context.at_wall_ns
     age = wording.span(max(0, now_ns - onset_ns) / SECOND_NS)
     last_ns = onset_ns + attribution.JUDGED_SECONDS * SECOND_NS
     by = f" by {wording.moment(last_ns)}" if now_ns < last_ns else ""
-    return f"not known yet ({age} after the onset); a correction follows{by} if one is found"
+    return f"not known yet ({age} after the onset); another message follows{by} if one is found"
 
 
 def _score(score: float) -> str:

@@ -137,6 +137,8 @@ def _subject(context: MessageContext) -> str:
         what = f"false alarm withdrawn: {what}"
     elif context.is_resolved:
         what = f"resolved{_recovery(context)}"
+    elif context.is_first_cause:
+        what = f"{over}cause known: {name}{what}"
     elif context.is_corrected:
         now, was = correction(context, _MAX_SUSPECT_LENGTH)
         what = f"{over}{context.corrected_part} now {now}, not {was}: {what}"

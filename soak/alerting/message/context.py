@@ -91,6 +91,11 @@ class MessageContext:
         return is_correction(self.kind) and is_other and not self.is_withdrawn
 
     @property
+    def is_first_cause(self) -> bool:
+        """True when a cause is known of which earlier messages said that it is unknown."""
+        return self.is_corrected and self.previous_cause == UNKNOWN
+
+    @property
     def corrected_part(self) -> str:
         """Return what readers know otherwise: the cause, or the suspect alone."""
         return "cause" if self.previous_cause else "suspect"

@@ -2,8 +2,9 @@
 
 A notification is pending until its first try, sending during a try, deferred after a try that is to be
 repeated, and ends as sent or refused. A sink gets each kind of an occurrence once and in order: opened,
-corrected, resolved, revised; missing, returned. A finding that comes back starts another occurrence. One that
-turns out not to be about the cluster is withdrawn by `resolved`, or by `revised` where that was sent.
+named, corrected, resolved, revised; missing, returned. `named` says a cause that became known before the
+final one, `corrected` the final one. A finding that comes back starts another occurrence. One that turns out
+not to be about the cluster is withdrawn by `resolved`, or by `revised` where that was sent.
 """
 
 from __future__ import annotations
@@ -51,13 +52,14 @@ DUE = f"""SELECT * FROM notifications AS n WHERE {_IS_OPEN}
 Not for one that waits for some of its recipients: the others have it, and need not wait with these.
 """
 OPEN = f"SELECT * FROM notifications WHERE {_IS_OPEN} ORDER BY created_wall_ns, subject, sink"  # noqa: S608  # as above
-UNRESOLVED = """SELECT * FROM notifications AS n
-    WHERE sink = ? AND step < 2 AND kind NOT IN ('digest', 'ended') AND state = 'sent'
+_END = STEPS["resolved"]
+UNRESOLVED = f"""SELECT * FROM notifications AS n
+    WHERE sink = ? AND step < {_END} AND kind NOT IN ('digest', 'ended') AND state = 'sent'
     AND NOT EXISTS (SELECT 1 FROM notifications AS later
         WHERE later.subject = n.subject AND later.sink = n.sink
         AND (later.occurrence, later.step) > (n.occurrence, n.step)
-        AND (later.step = 2 OR later.state = 'sent'))
-    ORDER BY created_wall_ns, subject"""
+        AND (later.step = {_END} OR later.state = 'sent'))
+    ORDER BY created_wall_ns, subject"""  # noqa: S608  # as above
 OF_RUN = """SELECT n.* FROM notifications AS n JOIN findings AS f ON f.key = n.subject WHERE run = ?
     ORDER BY created_wall_ns, subject, sink, occurrence, step"""
 SENT_BETWEEN = """SELECT count(*) FROM notifications WHERE sink = ? AND kind NOT IN ('digest', 'ended')
@@ -218,8 +220,8 @@ def _queue_finding(
     if is_end(last.kind) != is_open:  # the last one says the state as it is
         if last.kind == "resolved" and finding.is_settled:
             connection.execute(_HURRY, (now_wall_ns, *identity(last)))
-        if last.kind in CORRECTIONS and _is_corrected(finding, queued):
-            add(CORRECTIONS[last.kind], last.occurrence)
+        if (news := _news_of_cause(finding, queued)) is not None:
+            add(news, last.occurrence)
         return
     is_only_opening = len(queued) == 1 and finding.is_about_cluster
     if last.state == "pending" and not is_only_opening:  # the notification before it is true again
@@ -231,12 +233,29 @@ def _queue_finding(
         add("resolved", last.occurrence)
 
 
+def _news_of_cause(finding: Finding, queued: Sequence[Notification]) -> NotificationKind | None:
+    """Return the kind of message that the cause calls for, None where readers know it from the last one."""
+    last = queued[-1]
+    if last.kind in CORRECTIONS and _is_corrected(finding, queued):
+        return CORRECTIONS[last.kind]
+    return "named" if last.kind == "opened" and _is_named(finding, last) else None
+
+
 def _is_corrected(finding: Finding, queued: Sequence[Notification]) -> bool:
     """True when the final cause differs from the one that was sent last, or is being sent.
 
     Another suspect of the same cause is sent as well, unless there was a correction before.
     """
-    known, now = queued[-1].named, named_cause(finding)
-    was_corrected = any(is_correction(row.kind) for row in queued)
+    last, now = queued[-1], named_cause(finding)
+    known = last.named
+    if last.kind == "named" and last.state == "refused":  # readers know what the opening said
+        known = joined(queued[-2].named, known)
+    was_corrected = any(row.kind in CORRECTIONS.values() for row in queued)
     is_other_suspect = bool(other_suspects(known, now)) and not was_corrected
     return finding.is_settled and (bool(other_causes(known, now)) or is_other_suspect)
+
+
+def _is_named(finding: Finding, opened: Notification) -> bool:
+    """True when a cause is known that is not the one of the opening, before the final cause is."""
+    is_other = bool(other_causes(opened.named, named_cause(finding)))
+    return is_other and finding.is_cause_known and not finding.is_settled

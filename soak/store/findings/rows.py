@@ -18,6 +18,7 @@ from soak.store.findings.schema import cell_types
 
 NotificationKind = Literal[
     "opened",
+    "named",
     "corrected",
     "resolved",
     "revised",
@@ -34,17 +35,21 @@ STEPS: dict[NotificationKind, int] = {
     "aborted": 0,
     "digest": 0,
     "ended": 0,
-    "corrected": 1,
-    "resolved": 2,
-    "returned": 2,
-    "revised": 3,
+    "named": 1,
+    "corrected": 2,
+    "resolved": 3,
+    "returned": 3,
+    "revised": 4,
 }
 """The order of the kinds within one occurrence of a subject."""
 CORRECTIONS: dict[NotificationKind, NotificationKind] = {
     "opened": "corrected",
+    "named": "corrected",
     "resolved": "revised",
 }
-"""Which kind corrects what an earlier one named."""
+"""Which kind gives the final cause where an earlier one named another."""
+NEWS_OF_CAUSES: frozenset[NotificationKind] = frozenset({"named", *CORRECTIONS.values()})
+"""The kinds that are sent because another cause is known; `named` comes before the cause is final."""
 _KINDS = frozenset(get_args(Kind))
 RANK = {"warning": 0, "confirmed": 1, "gone": 2}
 """The state of a change never goes back, so that a batch delivered twice changes nothing."""
@@ -94,8 +99,8 @@ def is_end(kind: NotificationKind) -> bool:
 
 
 def is_correction(kind: NotificationKind) -> bool:
-    """True for a kind that says what an earlier message named otherwise."""
-    return kind in CORRECTIONS.values()
+    """True for a kind that says what an earlier message named otherwise, or did not know."""
+    return kind in NEWS_OF_CAUSES
 
 
 def checked_rows() -> Callable[[Cursor, tuple[object, ...]], Row]:

@@ -8,7 +8,7 @@ from functools import cache
 from sqlite3 import Connection, connect
 from types import NoneType
 
-VERSION = 10  # kept in SQLite's own `user_version`
+VERSION = 11  # kept in SQLite's own `user_version`
 
 _MEMBERS = """CREATE TABLE members (
         run TEXT NOT NULL,
@@ -131,6 +131,10 @@ _MIGRATIONS: Mapping[int, tuple[str, ...]] = {
         "ALTER TABLE evidence ADD COLUMN is_against INTEGER NOT NULL DEFAULT 0",
     ),
     9: (),  # older programs read no suspects in `notifications.cause`, and no `revised` in its `kind`
+    10: (  # `named` became step 1; in two statements, as no two rows may have a step in common meanwhile
+        "UPDATE notifications SET step = -1 - step WHERE step > 0",
+        "UPDATE notifications SET step = -step WHERE step < 0",
+    ),
 }
 """By version: the statements that bring a layout to the next one."""
 

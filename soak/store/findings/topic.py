@@ -46,8 +46,10 @@ LOG = logging.getLogger(__name__)
 TOPIC_VERSION = schema.VERSION
 """Of the values, which hold rows of the tables: a program refuses those of a newer layout.
 
-Versions 1 and 9 are layout 9, whose rows this program reads as they are.
+Versions 1 and 9 are layout 9. Rows of versions up to 10 differ in the steps of notifications alone.
 """
+_STEPS_VERSION = 11
+"""Since this version the step of a notification is one higher, unless it is the first."""
 MAX_TURNS = 20
 """So often a write is retried because another process wrote at the same time."""
 REREAD_NS = 12 * 3600 * SECOND_NS
@@ -427,7 +429,17 @@ def _rows_of(record: LogRecord, value: str) -> Mapping[str, Any]:
         )
     if not isinstance(rows, dict):
         raise _damaged(record, "rows is no object")
+    if version < _STEPS_VERSION:
+        _renumber_steps(record, rows)
     return rows
+
+
+def _renumber_steps(record: LogRecord, rows: Mapping[str, Any]) -> None:
+    try:
+        for row in rows.get("notifications", ()):
+            row["step"] += row["step"] > 0
+    except (TypeError, KeyError) as error:
+        raise _damaged(record, repr(error)) from error
 
 
 def _damaged(record: LogRecord, why: str) -> FindingsError:

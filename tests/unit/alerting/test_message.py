@@ -300,7 +300,7 @@ UNJUDGED = dataclasses.replace(
 )
 
 
-def test_an_outage_whose_cause_was_not_judged_yet_says_until_when_a_correction_follows() -> None:
+def test_an_outage_whose_cause_was_not_judged_yet_says_until_when_another_message_follows() -> None:
     """Nobody has looked for its cause: that is no verdict."""
     at_ns = START_WALL_NS + (112 + 7) * SECOND_NS
 
@@ -311,12 +311,12 @@ def test_an_outage_whose_cause_was_not_judged_yet_says_until_when_a_correction_f
     )
     assert ">Cause not known yet</p>" in message.html
     assert (
-        "cause     not known yet (7 s after the onset); a correction follows by\n"
+        "cause     not known yet (7 s after the onset); another message follows by\n"
         "          14:20:12Z if one is found\n"
     ) in message.text
 
 
-def test_a_late_message_promises_no_correction_by_a_time_that_is_past() -> None:
+def test_a_late_message_promises_no_message_by_a_time_that_is_past() -> None:
     """The mail server was away for an hour, and the detector has not judged the outage since."""
     composed_ns = START_WALL_NS + (112 + 3600) * SECOND_NS
     context = dataclasses.replace(
@@ -326,8 +326,8 @@ def test_a_late_message_promises_no_correction_by_a_time_that_is_past() -> None:
     text = compose(context, None, START_WALL_NS + (112 + 7) * SECOND_NS).text
 
     assert (
-        "cause     not known yet (1 h after the onset); a correction follows if one is\n"
-        "          found\n"
+        "cause     not known yet (1 h after the onset); another message follows if one\n"
+        "          is found\n"
     ) in text
 
 
@@ -505,6 +505,22 @@ def test_a_corrected_cause_is_shown_with_the_previous_one_and_its_evidence() -> 
     assert message.end_wall_ns is None
 
 
+@pytest.mark.parametrize("kind", ["named", "corrected"])
+def test_a_cause_that_became_known_is_said_as_in_a_first_message(kind: NotificationKind) -> None:
+    """Nothing was wrong before, so nothing is called corrected."""
+    context = dataclasses.replace(CONTEXT, kind=kind, previous_cause="unknown")
+
+    message = compose(context, None, 7)
+
+    assert message.subject == (
+        "[soakd] cause known: retention cliff: p99 end-to-end 4.1 ms -> 61 ms (x15) - demo"
+    )
+    assert message.text.startswith("The cause is known by now: retention cliff.\n\n")
+    assert "cause     retention_cliff (score 0.93, almost certain, was unknown)\n" in message.text
+    assert ">Open - cause known<" in message.html
+    assert (message.key, message.follows) == (f"run1-118.{kind}", "run1-118.confirmed")
+
+
 def suspected(suspect: str, **other: object) -> MessageContext:
     """Return a correction of a finding with a suspect."""
     causes = (dataclasses.replace(CAUSES[0], suspect=suspect), *CAUSES[1:])
@@ -625,7 +641,7 @@ def test_a_finding_without_journals_and_cause_makes_a_message() -> None:
 
 
 @pytest.mark.parametrize("resolved_k", [None, 180])
-@pytest.mark.parametrize("kind", ["opened", "corrected", "resolved", "revised"])
+@pytest.mark.parametrize("kind", ["opened", "named", "corrected", "resolved", "revised"])
 def test_a_long_message_stays_within_its_lines_of_78_columns(
     kind: NotificationKind, resolved_k: int | None
 ) -> None:

@@ -377,10 +377,10 @@ def test_the_last_word_on_a_cause_looks_at_five_minutes(whole: RunFolder, tmp_pa
     assert last[0].evidence[-1].numbers["seconds"] == AFTER_SECONDS + 1
 
 
-def test_another_last_word_is_sent_to_those_who_got_the_first(
+def test_a_cause_that_becomes_known_later_is_sent_to_those_who_got_the_first(
     whole: RunFolder, tmp_path: Path
 ) -> None:
-    """The deletions were seen late: their host was away at first."""
+    """The deletions were seen late: their host was away at first. It is not waited for until all is seen."""
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 240)
     (folder.journal / PROBE).rename(tmp_path / "away")
@@ -400,7 +400,7 @@ def test_another_last_word_is_sent_to_those_who_got_the_first(
     assert (first.cause, first.is_settled) == ("unknown", False)
     assert between == first, "a process that starts anew says no word between the two"
     assert (last.cause, last.is_settled) == ("retention_cliff", True)
-    assert messages(folder) == [("mail", "opened"), ("mail", "corrected")]
+    assert messages(folder) == [("mail", "opened"), ("mail", "named")]
 
 
 def test_a_last_word_is_said_once(whole: RunFolder, tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soak.core.model import Evidence, Explanation, Finding
+from soak.core.model import PROVISIONAL_SCORE, Evidence, Explanation, Finding
 from soak.core.units import SECOND_NS
 from soak.store.findings.outbox import SETTLE_LIMIT_NS
-from soak.store.findings.rows import CORRECTIONS, STEPS
+from soak.store.findings.rows import NEWS_OF_CAUSES, STEPS
 from soak.store.findings.store import FindingsStore
 from tests.support.alerting.findings import NOW, finding
 from tests.support.examples import examples
@@ -85,12 +85,83 @@ def test_another_final_cause_is_sent_once(
 
 
 def test_the_same_final_cause_is_not_sent(store: FindingsStore) -> None:
-    """Neither is another cause that is not final yet."""
     save(store, FIRST)
     send_due(store)
-    save(store, replace(LAST, is_settled=False), finding(causes=CLIFF))
+    save(store, finding(causes=CLIFF))
 
     assert send_due(store) == []
+
+
+@pytest.mark.parametrize("first", [(), UNKNOWN, COMPACTION])
+def test_a_cause_that_becomes_known_is_sent_before_it_is_final(
+    store: FindingsStore, first: tuple[Explanation, ...]
+) -> None:
+    """Once: an outage is sent before anybody has looked for its cause, and people act on it."""
+    save(store, replace(FIRST, kind="outage", causes=first))
+    opened = send_due(store)
+    save(store, *[replace(FIRST, kind="outage")] * 2)
+    named = send_due(store)
+    save(store, replace(FIRST, kind="outage", causes=CLIENT))
+    later = send_due(store)
+    save(store, replace(LAST, kind="outage", causes=CLIFF))
+
+    known = first[0].cause if first else "unknown"
+    assert opened == [Sent("opened", known)]
+    assert named == [Sent("named", "retention_cliff", previous_cause=known)]
+    assert later == send_due(store) == []
+
+
+def test_a_final_cause_that_is_not_the_one_that_became_known_is_sent(store: FindingsStore) -> None:
+    save(store, replace(FIRST, causes=UNKNOWN))
+    send_due(store)
+    save(store, FIRST)
+    send_due(store)
+    save(store, LAST, LAST)
+
+    assert send_due(store) == [Sent("corrected", "compaction", previous_cause="retention_cliff")]
+
+
+def test_a_cause_that_the_next_seconds_may_take_back_is_not_sent_early(
+    store: FindingsStore,
+) -> None:
+    """Nor is that it is unknown again."""
+    save(store, FIRST)
+    send_due(store)
+    suspicion = replace(COMPACTION[0], score=PROVISIONAL_SCORE)
+    save(store, replace(FIRST, causes=(suspicion,)), replace(FIRST, causes=UNKNOWN))
+
+    assert send_due(store) == []
+
+
+def test_a_known_cause_that_is_taken_back_before_it_was_sent_is_not_sent(
+    store: FindingsStore,
+) -> None:
+    save(store, replace(FIRST, causes=UNKNOWN))
+    send_due(store)
+    save(store, FIRST, replace(FIRST, causes=UNKNOWN))
+
+    assert send_due(store) == []
+    assert store.open_notifications() == []
+
+
+def test_a_known_cause_that_was_refused_is_sent_as_the_final_one(store: FindingsStore) -> None:
+    save(store, replace(FIRST, causes=UNKNOWN))
+    send_due(store)
+    save(store, FIRST)
+    (row,) = store.due(NOW)
+    store.begin_try(row, NOW, NOW)
+    store.mark_refused(row, NOW, "554 no")
+    save(store, finding(causes=CLIFF))
+
+    assert send_due(store) == [Sent("corrected", "retention_cliff", previous_cause="unknown")]
+
+
+def test_a_known_cause_that_was_not_sent_is_in_the_resolved_message(store: FindingsStore) -> None:
+    save(store, replace(FIRST, causes=UNKNOWN))
+    send_due(store)
+    save(store, FIRST, replace(LATE_END, causes=CLIFF))
+
+    assert send_due(store) == [Sent("resolved", "retention_cliff", previous_cause="unknown")]
 
 
 def test_a_first_message_that_was_delayed_has_the_final_cause(store: FindingsStore) -> None:
@@ -149,7 +220,7 @@ def test_a_later_try_that_reached_no_reader_does_not_count(store: FindingsStore)
     store.begin_try(row, NOW, NOW)
     store.mark_deferred(row, NOW, NOW, "b: 450 later", progress="a has it", may_have_arrived=True)
     save(store, replace(FIRST, causes=COMPACTION))
-    (row,) = store.due(NOW)
+    row, _ = store.due(NOW)
     store.begin_try(row, NOW, NOW)
     store.mark_deferred(row, NOW, NOW, "away", progress="a has it")
     save(store, replace(LAST, causes=CLIFF))
@@ -230,7 +301,10 @@ def test_two_tries_with_two_causes_are_corrected(store: FindingsStore) -> None:
     first = send_due(store)
     save(store, LAST)
 
-    assert first == [Sent("opened", "retention_cliff")]
+    assert first == [
+        Sent("opened", "retention_cliff"),
+        Sent("named", "retention_cliff", previous_cause="compaction"),
+    ]
     assert send_due(store) == [Sent("corrected", "compaction", previous_cause="retention_cliff")]
 
 
@@ -562,7 +636,7 @@ class Readers:
                 self.known[one, row.occurrence].add(cause)
             if outcome == "sent" or (outcome == "one more" and reached == waiting):
                 is_news = content.previous_cause or content.previous_suspect
-                assert row.kind not in CORRECTIONS.values() or is_news
+                assert row.kind not in NEWS_OF_CAUSES or is_news
                 assert content.previous_cause != cause
                 self.newest = cause
                 self.sent.append((row.occurrence, STEPS[row.kind]))

@@ -165,6 +165,31 @@ def test_a_message_of_version_9_named_a_cause_and_no_suspect(tmp_path: Path) -> 
     assert content.previous_cause == "retention_cliff"
 
 
+def test_messages_of_version_10_keep_their_order(tmp_path: Path) -> None:
+    """A kind came between the first and the others, which are numbered by their order."""
+    path = tmp_path / "f.db"
+    gone = finding(state="gone", resolved_k=200)
+    with FindingsStore(path) as store:
+        for one in (replace(gone, state="confirmed"), gone):
+            store.save_finding(one, ["mail"], NOW)
+            (row,) = store.due(NOW)
+            store.begin_try(row, NOW, NOW)
+            store.mark_sent(row, NOW)
+        store.save_finding(finding(), ["mail"], NOW)
+        store.save_finding(gone, ["other"], NOW)
+        rows = store.notifications("run1")
+    with sqlite3.connect(path) as connection:
+        for step in (1, 2, 3):
+            connection.execute("UPDATE notifications SET step = ? WHERE step = ?", (step, step + 1))
+        connection.execute("PRAGMA user_version = 10")
+
+    for _ in range(2):
+        with FindingsStore(path) as store:
+            assert store.notifications("run1") == rows
+            assert [one.kind for one in store.due(NOW)] == ["opened", "opened"]
+            assert store.unresolved("mail") == []
+
+
 def test_a_newer_layout_is_refused_and_left_alone(tmp_path: Path) -> None:
     """An older program does not touch what it may not understand."""
     path = tmp_path / "f.db"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -308,6 +309,26 @@ def test_records_of_the_layout_before_are_read_as_they_are(cluster: FakeCluster)
 
         assert store.findings("run1") == [finding()]
     assert (row.state, row.cause) == ("deferred", "retention_cliff")
+
+
+def test_messages_of_the_layout_before_keep_their_order(cluster: FakeCluster) -> None:
+    """A kind came between the first and the others, which are numbered by their order."""
+    gone = replace(finding(), state="gone", resolved_k=200)
+    with topics(cluster).open() as store:
+        store.save_finding(finding(), ["mail"], NOW)
+        (row,) = store.due(NOW)
+        store.begin_try(row, NOW, NOW)
+        store.mark_sent(row, NOW)
+        store.save_finding(gone, ["mail"], NOW)
+    for (topic, key), value in cluster.values().items():
+        older = json.loads(value) | {"v": 10}
+        for row in older["rows"].get("notifications", ()):
+            row["step"] -= row["step"] > 0
+        cluster.put(topic, key, json.dumps(older).encode())
+    for _ in range(2):
+        with topics(cluster).open() as store:
+            (row,) = store.due(NOW)
+            assert (row.kind, store.unresolved("mail")) == ("resolved", [])
 
 
 def test_records_of_other_programs_are_skipped(cluster: FakeCluster) -> None:
