@@ -22,7 +22,7 @@ from soak.core.model import Column, Finding
 from soak.core.plan import plugins
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import AlertingPlan, Plan, plugins_without
-from soak.core.ports import Clock, Sink
+from soak.core.ports import Clock, Outcome, Sink
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile, open_page
 from soak.service.files import file_lock, read_small_text
@@ -196,6 +196,7 @@ class AlertDaemon:
         self._is_owner = True
         self._sent: dict[str, int] = {}  # in the last hour and this round, by sink
         self._failing: set[str] = set()  # sinks whose last try failed: those that work go first
+        self._busy: set[str] = set()  # sinks that deferred some recipients of a mail in this round
         self._problem = ""  # why not all messages could be sent in this round
         self._logged_problem = ""
         self._counts: list[tuple[Column, float]] = []  # of incidents, for the metrics page
@@ -278,6 +279,7 @@ class AlertDaemon:
         """
         until_ns = self._clock.mono_ns() + SHUTDOWN_LIMIT_NS
         self._problem = ""
+        self._busy.clear()
         if not self._claim():
             return
         self._attempt(self._added.queue)
@@ -327,6 +329,7 @@ class AlertDaemon:
 
     def _deliver_due(self, is_stopped: Callable[[], bool]) -> int:
         """Try each message that is due once; return how many were settled."""
+        self._busy.clear()
         if self._calendar.is_quiet(self._clock.wall_ns()):
             self._problem = "maintenance window"
             return 0
@@ -360,21 +363,39 @@ class AlertDaemon:
             for row in rows:
                 if is_stopped() or not self._findings.claim():
                     break
-                if row.sink in unavailable or is_over_limit(row, ranks[row]):
+                if row.sink in unavailable or self._is_put_off(row, ranks[row], is_over_limit):
                     continue
                 self._alive()
                 outcome = self._delivery.try_once(row)
-                if row.sink in self._sent and outcome is not None:
-                    self._sent[row.sink] += outcome.result == "delivered" and not _is_summary(row)
-                if outcome is None or outcome.result != "retry":
-                    self._failing.discard(row.sink)
-                    settled += 1
-                elif not outcome.progress:  # else it works, and deferred some of the recipients
-                    unavailable.add(row.sink)
-                    self._failing.add(row.sink)
+                settled += self._note_outcome(row, outcome, unavailable)
         except FindingsError as error:
             self._problem = str(error)
         return settled
+
+    def _is_put_off(
+        self, row: Notification, rank: int, is_over_limit: Callable[[Notification, int], bool]
+    ) -> bool:
+        """True for what waits for a later round; a message that some recipients have was counted before."""
+        return row.sink in self._busy if row.progress else is_over_limit(row, rank)
+
+    def _note_outcome(
+        self, row: Notification, outcome: Outcome | None, unavailable: set[str]
+    ) -> bool:
+        """Note what became of a try; return whether the message is settled."""
+        if outcome is None:
+            return True
+        has_arrived = outcome.result == "delivered" or bool(outcome.progress)
+        if row.sink in self._sent and not row.progress and not _is_summary(row):
+            self._sent[row.sink] += has_arrived
+        if outcome.result != "retry":
+            self._failing.discard(row.sink)
+            return True
+        if outcome.progress:  # it works, and deferred some of the recipients
+            self._busy.add(row.sink)
+        else:
+            unavailable.add(row.sink)
+            self._failing.add(row.sink)
+        return False
 
     def _is_over_limit(self, row: Notification, rank: int) -> bool:
         """True when the sink got its share of messages in the last hour; summaries are not counted.

@@ -89,6 +89,8 @@ def _summary(replies: Mapping[str, str], recipients: int) -> str:
 _ADDRESS = re.compile(r"[^@\s<>,;\x00-\x1f]+@[^@\s<>,;\x00-\x1f]+")
 _AUTHENTICATION_ERRORS = frozenset({530, 534, 535, 538})  # RFC 4954, 6
 _CLOSING = 421  # RFC 5321, 3.8: the server closes the connection
+_NOT_ASKED = _CLOSING, "the server closed the connection before the mail"
+_MAX_CONNECTIONS = 4  # in one try, where the server closes them at single recipients
 _NO_SMTPUTF8 = 553  # RFC 6531, 3.5: a mailbox name that is not ASCII, without the extension
 _ID_HEADERS = frozenset({"message-id", "in-reply-to", "references", "content-id"})
 _LINE_LENGTH = 78  # RFC 5322, 2.1.1: a line should have no more characters
@@ -298,9 +300,32 @@ class MailSink:
     def _send(self, message: Message, to: list[str], deadline: Deadline) -> Replies:
         """Send a message and return the replies to the recipients for whom it was not accepted.
 
+        Those that were not asked for, as the server closed the connection at another one, get another
+        connection.
+        """
+        replies: dict[str, tuple[int, str]] = {}
+        waiting = to
+        for _ in range(_MAX_CONNECTIONS):
+            try:
+                server = _connect(self._config, deadline)
+            except (smtplib.SMTPException, OSError, BrokerError):
+                if not replies:
+                    raise
+                break  # the replies so far stand
+            found = self._send_over(server, message, waiting)
+            replies = {one: reply for one, reply in replies.items() if one not in waiting} | found
+            waiting = [one for one in waiting if found.get(one) == _NOT_ASKED]
+            if not waiting:
+                break
+        return replies
+
+    def _send_over(
+        self, server: _SmtpClient, message: Message, to: list[str]
+    ) -> dict[str, tuple[int, str]]:
+        """Do the same over one connection, and close it.
+
         Recipients whose address needs SMTPUTF8 get a mail of their own, after the others.
         """
-        server = _connect(self._config, deadline)
         needs_utf8 = [one for one in to if not self._is_ascii(one)]
         others = [one for one in to if one not in needs_utf8]
         replies: dict[str, tuple[int, str]] = {}
@@ -339,8 +364,8 @@ class MailSink:
             replies = server.send_message(mail, _sent_address(self._config.sender), [*addresses])
         except smtplib.SMTPRecipientsRefused as error:
             # after a 421 the library does not name the recipients that it had not sent yet
-            replies = dict.fromkeys(addresses, (_CLOSING, b"closed before the mail"))
-            replies |= error.recipients
+            code, why = _NOT_ASKED
+            replies = dict.fromkeys(addresses, (code, why.encode())) | error.recipients
         except smtplib.SMTPResponseException as error:
             if error.smtp_code in _AUTHENTICATION_ERRORS:
                 raise

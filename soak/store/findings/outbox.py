@@ -62,8 +62,11 @@ UNRESOLVED = f"""SELECT * FROM notifications AS n
     ORDER BY created_wall_ns, subject"""  # noqa: S608  # as above
 OF_RUN = """SELECT n.* FROM notifications AS n JOIN findings AS f ON f.key = n.subject WHERE run = ?
     ORDER BY created_wall_ns, subject, sink, occurrence, step"""
-SENT_BETWEEN = """SELECT count(*) FROM notifications WHERE sink = ? AND kind NOT IN ('digest', 'ended')
-    AND state = 'sent' AND done_wall_ns > ? AND done_wall_ns <= ?"""
+SENT_BETWEEN = f"""SELECT count(*) FROM notifications WHERE sink = :sink
+    AND kind NOT IN ('digest', 'ended')
+    AND (state = 'sent' AND done_wall_ns > :after AND done_wall_ns <= :until
+        OR {_IS_OPEN} AND progress <> '' AND created_wall_ns > :after AND created_wall_ns <= :until)"""  # noqa: S608  # as above
+"""One that some recipients have counts since it was queued, until all have it or it is given up."""
 LAST_SENT = """SELECT max(done_wall_ns) AS at FROM notifications WHERE sink = ?
     AND kind NOT IN ('digest', 'ended') AND state = 'sent' AND done_wall_ns <= ?"""
 LAST_DIGEST = f"""SELECT max(created_wall_ns) AS at FROM notifications

@@ -237,7 +237,8 @@ class FindingsStore:
 
         Messages that lie ahead of the second instant were sent before the clock stepped back.
         """
-        return int(self._rows(outbox.SENT_BETWEEN, (sink, after_wall_ns, wall_ns))[0][0])
+        values = {"sink": sink, "after": after_wall_ns, "until": wall_ns}
+        return int(self._rows(outbox.SENT_BETWEEN, values)[0][0])
 
     def last_sent_ns(self, sink: str, wall_ns: int) -> int | None:
         """Return when a sink took its last message, up to an instant, as `sent_between` counts them."""
@@ -358,7 +359,9 @@ class FindingsStore:
         with self._transaction() as connection:
             return connection.execute(statement, values).rowcount
 
-    def _rows(self, statement: str, values: tuple[object, ...]) -> list[sqlite3.Row]:
+    def _rows(
+        self, statement: str, values: tuple[object, ...] | Mapping[str, object]
+    ) -> list[sqlite3.Row]:
         with typed_errors(self.path):
             return self._connection().execute(statement, values).fetchall()
 

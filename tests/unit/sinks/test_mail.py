@@ -306,18 +306,35 @@ def test_a_mail_without_a_reply_may_have_arrived() -> None:
     assert f"127.0.0.1:{port}: " in outcome.detail
 
 
-def test_a_server_that_closes_before_the_mail_has_delivered_to_no_recipient() -> None:
-    """421 to the second recipient, after the first was accepted."""
-    inbox = Inbox()
+def test_a_server_that_closes_at_one_recipient_does_not_keep_the_mail_from_the_others() -> None:
+    """421 to the second recipient, after the first was accepted and before the third was asked for."""
+    inbox, to = Inbox(), tuple(f"{name}@example.org" for name in "abc")
     with served(inbox) as port:
-        sink = build(config(port))
-        inbox.rcpt_answers = {"b@example.org": "421 closing"}
+        sink = build(config(port=port, to=to))
+        inbox.rcpt_answers = {"b@example.org": "421 busy"}
         first = sink.send(MESSAGE)
         inbox.rcpt_answers = {}
         second = sink.send(dataclasses.replace(MESSAGE, progress=first.progress))
 
-    assert (first.result, second.result) == ("retry", "delivered")
-    assert [to for to, _ in inbox.mails] == [["a@example.org", "b@example.org"]]
+    assert (first.result, first.detail) == ("retry", "b@example.org: 421 busy")
+    assert first.may_have_arrived
+    assert second.result == "delivered"
+    assert [sent for sent, _ in inbox.mails] == [
+        ["a@example.org", "c@example.org"],
+        ["b@example.org"],
+    ]
+
+
+def test_a_server_that_closes_at_every_recipient_is_left_alone_for_now() -> None:
+    """After a few connections: nobody has the mail, and each is named once."""
+    inbox, to = Inbox(), tuple(f"{name}@example.org" for name in "abcdefgh")
+    inbox.rcpt_answers = dict.fromkeys(to, "421 closing")
+    with served(inbox) as port:
+        outcome = build(config(port=port, to=to)).send(MESSAGE)
+
+    assert (outcome.result, outcome.may_have_arrived) == ("retry", False)
+    assert outcome.detail.count("@example.org: 421") == len(to)
+    assert inbox.mails == []
 
 
 def test_hostile_names_stay_text() -> None:
