@@ -35,6 +35,8 @@ _LEVELS = frozenset[Kind]({"step", "drift"})
 """Kinds that leave a level behind to which a series may return."""
 _SLOW = frozenset[Kind]({"drift", "spikes"})
 """Kinds that are known long after they began."""
+_ABOUT_FEW = frozenset[Kind]({"tail", "stalls"})
+"""Kinds that most messages know nothing of: another one says more of an incident."""
 _RANK: Mapping[str, int] = {"warning": 0, "confirmed": 1, "gone": 2, "withdrawn": 2}
 
 
@@ -173,7 +175,7 @@ def _prominence(change: Change, before: float) -> tuple[bool, float, bool, int, 
     return (
         change.kind != "outage",
         -change.after if change.kind == "outage" else 0.0,
-        change.kind == "tail",
+        change.kind in _ABOUT_FEW,
         place,
         -ratio,
         change.series,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from detectors.client_seconds import (
     is_headline,
     latency_of,
 )
-from detectors.kinds import drift, spikes, tail
+from detectors.kinds import drift, spikes, stalls, tail
 from detectors.kinds.recent_rows import MINUTE, Recent
 from detectors.kinds.tail import NearSteps
 from detectors.level_shift import Config
@@ -39,10 +39,10 @@ from soak.core.series import parse_series, series_name
 from soak.core.units import SECOND_NS
 
 # Steps are looked for in every series, the other kinds in the latencies that make findings. In one second a
-# series raises one change: a step first, then spikes, then a drift, then a tail. So series and second
+# series raises one change: a step first, then spikes, stalls, a drift, then a tail. So series and second
 # identify a change; spikes and drifts that had to wait are raised again later.
 
-VERSION = 144
+VERSION = 145
 """Version of the state of all kinds; the state of steps in it has a version of its own."""
 LAYOUT = f"{VERSION}.{online_state.VERSION}"
 """Of the whole state: what differs in it cannot be read."""
@@ -58,23 +58,24 @@ class Watched:
     recent: Recent
     drift: drift.Watch
     spikes: spikes.Watch
+    stalls: stalls.Watch | None  # of series in which stalls are looked for
     last_k: int = 0  # in which it had a value
 
     def to_state(self) -> dict[str, Any]:
         """Return the state for JSON."""
         parts = {name: getattr(self, name).to_state() for name in ("recent", "drift", "spikes")}
-        return {**parts, "last_k": self.last_k}
+        return {**parts, "stalls": self.stalls and self.stalls.to_state(), "last_k": self.last_k}
 
     def has_gone_on(self, other: Watched) -> bool:
         """True when all of the last minute came after another series ended."""
         return bool(self.recent.last) and self.recent.last[0][0] > other.last_k
 
     def end(self, k: int) -> list[Change]:
-        """Return the open drift and spikes as resolved in second `k`."""
+        """Return the open drift, spikes and stalls as resolved in second `k`."""
         found = [ended(one.standing, k) for one in (self.drift, self.spikes) if one.standing]
         self.drift.standing = self.spikes.standing = None
         self.spikes.start_anew()
-        return found
+        return found + ([] if self.stalls is None else self.stalls.end(k))
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Watched:
@@ -82,6 +83,7 @@ class Watched:
             Recent.of(state["recent"]),
             drift.Watch.of(state["drift"]),
             spikes.Watch.of(state["spikes"]),
+            state["stalls"] and stalls.Watch.of(state["stalls"]),
             state["last_k"],
         )
 
@@ -127,6 +129,8 @@ class Panel:
         """
         second = Second(k, values, valid, phase, epoch)
         outages = self._outages.update(source, columns, second)
+        if outages:
+            _leave_to_other_kinds(self._sources.get(source, {}).values(), k)
         moment = self._steps.gate(source).take(k, epoch, phase, is_valid=valid)
         if not moment.is_new:
             return outages
@@ -180,8 +184,8 @@ class Panel:
         busy = {change.series for change in changes if change.raised_k == k}
         for change in changes:
             self._near.note(change)
-            if change.state == "confirmed":
-                _note_step(known, change)
+            if change.state in {"confirmed", "gone"}:
+                _note_step(known, change, k)
         slow: list[Change] = []
         if moment.counts:
             for at, name, config in self._places.get(source, columns, self._watched):
@@ -222,6 +226,7 @@ class Panel:
                 one.spikes.go_back(k + self._baseline)
             else:
                 one.spikes.start_anew()
+        _leave_to_other_kinds(self._sources[source].values(), k - 1)
 
     def to_bytes(self) -> bytes:
         """Return the whole state; the same later records give the same changes bit for bit."""
@@ -276,16 +281,20 @@ class Panel:
         value: float,
         config: minimum_effect.Config,
     ) -> list[Change]:
-        """Return the changes of drift and spikes that one value brings."""
+        """Return the changes of drift, spikes and stalls that one value brings."""
         y = config.scaled_one(value)
         if not np.isfinite(y):
             return []
         one = known.get(name)
         if one is None:
-            one = Watched(Recent(), drift.Watch(), spikes.Watch(k + self._baseline))
+            known_k = k + self._baseline
+            watch = stalls.Watch(known_k) if stalls.is_watched(name) else None
+            one = Watched(Recent(), drift.Watch(), spikes.Watch(known_k), watch)
             known[name] = one
         one.last_k = k
         changes = one.spikes.take(name, k, y, one.recent, config)
+        if one.stalls is not None:
+            changes += one.stalls.take(name, k, y, one.recent, config)
         if one.recent.take(k, y):
             changes += one.drift.minute_ended(name, k, one.recent, config)
         return changes
@@ -312,7 +321,7 @@ def _without_leader(series: str) -> str:
 def in_turn(
     known: Mapping[str, Watched], slow: Sequence[Change], k: int, busy: set[str]
 ) -> list[Change]:
-    """Return spikes and drifts, but only one change of a series for those raised in second `k`.
+    """Return spikes, stalls and drifts, but only one change of a series for those raised in second `k`.
 
     The others are taken back, and seen again. `busy` has the series with a change in this second, and grows.
     """
@@ -323,22 +332,39 @@ def in_turn(
         elif change.series not in busy:
             busy.add(change.series)
             kept.append(change)
-        elif change.kind == "drift":
-            known[change.series].drift.standing = None
         else:
-            known[change.series].spikes.standing = None
+            _take_back(known[change.series], change)
     return kept
 
 
 def is_name_taken(known: Mapping[str, Watched], tail: Change) -> bool:
-    """True when spikes or a drift of the series were raised in the second in which a tail was."""
+    """True when spikes, stalls or a drift of the series were raised in the second in which a tail was."""
     one = known[tail.series]
-    standing = (one.spikes.standing, one.drift.standing)
+    standing = [one.spikes.standing, one.drift.standing]
+    standing += [] if one.stalls is None else [one.stalls.standing]
     return any(other is not None and other.raised_k == tail.raised_k for other in standing)
 
 
-def _note_step(known: Mapping[str, Watched], step: Change) -> None:
-    """Leave the pulse trains that came with a step to it."""
-    for name, one in known.items():
-        if latency_of(name) == latency_of(step.series):
+def _take_back(one: Watched, change: Change) -> None:
+    if change.kind == "drift":
+        one.drift.standing = None
+    elif change.kind == "spikes":
+        one.spikes.standing = None
+    elif one.stalls is not None:
+        one.stalls.take_back()
+
+
+def _note_step(known: Mapping[str, Watched], step: Change, k: int) -> None:
+    """Leave the pulse trains that came with a step to it, and the stalls before it and in it."""
+    same = [one for name, one in known.items() if latency_of(name) == latency_of(step.series)]
+    if step.state == "confirmed":
+        for one in same:
             one.spikes.note_step(step.onset_k)
+    _leave_to_other_kinds(same, k)
+
+
+def _leave_to_other_kinds(many: Iterable[Watched], k: int) -> None:
+    """Leave the seconds up to this one that stall to another change."""
+    for one in many:
+        if one.stalls is not None:
+            one.stalls.leave_out(k)

@@ -6,7 +6,7 @@ A broker goes by the host and port at which it is asked, a page by the name of i
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,7 +50,7 @@ _LEAST_VALUES = 20
 _LEAST_SHARE = 0.2
 _EVERY = 8  # seconds from one standstill to the next, at most
 _BACK_SECONDS = 60  # before the onset, since when a broker that was away may be back
-_SOON_SECONDS = 10  # after it: one that starts copies before it answers everybody
+_SOON_SECONDS = 10  # before or after it: one that starts copies before it answers everybody
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +184,37 @@ class Answers:
                 seconds = int(rows[stop[at] - 1] - ks[at])
                 found.append(Silence(one.what, int(ks[at]) + 1, seconds, at + 1 < ks.size))
         return found
+
+    @cached_property
+    def in_turn(self) -> list[Silence]:
+        """Return the silences of several brokers of which each began when the one before it was over.
+
+        One of them is about the onset, and each follows the one before it within a minute. Empty where two
+        brokers were silent at once or one of them twice, which is no restart in order.
+        """
+        first, last = near(self._change)
+        found: list[Silence] = []
+        for one in sorted(self._silent_spells(first - _BACK_SECONDS), key=lambda one: one.from_k):
+            if found and one.from_k > found[-1].from_k + found[-1].seconds + _BACK_SECONDS:
+                break
+            found.append(one)
+        ends = [one.from_k + one.seconds for one in found]
+        is_ordered = all(end <= after.from_k for end, after in zip(ends, found[1:], strict=False))
+        is_about_onset = any(
+            one.from_k <= last + FAIL_SECONDS and end >= first - _SOON_SECONDS
+            for one, end in zip(found, ends, strict=True)
+        )
+        is_each_once = len({one.what for one in found}) == len(found) > 1
+        return found if is_ordered and is_about_onset and is_each_once else []
+
+    def _silent_spells(self, first: int) -> Iterator[Silence]:
+        """Yield the silences since `first` that have an answer before and after them."""
+        for one in self._asked:
+            ks = one.answered_k[(one.answered_k >= first) & (one.answered_k < self._nearby.k1)]
+            rows = np.searchsorted(one.recorded_k, ks)
+            for at in np.flatnonzero(np.diff(rows) > CUT_VALUES * one.spacing).tolist():
+                since, until = int(ks[at]), int(ks[at + 1])
+                yield Silence(one.what, since + 1, until - since - 1, is_over=True)
 
     @cached_property
     def _asked(self) -> list[_Asked]:

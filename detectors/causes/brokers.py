@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,18 +102,18 @@ def _down(facts: Facts) -> Hypothesis:
     seen = facts.answers
     stopped = _stopped(facts)
     effects = _effects_of_down(stopped, facts)
-    cut = [one for one in seen.unanswered if _is_gone(one, facts)]
+    cut = seen.in_turn or [one for one in seen.unanswered if _is_gone(one, facts)]
     silent = [*cut, *_pages_gone(facts)]
-    if cut and _stood_still(silent, facts) and not seen.all_silent:
+    if cut and not seen.in_turn and _stood_still(silent, facts) and not seen.all_silent:
         text = "Requests timed out and were answered again later; no connection was refused."
         return ruled_out("broker_down", text)
     signs: list[Sign] = []
     for one in silent[:3]:
         strength = 0.0 if signs else CLEAR if effects else FAIR
         signs.append(Sign(strength, _silent_text(one, facts)))
-    if _took_turns(cut):
+    if seen.in_turn:
         text = "Each stopped when the one before it answered again, as where somebody restarts them in order."
-        signs.append(Sign(0.0, Evidence(text)))
+        signs.append(Sign(CLEAR, Evidence(text)))
     if seen.refused and (silent or stopped is not None or seen.refusing_brokers):
         who = ", ".join(sorted(filter(None, seen.refused))) or "a broker"
         since = when(min(seen.refused.values()) - facts.onset_k)
@@ -226,15 +225,6 @@ def _is_gone(one: Silence, facts: Facts) -> bool:
     return is_long or facts.outage is not None or bool(facts.answers.refused)
 
 
-def _took_turns(silent: list[Silence]) -> bool:
-    """True for several silences of which each began when the one before it was over."""
-    ordered = sorted(silent, key=lambda one: one.from_k)
-    return len(ordered) > 1 and all(
-        before.is_over and before.from_k + before.seconds <= after.from_k
-        for before, after in pairwise(ordered)
-    )
-
-
 def _stood_still(silent: list[Silence], facts: Facts) -> bool:
     """True when brokers that timed out answered again, and never refused: a process that ends refuses."""
     seen = facts.answers
@@ -245,7 +235,7 @@ def _stood_still(silent: list[Silence], facts: Facts) -> bool:
 def _suspect(silent: list[Silence], facts: Facts) -> str:
     """Return host and port of the brokers that are silent or refuse, else the names of their pages."""
     seen = facts.answers
-    brokers = {one.what for one in seen.unanswered}
+    brokers = {one.what for one in (*seen.unanswered, *seen.in_turn)}
     names = (
         [*(one.what for one in silent if one.what in brokers), *seen.refusing_brokers]
         or _leaders_that_stopped(facts)

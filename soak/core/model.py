@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # 12 MiB that the probe daemon can do without
     from numpy.typing import NDArray
 
 Direction = Literal["up", "down"]
-Kind = Literal["step", "drift", "spikes", "tail", "outage", "objective"]
+Kind = Literal["step", "drift", "spikes", "stalls", "tail", "outage", "objective"]
 
 
 THRESHOLDS_SECONDS: tuple[float, ...] = tuple(
@@ -165,7 +165,7 @@ class Change:
     kind: Kind = "step"
     resolved_k: int | None = None  # interval from which on it was over, or found to be over
     period_seconds: float | None = None  # of spikes: distance between two
-    burst_seconds: float | None = None  # of spikes: length of one
+    burst_seconds: float | None = None  # of spikes: length of one; of stalls: how many seconds
     failed_messages: int | None = None  # of an outage
     late_messages: int | None = None  # of an outage
     due_messages: int | None = None  # of an outage

@@ -44,7 +44,13 @@ _PHRASES = (
     ("cluster under replicated partitions", "partitions with a copy that is behind"),
 )
 _ACRONYMS = {"gc": "GC", "cpu": "CPU"}
-_KINDS = {"step": "", "drift": "drifting", "spikes": "spiking", "tail": "in its tail"}
+_KINDS = {
+    "step": "",
+    "drift": "drifting",
+    "spikes": "spiking",
+    "stalls": "in single seconds",
+    "tail": "in its tail",
+}
 WHOLE_SENTENCES = frozenset[Kind]({"outage", "objective"})
 """Kinds of which `what_text` says all, without a title of the series."""
 _OUTAGES = {

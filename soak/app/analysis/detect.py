@@ -22,7 +22,7 @@ from soak.core.model import Change, Column, Kind, Series
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import RunFolder
 
-_KINDS = {"step": "", "drift": "drift ", "spikes": "spikes ", "tail": "tail "}
+_KINDS = {"step": "", "drift": "drift ", "spikes": "spikes ", "stalls": "stalls ", "tail": "tail "}
 
 
 @dataclass(frozen=True, slots=True)

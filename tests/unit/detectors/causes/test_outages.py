@@ -10,7 +10,7 @@ import pytest
 
 from detectors.attribution import attribute
 from detectors.nearby import Nearby, TimedEvent
-from soak.core.model import Change, Explanation, Series
+from soak.core.model import Change, Explanation, Kind, Series
 from tests.support.detection.cause_panels import (
     END,
     ONSET,
@@ -99,6 +99,63 @@ def test_of_three_brokers_the_one_that_answers_no_question_is_suspected() -> Non
     )
 
     assert (found.cause, found.suspect) == ("broker_down", "b3:9092")
+
+
+IN_ORDER = [range(ONSET - 12, ONSET), range(ONSET + 3, ONSET + 12), range(ONSET + 15, ONSET + 22)]
+"""Three brokers are restarted one after the other, each away for some seconds."""
+
+
+@pytest.mark.parametrize("kind", ["stalls", "step"])
+def test_brokers_that_restart_in_order_are_down_and_not_only_what_follows_from_it(
+    kind: Kind,
+) -> None:
+    """Latency stalls as the first is back: its copies are behind, leaders move, and no probe was refused."""
+    away = [trips(f"b{n}:9092", silent) for n, silent in enumerate(IN_ORDER, 1)]
+    behind = 'probe@h|cluster_under_replicated_partitions{follower="b1:9092"}'
+    copies = Series(behind, K, np.where(np.isin(K, IN_ORDER[0]), 62.0, 0.0))
+    moves = told("leader_change", ONSET, topic="soak-t", partition=1, epoch=3)
+    found = first(around(*away, copies, events=moves), replace(STEP, kind=kind))
+    texts = " ".join(one.text for one in found.evidence)
+
+    assert (found.cause, found.suspect) == ("broker_down", "b1:9092, b2:9092, b3:9092")
+    assert "b2:9092 stopped answering 3 s after the onset, for 9 s." in texts
+    assert "as where somebody restarts them in order" in texts
+
+
+@pytest.mark.parametrize(
+    "silences",
+    [
+        [range(ONSET - 12, ONSET)],
+        [range(ONSET - 12, ONSET), range(ONSET - 6, ONSET + 6)],
+        [range(ONSET - 12, ONSET), range(ONSET + 80, ONSET + 90)],
+        [range(ONSET - 250, ONSET - 240), range(ONSET - 230, ONSET - 220)],
+        [range(ONSET - 50, ONSET - 40), range(ONSET - 30, ONSET - 20)],
+    ],
+    ids=["one", "at once", "long after each other", "long before", "before"],
+)
+def test_brokers_that_are_away_otherwise_were_not_restarted_in_order(silences: list[range]) -> None:
+    away = [trips(f"b{n}:9092", silent) for n, silent in enumerate(silences, 1)]
+    others = [trips("b8:9092"), trips("b9:9092")]
+
+    found = attribute(STEP, around(*away, *others))
+
+    assert "restarts them in order" not in " ".join(
+        one.text for cause in found for one in cause.evidence
+    )
+
+
+def test_a_broker_that_falls_silent_twice_is_not_restarted_in_order() -> None:
+    twice = [*range(ONSET - 12, ONSET), *range(ONSET + 20, ONSET + 30)]
+    ks = K[~np.isin(K, twice)]
+    again = Series(
+        'probe@h|broker_round_trip_seconds{target="b1:9092"}', ks, np.full(ks.size, 5e-4)
+    )
+
+    found = attribute(STEP, around(again, trips("b2:9092", range(ONSET + 3, ONSET + 12))))
+
+    assert "restarts them in order" not in " ".join(
+        one.text for cause in found for one in cause.evidence
+    )
 
 
 def test_a_page_that_a_server_could_not_scrape_is_called_after_its_pod() -> None:

@@ -97,7 +97,7 @@ def test_of_two_kinds_that_begin_in_one_second_one_is_reported_then() -> None:
     """Series and second name a change; the drift is taken back, and seen again."""
     rise = Change(P99, 3600, 600, (300, 900), 0.01, 0.04, "confirmed", 0.99, kind="drift")
     train = replace(rise, kind="spikes", period_seconds=52.0, burst_seconds=3.0)
-    one = Watched(Recent(), drift.Watch(3, rise), spikes.Watch(standing=train))
+    one = Watched(Recent(), drift.Watch(3, rise), spikes.Watch(standing=train), None)
     known, busy = {P99: one}, {"s|other"}
     kept = in_turn(known, [train, rise], 3600, busy)
 
