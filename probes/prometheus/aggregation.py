@@ -133,8 +133,9 @@ class _Group:
 
 
 class Aggregator:
-    """Makes the samples of one source, each with the labels `own`; labels in `keep` are kept in every entry.
+    """Makes the samples of one source, each with the labels `own`.
 
+    `keep` names the labels of a series that are kept in every entry.
     The groups are computed again only if the page has other series than at the last reading.
     """
 
@@ -142,7 +143,7 @@ class Aggregator:
         self,
         entries: Sequence[Entry],
         own: Labels,
-        keep: tuple[str, ...] = (),
+        keep: Callable[[Mapping[str, str]], tuple[str, ...]] = lambda _: (),
         max_groups: int = MAX_GROUPS,
     ) -> None:
         self._entries = [(entry, entry.names()) for entry in entries]
@@ -213,9 +214,9 @@ class Aggregator:
         """Add the groups of an entry, one for each combination of kept labels that no earlier entry has."""
         groups: dict[tuple[str, Labels], _Group] = {}
         members: dict[tuple[str, Labels], set[Member]] = {}
-        wanted = (*entry.labels, *self._keep)
         for name, part in names.items():
             for at, pairs, labels, value in taken.get(name, ()):
+                wanted = dict.fromkeys((*entry.labels, *self._keep(labels)))
                 kept = tuple((label, labels[label]) for label in wanted if label in labels)
                 key = entry.name, kept
                 if key in found:

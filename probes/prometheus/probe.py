@@ -167,7 +167,7 @@ class MetricsTarget:
     def _opened(self) -> tuple[MetricsSource, Aggregator]:
         if self._source is None or self._aggregator is None:
             self._source = self._open_source()
-            self._aggregator = Aggregator(self._entries, self._own, self._source.keep)
+            self._aggregator = Aggregator(self._entries, self._own, self._source.kept)
         return self._source, self._aggregator
 
     def close_source(self) -> None:

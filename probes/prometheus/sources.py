@@ -39,7 +39,7 @@ _PAGE_LABELS: tuple[str, ...] = ("instance", "pod")
 
 # VictoriaMetrics refuses a query of more than 16 KiB (`-search.maxQueryLen`).
 _MAX_PATTERN = 14_000
-_ADDRESS = re.compile(r".*:\d{1,5}", re.ASCII)
+_ADDRESS = re.compile(r"(?:\w+://)?(?:\[[^]]*\]|[^:]*):\d{1,5}", re.ASCII)  # fd00::17 has no port
 
 _STARTED = "process_start_time_seconds"
 _SAME_START_SECONDS = 5.0  # some are counted from the boot, whose time moves with the clock
@@ -69,9 +69,12 @@ class Fetched:
 
 
 class MetricsSource(Protocol):
-    """Where metrics come from. `keep`: labels that are never aggregated over."""
+    """Where metrics come from."""
 
-    keep: tuple[str, ...]
+    @staticmethod
+    def kept(labels: Mapping[str, str]) -> tuple[str, ...]:
+        """Return which labels of a series are never aggregated over."""
+        ...
 
     def fetch(self) -> Fetched:
         """Return the newest points.
@@ -144,8 +147,6 @@ class MetricsPage:
     of a broker anew at times may show its own as they are.
     """
 
-    keep: tuple[str, ...] = _PAGE_LABELS  # a collector has those of several brokers on one page
-
     def __init__(
         self,
         url: str,
@@ -161,6 +162,11 @@ class MetricsPage:
         self._process = OneProcess()
         self._renewed: dict[str, RenewedMetrics] = {}  # by program
         self._clock = clock
+
+    @staticmethod
+    def kept(labels: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the labels that name a page: a collector has those of several brokers on its own."""
+        return _labels_of_page(labels) if "instance" in labels else _PAGE_LABELS
 
     def fetch(self) -> Fetched:
         begin_ns = self._clock.mono_ns()
@@ -214,8 +220,6 @@ class MetricsServer:
     each point at every step until the next scrape, and its rate would be zero and then twice too large.
     """
 
-    keep: tuple[str, ...] = _PAGE_LABELS
-
     def __init__(
         self,
         url: str,
@@ -233,7 +237,7 @@ class MetricsServer:
         self._clock = clock
         self._names = names
         self._scrapers = ScraperChoice()
-        self._pages: set[str] = set()  # that have given anything
+        self._pages: set[tuple[str, str]] = set()  # that have given anything
         self._newest_ns = 0
         pattern = "|".join(re.escape(name) for name in sorted(names))
         if len(pattern) > _MAX_PATTERN:
@@ -242,6 +246,11 @@ class MetricsServer:
         matchers = [f"__name__=~{wanted}", *([selector] if selector else [])]
         self._query = f"{{{','.join(matchers)}}}"
         self._server = PrometheusConnect(url, session=_Session(http), timeout=None)
+
+    @staticmethod
+    def kept(labels: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the labels that name the page of a series."""
+        return _labels_of_page(labels)
 
     def fetch(self) -> Fetched:
         """Return all points since the newest one known; at first those of a minute, or else of five."""
@@ -276,9 +285,9 @@ class MetricsServer:
         others = {name: series for name, series in points.items() if name != SCRAPED}
         if len(self._pages) > MAX_SERIES:  # instances that come and go
             self._pages.clear()
-        self._pages |= {_instance(labels) for series in others.values() for labels in series}
+        self._pages |= {_page_of(labels) for series in others.values() for labels in series}
         scraped = points[SCRAPED].items()
-        ours = {labels: seen for labels, seen in scraped if _instance(labels) in self._pages}
+        ours = {labels: seen for labels, seen in scraped if _page_of(labels) in self._pages}
         return {**others, SCRAPED: ours} if ours else others
 
     def close(self) -> None:
@@ -309,9 +318,7 @@ class ScraperChoice:
             groups: dict[tuple[str, str, str], dict[Labels, list[Labels]]] = {}
             for labels, seen in series.items():
                 if seen:
-                    pairs = dict(labels)
-                    instance, job = pairs.get("instance", ""), pairs.get("job", "")
-                    key = name, instance, "" if _ADDRESS.fullmatch(instance) else job
+                    key = (name, *_page_of(labels))
                     is_served = _scrape(labels) not in unserved
                     own = _SCRAPER_LABELS | _SERVICE_LABELS if is_served else _SCRAPER_LABELS
                     scraper = tuple(pair for pair in labels if pair[0] in own)
@@ -413,8 +420,17 @@ def _scrape(labels: Labels) -> Labels:
     return tuple(pair for pair in labels if pair[0] in _SCRAPER_LABELS or pair[0] == "instance")
 
 
-def _instance(labels: Labels) -> str:
-    return dict(labels).get("instance", "")
+def _labels_of_page(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the labels that name the page of a series; without a port the job says which program it is."""
+    is_address = _ADDRESS.fullmatch(labels.get("instance", ""))
+    return _PAGE_LABELS if is_address else (*_PAGE_LABELS, "job")
+
+
+def _page_of(labels: Labels) -> tuple[str, str]:
+    """Return the instance of a series, and the job where there is no port that says which program it is."""
+    pairs = dict(labels)
+    instance = pairs.get("instance", "")
+    return instance, "" if _ADDRESS.fullmatch(instance) else pairs.get("job", "")
 
 
 def _page(http: HttpClient, url: str) -> bytes:

@@ -357,7 +357,9 @@ def test_an_answer_that_comes_after_the_reading_is_taken_by_the_next_one() -> No
     class Slow:
         """A source that is read while it answers."""
 
-        keep = ()
+        @staticmethod
+        def kept(_labels: object) -> tuple[str, ...]:
+            return ()
 
         def fetch(self) -> Fetched:
             taken.append(target.take()[0])
@@ -738,3 +740,20 @@ def test_a_page_of_known_length_may_lack_its_last_line_feed() -> None:
 
     ((point,),) = found["node_load1"].values()
     assert point.value == 2.5
+
+
+@pytest.mark.parametrize(
+    ("labels", "columns"),
+    [
+        (['instance="node7",job="node"', 'instance="node7",job="kafka"'], 2),
+        (['instance="node7:1",job="node"', 'instance="node7:2",job="kafka"'], 2),
+        (['job="node"', 'job="kafka"'], 1),  # a label of the page itself: it has no instances
+    ],
+)
+def test_a_page_of_a_collector_keeps_the_programs_of_one_host_apart(
+    labels: list[str], columns: int
+) -> None:
+    """As `/federate` has them, and OpenTelemetry's collector."""
+    page = "".join(f"node_load1{{{one}}} 23\n" for one in labels).encode()
+
+    assert len(Watched(["node_exporter"], page).values()) == columns

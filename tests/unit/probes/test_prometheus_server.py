@@ -274,6 +274,58 @@ def test_programs_of_one_host_are_kept_apart() -> None:
     assert len(found["a"]) == 2
 
 
+CPU = "process_cpu_seconds_total"
+
+
+def cpu_by_labels(*pages: dict[str, str]) -> dict[tuple[str, ...], float]:
+    """Return the CPU of the programs of these pages by labels: the first uses one core, the next two."""
+    http = Answers(
+        matrix(
+            *(
+                ({"__name__": CPU, **labels}, [[10, "5"], [11, f"{5 + cores}"]])
+                for cores, labels in enumerate(pages, 1)
+            )
+        )
+    )
+    entry = Entry(name="process_cpu_seconds", spellings=[CPU], kind="counter", unit="cores")
+    asker = MetricsServer(
+        URL,
+        http,  # type: ignore[arg-type]  # stands in
+        {CPU},
+        FakeClock(),
+        selector="",
+    )
+    steps = SeriesTracker().take(asker.fetch().points)
+    found = Aggregator([entry], (), MetricsServer.kept).samples(steps, frozenset())
+    return {tuple(value for _, value in column.labels): value for column, value in found}
+
+
+@pytest.mark.parametrize("instance", ["node7", "10.0.0.7", "kafka-7.example.org", "fd00::17", ""])
+def test_jobs_that_scrape_a_host_without_a_port_are_not_added_up(instance: str) -> None:
+    """A relabelled instance is a host: what its exporter uses is no part of what its broker uses."""
+    named = {"instance": instance} if instance else {}
+
+    found = cpu_by_labels({**named, "job": "node"}, {**named, "job": "kafka"})
+
+    host = (instance,) if instance else ()
+    assert found == {(*host, "node"): 1.0, (*host, "kafka"): 2.0}
+
+
+@pytest.mark.parametrize("instance", ["node7:9404", "10.0.0.7:9404", "[fe80::7]:9404"])
+def test_jobs_that_scrape_one_port_count_once_and_name_no_job(instance: str) -> None:
+    """The port says which program it is; either job gives the same column."""
+    found = cpu_by_labels(
+        {"instance": instance, "job": "kafka"}, {"instance": instance, "job": "kafka-again"}
+    )
+
+    assert found in ({(instance,): 1.0}, {(instance,): 2.0})
+
+
+def test_an_instance_keeps_its_job_where_only_one_scrapes_it() -> None:
+    """A job that is added later renames no column."""
+    assert cpu_by_labels({"instance": "node7", "job": "kafka"}) == {("node7", "kafka"): 1.0}
+
+
 @pytest.mark.parametrize("target", [{"job": "r"}, {"job": "r", "endpoint": "admin"}])
 def test_services_of_the_page_itself_are_kept(target: dict[str, str]) -> None:
     """Redpanda counts by its own ones; Kubernetes has one for all series of a page, beside an endpoint."""
@@ -313,7 +365,7 @@ def test_pods_and_instances_are_kept_apart() -> None:
     pods = [(("instance", f"10.244.0.{n}:9404"), ("pod", f"kafka-{n}")) for n in range(2)]
     steps: Steps = {"a": {(*labels, ("topic", "t")): Step(1.0, None, 0.0) for labels in pods}}
 
-    found = Aggregator([entry], (), MetricsServer.keep).samples(steps, frozenset())
+    found = Aggregator([entry], (), MetricsServer.kept).samples(steps, frozenset())
 
     assert [column.labels for column, _ in found] == pods
 
@@ -347,7 +399,7 @@ def test_a_server_says_which_of_the_brokers_pages_it_could_not_scrape() -> None:
         FakeClock(),
         selector=target.selector,
     )
-    folds, tracker = Aggregator(entries, (), MetricsServer.keep), SeriesTracker()
+    folds, tracker = Aggregator(entries, (), MetricsServer.kept), SeriesTracker()
 
     found = [folds.samples(tracker.take(asker.fetch().points), frozenset()) for _ in range(2)]
 
@@ -356,3 +408,26 @@ def test_a_server_says_which_of_the_brokers_pages_it_could_not_scrape() -> None:
         for one in found
     ]
     assert ups == [{"b1:9404": 1.0, "b2:9404": 1.0}, {"b1:9404": 1.0, "b2:9404": 0.0}]
+
+
+def test_a_job_whose_metrics_nobody_wants_does_not_make_a_host_look_down() -> None:
+    """The page of the broker is there; the exporter of the same host, which the map does not read, is not."""
+
+    def scraped(name: str, job: str, value: int) -> dict[str, Any]:
+        labels = {"__name__": name, "instance": "node7", "job": job}
+        return {"metric": labels, "values": [[10, str(value)]]}
+
+    http = Answers(
+        answer(scraped("a", "kafka", 5), scraped("up", "kafka", 1), scraped("up", "node", 0))
+    )
+    asker = MetricsServer(
+        URL,
+        http,  # type: ignore[arg-type]  # stands in
+        {"a", "up"},
+        FakeClock(),
+        selector='instance="node7"',
+    )
+
+    found = asker.fetch().points["up"]
+
+    assert {dict(labels)["job"]: seen[-1].value for labels, seen in found.items()} == {"kafka": 1.0}
