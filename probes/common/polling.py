@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from soak.core.errors import ProbeError
 from soak.core.model import Column, Event, Reading
 from soak.core.ports import Clock
-from soak.core.retry import Once
+from soak.core.retry import Backoff, Once, Retry
 from soak.core.units import SECOND_NS
 
 MAX_EVENTS = 1000  # kept between two readings; further ones are only counted
 REPEAT_EVENT_NS = 60 * SECOND_NS
 AHEAD_NS = SECOND_NS // 2
 """How long before the next reading a `Prefetch` starts its work; half a period if that is shorter."""
+
+AT_ONCE = Backoff(first_ns=0, max_ns=0)
 
 COST_ROUNDS = 5
 """The cost of work is the shortest of so many rounds: the others may have waited for something."""
@@ -197,7 +199,7 @@ class Prefetch:
 
     The first `check` starts it; each `check` sets when the next reading is expected. The thread ends with
     `at_end`, which closes what `work` has opened. Work that is slow is done less often, so that it takes at
-    most `max_busy_ratio` of the time.
+    most `max_busy_ratio` of the time. After a failed round that took longer than that it waits by `backoff`.
     """
 
     def __init__(
@@ -208,10 +210,12 @@ class Prefetch:
         at_end: Callable[[], None] = lambda: None,
         period_ns: int = SECOND_NS,
         max_busy_ratio: float = 1.0,
+        backoff: Backoff = AT_ONCE,
     ) -> None:
         self._work = work
         self._at_end = at_end
         self._max_busy_ratio = max_busy_ratio
+        self._slow_failures = Retry(backoff)
         self._costs_ns: deque[int] = deque(maxlen=COST_ROUNDS)
         self._not_before_ns = 0
         self._clock = clock
@@ -263,7 +267,9 @@ class Prefetch:
             self._work()
         except ProbeError as error:
             self._worker.note(error)
+            self._not_before_ns = self._after_failure_ns(begun_ns)
         else:
+            self._slow_failures.note_success()
             self._costs_ns.append(self._clock.mono_ns() - begun_ns)
             rest_ns = min(self._costs_ns) / self._max_busy_ratio
             self._not_before_ns = begun_ns + round(rest_ns)
@@ -271,6 +277,14 @@ class Prefetch:
             self._begun_ns = None
         if self._next_ns <= due_ns:  # no reading came meanwhile
             self._next_ns = self._clock.mono_ns() + self._period_ns
+
+    def _after_failure_ns(self, begun_ns: int) -> int:
+        """Return when the next round may begin; one that failed quickly costs nothing, and is tried again."""
+        now_ns = self._clock.mono_ns()
+        if now_ns - begun_ns <= self._max_busy_ratio * self._period_ns:
+            self._slow_failures.note_success()
+            return now_ns
+        return now_ns + self._slow_failures.note_failure(now_ns)
 
 
 class PollingLoop:

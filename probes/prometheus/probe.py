@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -36,12 +37,14 @@ from soak.core.errors import (
 from soak.core.model import Column, Event, Reading
 from soak.core.plan.config import STRICT, FormerName, Settings
 from soak.core.ports import Clock
-from soak.core.retry import Once
+from soak.core.retry import Backoff, Once
 from soak.core.series import Labels
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns, size_bytes
 
 REPEAT_EVENT_NS = 60 * SECOND_NS
 BACKFILL_SLICE_SECONDS = 60  # requested from a server at once, after a late start
+
+_AFTER_TIMEOUT = Backoff(max_ns=30 * SECOND_NS)
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
 _MAX_NAMED = 20  # metrics in one event
@@ -90,9 +93,11 @@ class MetricsTarget:
             clock,
             self.close_source,
             max_busy_ratio=max_busy_ratio,
+            backoff=_AFTER_TIMEOUT,
         )
         self._lock = threading.Lock()
         self._box = _Fetch()
+        self._failure = ""  # of the last fetch
         # used by the thread only
         self._source: MetricsSource | None = None
         self._tracker = SeriesTracker()
@@ -102,7 +107,14 @@ class MetricsTarget:
 
     def check(self) -> None:
         """Raise `ProbeError` if the last fetch failed, or if one has been running for too long."""
-        self._prefetch.check()
+        with suppress(
+            ProbeError
+        ):  # it is kept until a fetch succeeds, and not for one reading alone
+            self._prefetch.check()
+        with self._lock:
+            failure = self._failure
+        if failure:
+            raise ProbeError(failure)
         busy = self._prefetch.busy_seconds()
         if busy > self._max_seconds:
             raise ProbeError(f"{self.name} has not answered for {busy:.0f} s")
@@ -119,9 +131,10 @@ class MetricsTarget:
         try:
             source, aggregator = self._opened()
             fetched = source.fetch()
-        except ProbeError:
+        except ProbeError as error:
             with self._lock:
                 self._box.samples = []  # of before: the target has no values now
+                self._failure = str(error)
             raise
         steps = self._tracker.take(fetched.points)
         samples = aggregator.samples(steps, fetched.damaged, fetched.copied)
@@ -129,6 +142,7 @@ class MetricsTarget:
         samples.append((Column("scrape_duration_seconds", self._own, "seconds"), seconds))
         events = self._lacks(fetched, since_ns)
         with self._lock:
+            self._failure = ""
             self._box.samples = samples  # a later reading returns no older answer
             self._box.events += events
             self._box.cost_ns += self._clock.mono_ns() - begin_ns

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import queue
 import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
 
-from probes.common.polling import AHEAD_NS, Prefetch, Stop, Worker
+from probes.common.polling import AHEAD_NS, AT_ONCE, Prefetch, Stop, Worker
 from soak.core.clock import SystemClock
 from soak.core.errors import ProbeError
+from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
 from tests.support.fakes import FakeClock
 
@@ -132,21 +135,30 @@ def test_the_next_round_comes_before_the_next_reading() -> None:
     assert prefetch.next_ns == clock.mono_ns() + 15 * SECOND_NS - AHEAD_NS
 
 
-def rounds_of(costs: list[float], seconds: int, max_busy_ratio: float) -> list[float]:
-    """Return when rounds begin that cost so much in turn, with a reading every second."""
+def rounds_of(
+    costs: list[float],
+    seconds: int,
+    max_busy_ratio: float,
+    failing: Sequence[int] = (),
+    backoff: Backoff = AT_ONCE,
+) -> list[float]:
+    """Return when rounds begin that cost so much in turn, with a reading every second; some fail."""
     clock = FakeClock(mono_ns=0)
     begun: list[float] = []
 
     def work() -> None:
         begun.append(clock.mono_ns() / SECOND_NS)
         clock.advance(costs[min(len(begun), len(costs)) - 1])
+        if len(begun) - 1 in failing:
+            raise ProbeError("not this time")
 
-    prefetch = Prefetch("t", work, clock, max_busy_ratio=max_busy_ratio)
+    prefetch = Prefetch("t", work, clock, max_busy_ratio=max_busy_ratio, backoff=backoff)
     prefetch.close()  # no thread: the rounds are done here, at the instants at which it would
     read_ns = 0
     while clock.mono_ns() < seconds * SECOND_NS:
         while read_ns <= clock.mono_ns():  # readings that came meanwhile
-            prefetch.check()
+            with suppress(ProbeError):
+                prefetch.check()
             read_ns += SECOND_NS
         wait_ns = min(prefetch.next_ns, read_ns) - clock.mono_ns()
         clock.advance(max(0, wait_ns) / SECOND_NS)
@@ -174,6 +186,29 @@ def test_one_slow_round_does_not_make_the_others_rare() -> None:
     begun = rounds_of([0.01, 0.01, 0.01, 5.0, 0.01], 60, 0.25)
 
     assert len(begun) >= 50
+
+
+@pytest.mark.parametrize("timeout", [2.0, 5.0])
+def test_work_that_keeps_timing_out_is_tried_less_and_less_often(timeout: float) -> None:
+    """Ever later up to a bound; once it succeeds it is done before each reading again."""
+    backoff = Backoff(max_ns=30 * SECOND_NS)
+    begun = rounds_of([timeout] * 12 + [0.01], 600, 0.25, failing=range(12), backoff=backoff)
+
+    waits = [later - earlier - timeout for earlier, later in pairwise(begun[:13])]
+    after = [later - earlier for earlier, later in pairwise(begun[13:])]
+    assert waits == sorted(waits)
+    assert waits[0] <= 2.0
+    assert 30.0 <= waits[-1] <= 31.0
+    assert max(after) <= 2.0
+
+
+@pytest.mark.parametrize("first_cost", [0.01, 2.0])
+def test_work_that_fails_at_once_is_tried_before_each_reading(first_cost: float) -> None:
+    """A refused connection costs nothing; a round that timed out before it delays only the next one."""
+    backoff = Backoff(max_ns=30 * SECOND_NS)
+    begun = rounds_of([first_cost, 0.01], 60, 0.25, failing=range(60), backoff=backoff)
+
+    assert len(begun) >= 55
 
 
 def test_an_unexpected_error_in_a_thread_is_raised_by_the_reading() -> None:

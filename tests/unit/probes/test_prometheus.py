@@ -350,6 +350,24 @@ def test_if_every_target_fails_each_is_down() -> None:
     ]
 
 
+@pytest.mark.parametrize("reason", ["does not answer within 5 s", "answers 503"])
+def test_a_target_is_down_in_each_second_until_it_answers(reason: str) -> None:
+    """Also in those in which it is not asked, or has not timed out again yet."""
+    watched = Watched(["node_exporter"], ProbeError(reason), written(23))
+    watched.target.close()  # no thread: the fetches are done here
+    with pytest.raises(ProbeError):
+        watched.target.fetch()
+
+    failing = [watched.probe.read() for _ in range(3)]
+    watched.target.fetch()
+    answered = watched.probe.read()
+
+    up = Column("up", (("target", "b"),), "ratio")
+    assert [reading.samples for reading in failing] == [((up, 0.0),)] * 3
+    assert [event.fields["reason"] for reading in failing for event in reading.events] == [reason]
+    assert dict(answered.samples)[up] == 1.0
+
+
 def test_an_answer_that_comes_after_the_reading_is_taken_by_the_next_one() -> None:
     """Of a page that takes 0.8 s, the next fetch has begun by then."""
     taken: list[Samples] = []
