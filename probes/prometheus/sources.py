@@ -41,6 +41,8 @@ _PAGE_LABELS: tuple[str, ...] = ("instance", "pod")
 _MAX_PATTERN = 14_000
 _ADDRESS = re.compile(r"(?:\w+://)?(?:\[[^]]*\]|[^:]*):\d{1,5}", re.ASCII)  # fd00::17 has no port
 
+_NATIVE = frozenset({"histogram", "histograms"})  # in an answer, in place of the values of a series
+
 _STARTED = "process_start_time_seconds"
 _SAME_START_SECONDS = 5.0  # some are counted from the boot, whose time moves with the clock
 _MAX_PROCESSES = 64
@@ -391,7 +393,8 @@ def _points(
 ) -> tuple[dict[str, dict[Labels, list[Point]]], set[str]]:
     """Return the points of a matrix, those of each series in order of time, and the names of damaged metrics.
 
-    As on a page, one with too wide labels is damaged: the rest of it would be taken for the whole.
+    As on a page, one with too wide labels is damaged: the rest of it would be taken for the whole. So is a
+    native histogram, which has no number (https://prometheus.io/docs/prometheus/latest/querying/api/).
 
     Raises:
         ProbeError: it is not a matrix.
@@ -402,7 +405,8 @@ def _points(
         for series in found:
             labels = {str(key): str(value) for key, value in series["metric"].items()}
             name = labels.pop("__name__")
-            if sum(map(len, (*labels, *labels.values()))) > MAX_LABEL_BYTES:
+            is_native = "values" not in series and not _NATIVE.isdisjoint(series)
+            if is_native or sum(map(len, (*labels, *labels.values()))) > MAX_LABEL_BYTES:
                 damaged.add(name)
                 continue
             seen = [

@@ -202,6 +202,37 @@ def test_any_other_answer_is_an_error(answer: object) -> None:
         server(Answers(answer), FakeClock()).fetch()
 
 
+NATIVE = {"count": "60", "sum": "33", "buckets": [[1, "0.5", "1", "60"]]}
+
+
+@pytest.mark.parametrize(
+    "native", [{"histograms": [[1.5, NATIVE], [2.5, NATIVE]]}, {"histogram": [1.5, NATIVE]}]
+)
+def test_a_native_histogram_costs_no_other_metric_its_values(native: dict[str, Any]) -> None:
+    """It has no number; it is reported as unreadable, and its other series are no whole metric."""
+    series = [
+        {"metric": {"__name__": "a", "instance": "h:1"}, **native},
+        {"metric": {"__name__": "a", "instance": "h:2"}, "values": [[1.5, "5"]]},
+        {"metric": {"__name__": "b_total", "instance": "h:1"}, "values": [[1.5, "23"]]},
+    ]
+    for answers in (series, series[::-1]):
+        found = server(Answers(answer(*answers)), FakeClock()).fetch()
+
+        ((point,),) = found.points["b_total"].values()
+        assert point.value == 23.0
+        assert found.damaged == {"a"}
+
+
+def test_a_series_that_became_a_native_histogram_keeps_the_values_of_before() -> None:
+    """A server gives both where the kind changed in the time that is asked for."""
+    both = {"metric": {"__name__": "a"}, "values": [[1.5, "5"]], "histograms": [[2.5, NATIVE]]}
+
+    found = server(Answers(answer(both)), FakeClock()).fetch()
+
+    assert list(found.points["a"].values()) == [[Point(5.0, 1_500_000_000)]]
+    assert found.damaged == set()
+
+
 def page_of(scraper: dict[str, str], *points: tuple[float, float]) -> dict[str, Any]:
     labels = {"__name__": "a", "instance": "b1:9100", "device": "sda", **scraper}
     return {"metric": labels, "values": [[at, str(value)] for at, value in points]}
