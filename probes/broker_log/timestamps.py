@@ -2,7 +2,8 @@
 
 Known are dates in the order of ISO 8601, those with the name of the month (log4j, syslog, asctime,
 java.util.logging), those of three short numbers in the order of any country, klog, times without a date,
-seconds to nanoseconds since 1970, uptimes of a JVM, and all of these in the usual fields of a JSON object.
+seconds to nanoseconds since 1970 (at the beginning, or in a field of logfmt), uptimes of a JVM, and all of
+these in the usual fields of a JSON object.
 
 A message in JSON with a timestamp of its own has that, in the time zone that the one around it shows: a log
 collector may write there when it read the message.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 
 from probes.broker_log import json_lines
 from soak.core.journal_format import MAX_TIME_NS
@@ -34,7 +36,10 @@ _WINDOW_NS = 120 * SECOND_NS  # of uptime
 """A line places others in its window and the next one, not for ever: the wall clock may be set."""
 
 _TIME = r"(?P<hour>\d\d?):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,:](?P<fraction>\d{1,9}))?"
-_ZONE = r"(?P<zone>Z|[+-]\d\d(?::?\d\d)?| [+-]\d{4}| ?UTC| ?GMT)?"
+_DIGITS = r"(?P<hour>\d\d)(?P<minute>\d\d)(?P<second>\d\d)"
+_ZONE = (  # behind a blank may be another number
+    r"(?P<zone>Z|[+-]\d\d(?::?\d\d)?| [+-](?:0\d|1[0-4]):?(?:00|15|30|45)(?!\w)| ?UTC| ?GMT)?"
+)
 _BETWEEN = "(?:T|[ _-]|,? at |, )"  # date and time
 _HALF = "(?P<half>[ \u202f][AP]M)?"  # newer JDKs write a narrow blank
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -52,11 +57,17 @@ _CALENDARS, _RARE_CALENDARS = (
             + r"[ /-](?P<year>\d{4}|\d\d)[ :T]"
             + _TIME
             + _ZONE,
-            r"\b" + _MONTH + r" +(?P<day>\d\d?)(?:,? (?P<year>\d{4}),?)? " + _TIME + _HALF,
+            r"\b" + _MONTH + r" +(?P<day>\d\d?)(?:,? (?P<year>\d{4}),?)? " + _TIME + _HALF + _ZONE,
         ),
         (
             r"(?<!\d)(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)T"  # the basic form of ISO 8601
-            r"(?P<hour>\d\d)(?P<minute>\d\d)(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?" + _ZONE,
+            + _DIGITS
+            + r"(?:[.,](?P<fraction>\d{1,9}))?"
+            + _ZONE,
+            # log4j's COMPACT, and dates of which only the time has no separators
+            r"(?<![\w.,:/-])(?P<year>20\d\d)(?P<month>\d\d)(?P<day>\d\d)[T -]?"
+            + _DIGITS
+            + r"(?:[.,]?(?P<fraction>\d{3}))?(?![\w.,:/-])",
             r"(?<![\d.])(?P<one>\d\d?)(?P<_>[-/.])(?P<two>\d\d?)(?P=_)(?P<three>\d{4}|\d\d)"
             + _BETWEEN
             + _TIME
@@ -69,26 +80,39 @@ _AT_FIRST = tuple(
     re.compile(text, re.ASCII)
     for text in (
         r"[IWEF](?P<month>\d\d)(?P<day>\d\d) +" + _TIME,  # klog
-        r"[\[(<]?(?:[A-Z]{4,5} +)?" + _TIME + r"(?![\d:])",
+        r"[\[(<]? *(?:[A-Z]{4,7} *[\])>:|]? +[\[(<]? *)?" + _TIME + r"(?![\d:])",
     )
 )
 _OF_DAY = re.compile(r"(?<![\d:.])" + _TIME + r"(?![\d:])", re.ASCII)
-_EPOCH = re.compile(
-    r"(?:\[[^\]]{0,24}\])?[\[(<]?(?:ts=|time=)?(?P<number>\d{10}[.,]\d{1,9}|\d{19}|\d{16}|\d{13}|\d{10})"
-    r"(?:ms|us|ns|s)?(?![\w.,:/-])",
-    re.ASCII,
+_SINCE_1970 = (
+    r"(?P<number>\d{10}[.,]\d{1,9}s?|\d\.\d{9,17}e\+?0?9|\d{19}(?:ns)?|\d{16}(?:us)?|\d{13}(?:ms)?|\d{10}s?)"
+    r"(?![\w.,:/-])"
+)
+_EPOCH = re.compile(r"(?:\[[^\]]{0,24}\])?[\[(<]? {0,16}" + _SINCE_1970, re.ASCII)
+_EPOCH_OF_KEY = re.compile(  # logfmt
+    r"(?<![\w.])@?(?:ts|t|time|timestamp)=[\"']?" + _SINCE_1970, re.ASCII
 )
 _UPTIME = re.compile(
-    r"\[(?P<whole>\d{1,9})(?:[.,](?P<fraction>\d{3}))?(?P<unit>s|ms)\]"
+    r"\[ {0,16}(?P<whole>\d{1,18})(?:[.,](?P<fraction>\d{3,9}))?(?P<unit>s|ms|ns)\]"
     r"|(?P<whole_8>\d{1,9})[.,](?P<fraction_8>\d{3}): ",  # JDK 8
     re.ASCII,
 )
+_UNIT_NS = {"s": SECOND_NS, "ms": SECOND_NS // 1000, "ns": 1}
 _CONTINUED = re.compile(
     r"\s|$|at |Caused by|Suppressed|\.\.\. \d+ more|(?:[\w$]+\.)+[\w$]*(?:Exception|Error)\b",
     re.ASCII,
 )
-_PADDED = re.compile(r" {1,4}(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL) ")
-"""A level of a fixed width at the beginning of a line, as log4j's `%5p` has it."""
+_LEVEL = "(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL|SEVERE|CONFIG|FINE|FINER|FINEST)"
+_PADDED = re.compile(
+    r" {1,16}(?="
+    rf"{_LEVEL} *[ :|]|(?i:{_LEVEL}) +[\[(<]?\d\d(?:\d\d[-/.]|:)|[\[(<] *{_LEVEL} *[\])>]"
+    # a date or a time that is not all of the line, such as one that is quoted
+    r"|[\[(<]? *(?:\d{4}([-/.]?)\d\d\1\d\d[T _-])?\d\d:\d\d:\d\d\S* +\S"
+    r"|[\[(<]? *(?:\d{10}[.,]\d{3,9}|\d{13})[\])>]? +\S"
+    r")",
+    re.ASCII,
+)
+"""Before a level or a timestamp of a fixed width at the beginning of a line, as log4j's `%5p` has it."""
 _CENTURY = 100
 _FIRST_YEAR, _LAST_YEAR = 1824, 2115  # a journal holds times of these years
 
@@ -115,8 +139,7 @@ class TimestampReader:
         return at_ns if at_ns is not None and abs(at_ns) <= MAX_TIME_NS else None
 
     def _wall_ns(self, line: str, now_ns: int, *, is_fresh: bool) -> int | None:
-        if _PADDED.match(line):
-            line = line.lstrip()
+        line = _unpadded(line)
         if line[:1].isspace():
             return None
         if not line.startswith("{"):
@@ -125,7 +148,7 @@ class TimestampReader:
                 return at_ns
         text, messages = json_lines.timestamp(line), list(json_lines.messages(line))
         if not text:
-            text = next(iter(messages), line)
+            text = _unpadded(next(iter(messages), line))
             return None if text[:1].isspace() else self._of_text(text, now_ns, is_fresh=is_fresh)
         at_ns = self._of_text(text, now_ns, is_fresh=is_fresh)
         if at_ns is None:
@@ -135,12 +158,15 @@ class TimestampReader:
 
     def _of_text(self, line: str, now_ns: int, *, is_fresh: bool) -> int | None:
         head = line[:_SEARCHED]
-        epoch = _EPOCH.match(head)
-        if epoch is not None:
-            epoch_ns = _epoch_ns(epoch["number"].replace(",", "."))
-            if abs(epoch_ns - now_ns) < _PLAUSIBLE_NS:
-                return epoch_ns
+        epoch_ns = _epoch_ns(_EPOCH.match(head), now_ns)
+        if epoch_ns is not None:
+            return epoch_ns
         found = _calendars(head, now_ns)
+        of_key = _EPOCH_OF_KEY.search(head)
+        if of_key is not None and not (found and found[0][0].start() < of_key.start()):
+            epoch_ns = _epoch_ns(of_key, now_ns)
+            if epoch_ns is not None:
+                return epoch_ns
         if found:
             return self._in_zone(*_most_precise(found), now_ns, is_fresh=is_fresh)
         uptime = _UPTIME.match(head)
@@ -160,8 +186,10 @@ class TimestampReader:
             match["whole"] or match["whole_8"],
             match["fraction"] or match["fraction_8"],
         )
-        scale = SECOND_NS // 1000 if match["unit"] == "ms" else SECOND_NS
-        uptime_ns = int(whole) * scale + int(fraction or 0) * (scale // 1000)
+        scale_ns = _UNIT_NS[match["unit"] or "s"]
+        uptime_ns = (
+            int(whole) * scale_ns + int((fraction or "").ljust(9, "0")) * scale_ns // SECOND_NS
+        )
         start_ns = now_ns - uptime_ns
         is_restarted = uptime_ns < self._uptime_ns - _RESTARTED_NS
         late_ns = start_ns - min(self._starts_ns.values(), default=start_ns)
@@ -172,6 +200,11 @@ class TimestampReader:
         self._starts_ns = {**recent, window: min(start_ns, recent.get(window, start_ns))}
         self._uptime_ns = max(self._uptime_ns, uptime_ns)
         return min(self._starts_ns.values()) + uptime_ns
+
+
+def _unpadded(line: str) -> str:
+    padding = _PADDED.match(line)
+    return line[padding.end() :] if padding else line
 
 
 def _whole_quarters(ns: int) -> int:
@@ -285,12 +318,19 @@ def _moment(
         return None
 
 
-def _epoch_ns(number: str) -> int:
-    """Return the time of seconds, milliseconds, microseconds or nanoseconds since 1970, by their length."""
-    whole, _, fraction = number.partition(".")
-    if fraction:
-        return int(whole) * SECOND_NS + int(fraction.ljust(9, "0"))
-    return int(whole.ljust(19, "0"))
+def _epoch_ns(match: re.Match[str] | None, now_ns: int) -> int | None:
+    """Return the time of seconds, milliseconds, microseconds or nanoseconds since 1970, by their length.
+
+    None if there is no such number, or if it is too far from now to be one.
+    """
+    if match is None:
+        return None
+    number = match["number"].rstrip("smun").replace(",", ".")
+    if "e" in number or "." in number:  # zap writes seconds with an exponent
+        epoch_ns = int(Decimal(number) * SECOND_NS)
+    else:
+        epoch_ns = int(number.ljust(19, "0"))
+    return epoch_ns if abs(epoch_ns - now_ns) < _PLAUSIBLE_NS else None
 
 
 def _zone(text: str | None) -> timezone | None:

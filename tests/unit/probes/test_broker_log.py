@@ -468,6 +468,29 @@ def test_a_line_whose_timestamp_cannot_be_read_is_dated_by_when_it_was_read(
     assert counts['broker_log_events{kind="segment_unlink",log="broker.log"}'] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("start", "events"),
+    [
+        ("  INFO  ", 1),
+        ("       WARN ", 1),
+        (" [ERROR] ", 1),
+        ("      2026-09-22 00:53:20,250 ", 1),
+        (" [00:53:20,250] INFO ", 1),
+        ("  information: ", 0),
+        ("    at java.io.File ", 0),
+        ("\tINFO ", 0),
+        ("  2026 segments: ", 0),
+    ],
+)
+def test_a_line_that_begins_with_blanks_is_an_event_if_they_pad_a_level_or_a_timestamp(
+    followed: Followed, start: str, events: int
+) -> None:
+    """Else it continues the previous one."""
+    followed.write(f"{start}Deleted log /d/t-0/00000000000000000000.log.deleted\n")
+
+    assert len(followed.poll().events) == events
+
+
 def test_foreign_text_in_an_event_is_bounded_and_escaped(followed: Followed) -> None:
     """It cannot control a terminal."""
     name = "\x1b\u202e" + "x" * 500
@@ -506,6 +529,32 @@ def test_without_a_log_the_probe_is_not_available() -> None:
         ("WARN  2026-09-22 00:53:20,250 [shard 0]", "2026-09-22T00:53:20.250+00:00"),
         (" WARN [2026-09-22 00:53:20,250] x", "2026-09-22T00:53:20.250+00:00"),  # of %5p
         ("2026-09-22T00:53:20.250000000Z stdout F [x]", "2026-09-22T00:53:20.250+00:00"),
+        # padded levels, before and behind, and padded timestamps
+        ("      WARN 2026-09-22 00:53:20,250 x", "2026-09-22T00:53:20.250+00:00"),
+        ("  ERROR: 2026-09-22 00:53:20,250 x", "2026-09-22T00:53:20.250+00:00"),
+        (" SEVERE 2026-09-22 00:53:20,250 x", "2026-09-22T00:53:20.250+00:00"),
+        (" [INFO] 2026-09-22 00:53:20,250 x", "2026-09-22T00:53:20.250+00:00"),
+        ("  info 2026-09-22 00:53:20,250 x", "2026-09-22T00:53:20.250+00:00"),
+        ("[INFO ] 00:53:20,250 x", "2026-09-22T00:53:20.250+00:00"),
+        ("[ WARN] 00:53:20,250 x", "2026-09-22T00:53:20.250+00:00"),
+        ("    2026-09-22 00:53:20,250 INFO x", "2026-09-22T00:53:20.250+00:00"),
+        (" [2026-09-22T00:53:20.250Z] INFO x", "2026-09-22T00:53:20.250+00:00"),
+        ("[   00:53:20,250] INFO x", "2026-09-22T00:53:20.250+00:00"),
+        ("  1790038400250 INFO x", "2026-09-22T00:53:20.250+00:00"),
+        ("[ 1790038400.250] x", "2026-09-22T00:53:20.250+00:00"),
+        # log4j's COMPACT
+        ("20260922005320250 INFO x", "2026-09-22T00:53:20.250+00:00"),
+        ("INFO [20260922005320250] x", "2026-09-22T00:53:20.250+00:00"),
+        ("20260922005320,250 INFO x", "2026-09-22T00:53:20.250+00:00"),
+        ("20260922005320 INFO x", "2026-09-22T00:53:20+00:00"),
+        ("20260922T005320250 INFO x", "2026-09-22T00:53:20.250+00:00"),
+        # the offset of the zone behind a blank; or another number
+        ("2026-09-22 06:23:20,250 +05:30 INFO x", "2026-09-22T00:53:20.250+00:00"),
+        ("[2026-09-21T20:53:20.250 -04:00] x", "2026-09-22T00:53:20.250+00:00"),
+        ("22 Sep 2026 06:38:20,250 +0545 x", "2026-09-22T00:53:20.250+00:00"),
+        ("Tue Sep 22 06:23:20 +0530 2026 x", "2026-09-22T00:53:20+00:00"),
+        ("2026-09-22 00:53:20,250 -1234 records", "2026-09-22T00:53:20.250+00:00"),
+        ("2026-09-22 00:53:20,250 +05 x", "2026-09-22T00:53:20.250+00:00"),
         # log4j with other patterns: no fraction, no date, the month by its name
         ("2026-09-22 00:53:20 INFO  UnifiedLog:66 - x", "2026-09-22T00:53:20+00:00"),
         ("00:53:20,250 INFO  [UnifiedLog] x", "2026-09-22T00:53:20.250+00:00"),
@@ -563,6 +612,20 @@ def test_without_a_log_the_probe_is_not_available() -> None:
         ("[0.048s][1790038400250ms][info][gc] GC(1) x", "2026-09-22T00:53:20.250+00:00"),
         ("1790038400.250 INFO x", "2026-09-22T00:53:20.250+00:00"),
         ("ts=1790038400250000 level=info x", "2026-09-22T00:53:20.250+00:00"),
+        ("ts=1790038400.250 level=info x", "2026-09-22T00:53:20.250+00:00"),
+        ("level=info ts=1790038400250 msg=x", "2026-09-22T00:53:20.250+00:00"),
+        ('level=info time="1790038400.250" msg=x', "2026-09-22T00:53:20.250+00:00"),
+        ("caller=a.go:3 timestamp=1790038400250 msg=x", "2026-09-22T00:53:20.250+00:00"),
+        ("1.79003840025e+09\tINFO\tx", "2026-09-22T00:53:20.250+00:00"),
+        (
+            "ts=1790038400.250 msg='made at 2026-08-01 00:00:00,123'",
+            "2026-09-22T00:53:20.250+00:00",
+        ),
+        ("[2026-09-22 00:53:20,250] x timestamp=1790000000000", "2026-09-22T00:53:20.250+00:00"),
+        # nanoseconds
+        ("2026-09-22T00:53:20.250123456+00:00 x", "2026-09-22T00:53:20.250+00:00"),
+        ("[1790038400250123456ns][info][gc] GC(1) x", "2026-09-22T00:53:20.250+00:00"),
+        ("[48123456ns][1790038400250ms][info][gc] GC(1) x", "2026-09-22T00:53:20.250+00:00"),
         # JSON of log4j, logstash, zap, Docker
         (
             '{"@timestamp":"2026-09-22T00:53:20.250Z","message":"x"}',
@@ -643,6 +706,29 @@ def test_an_uptime_is_placed_by_the_line_that_was_read_soonest() -> None:
     assert first == begin + 11 * SECOND_NS
     assert second == begin + int(12.6 * SECOND_NS)
     assert anew == begin + 60 * SECOND_NS
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("[10.000s]", "[12.500s]"),
+        ("[10.000000000s]", "[12.500000000s]"),
+        ("[10000ms]", "[12500ms]"),
+        ("[10000000000ns]", "[12500000000ns]"),
+        ("[1790038400000ns]", "[1792538400000ns]"),  # half an hour, and no milliseconds since 1970
+        ("[1790038400ms]", "[1790040900ms]"),  # three weeks, and no seconds since 1970
+        ("[1790038400123456ns]", "[1790040900123456ns]"),
+        ("[  10.000s]", "[  12.500s]"),
+    ],
+)
+def test_an_uptime_of_every_unit_is_placed(first: str, second: str) -> None:
+    """The decorations uptime, uptimemillis and uptimenanos, of a JVM of any age."""
+    stamps, begin = TimestampReader(), 1_790_038_400 * SECOND_NS
+    stamps.wall_ns(f"{first}[info][gc] x", begin, is_fresh=True)
+
+    found = stamps.wall_ns(f"{second}[info][gc] x", begin + 4 * SECOND_NS, is_fresh=True)
+
+    assert found == begin + 2_500_000_000
 
 
 @pytest.mark.parametrize(("step", "seconds"), [(60, 300), (600, 1)])
