@@ -31,6 +31,20 @@ _WHOLE = re.compile(r"-?0*[0-9]{1,18}", re.ASCII)  # file names have leading zer
 _DECIMAL = re.compile(r"-?[0-9]{1,18}\.[0-9]{1,18}", re.ASCII)
 _AMOUNT = re.compile(r"-?[0-9]{1,18}(?:[.,][0-9]{1,18})?", re.ASCII)  # some locales write a comma
 
+_ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.,:+-]{0,20}Z?"
+_PREFIX = re.compile(
+    r"(?:"
+    rf"{_ISO} (?:stdout|stderr) [FP](?::\S{{1,20}})? "  # CRI: containerd, CRI-O
+    rf"|(?:<\d{{1,3}}>)?(?:{_ISO}|[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|\[ *\d+\.\d+\])"
+    r" [\w.:-]{1,255} [^\s:\[]{1,80}(?:\[\d+\])?: "  # RFC 3164, the journal
+    r"|<\d{1,3}>\d \S+ \S+ \S+ \S+ \S+ (?:-|(?:\[[^\]]*\])+) (?:\ufeff)?"  # RFC 5424
+    rf"|{_ISO} "  # docker logs --timestamps
+    r"|[\w.@-]{1,255} +\| |\[pod/[^\]]*\] "  # docker compose logs, kubectl logs --prefix
+    r"){1,3}",
+    re.ASCII,
+)
+"""What container runtimes and syslog write before a line of a program."""
+
 Value = str | int | float
 
 
@@ -146,13 +160,22 @@ class Scanner:
         texts = [text for text in messages if not text.startswith("{")] or [line]
         texts.append(line.partition("{")[0])  # a message may have JSON behind it
         possible = [one for one in self._patterns if any(one[0].words in text for text in texts)]
-        for text in (*messages, line):
+        for text in _with_and_without_prefix(*messages, line):
             head = text[:MAX_SEARCHED]
             for pattern, expression, more in possible:
                 match = expression.search(head) if pattern.words in head else None
                 if match is not None:
                     yield from _listed(pattern, match, more, line, text)
                     return
+
+
+def _with_and_without_prefix(*texts: str) -> Iterator[str]:
+    """Yield each text without what is before the line of a program, if there is that, and as it is."""
+    for text in texts:
+        prefix = _PREFIX.match(text, 0, MAX_SEARCHED)
+        if prefix is not None:
+            yield text[prefix.end() :]
+        yield text
 
 
 def _listed(

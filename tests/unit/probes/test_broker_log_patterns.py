@@ -624,6 +624,72 @@ def test_a_line_in_json_is_found_behind_a_prefix_and_in_the_fields_of_any_collec
     assert [found.pattern.kind for found in scan.found(wrap(line).encode())] == [kind]
 
 
+_OF_CONTAINERS = [
+    "2026-12-01T15:42:12.123456789Z stdout F {}",
+    "2026-12-01T21:12:12.123456789+05:30 stderr F {}",
+    "2026-12-01T15:42:12.123456789Z {}",
+    "kafka-1  | {}",
+    "[pod/kafka-0/kafka] {}",
+    "[pod/kafka-0/kafka] 2026-12-01T15:42:12.123456789Z {}",
+]
+_OF_SYSLOG = [
+    "Dec  1 15:42:12 b1 kafka[77]: {}",
+    "<30>Dec  1 15:42:12 b1 kafka-server-start.sh: {}",
+    "2026-12-01T15:42:12.123456+00:00 b1 kafka[77]: {}",
+    "<165>1 2026-12-01T15:42:12.123Z b1 kafka 77 - - {}",
+    '<165>1 2026-12-01T15:42:12.123Z b1 kafka 77 ID47 [ex@1 a="b"] {}',
+]
+_BARE_PAUSES = [
+    ("GC(0) Pause Young (Normal) (G1 Evacuation Pause) 24M->3M(256M) 4.321ms", "gc_pause"),
+    ("GC(7) Pause Full (Ergonomics) 24M->3M(256M) 4.321ms", "gc_pause"),
+    ("GC(3) y: Pause Mark End 4.321ms", "gc_pause"),
+    ("[Pause Init Mark, 4.321 ms]", "gc_pause"),
+    ("[GC (Allocation Failure)  65536K->10740K(251392K), 0.004321 secs]", "gc_pause"),
+    ("Allocation Stall (main) 4.321ms", "gc_stall"),
+    ('Safepoint "Cleanup", Time since last: 9 ns, Reaching: 1 ns, Total: 4321000 ns', "safepoint"),
+]
+
+
+@pytest.mark.parametrize("prefix", [*_OF_CONTAINERS, *_OF_SYSLOG])
+@pytest.mark.parametrize(("line", "kind"), _BARE_PAUSES)
+def test_a_jvm_without_decorations_is_read_behind_any_prefix(
+    line: str, kind: str, prefix: str
+) -> None:
+    """As with -Xlog:gc*:stdout:none, in a container or a service."""
+    for wrapped in (prefix.format(line), json.dumps({"log": f"{prefix.format(line)}\n"})):
+        ((found, fields),) = found_in(wrapped)
+
+        assert (found, fields["pause_seconds"]) == (kind, pytest.approx(0.004321))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda line: {"log": f"{line}\n", "stream": "stdout", "time": "2026-12-01T15:42:12.1Z"},
+        lambda line: {"message": line, "@timestamp": "2026-12-01T15:42:12.1Z"},
+        lambda line: {"MESSAGE": line, "__REALTIME_TIMESTAMP": "1796139732123456"},
+    ],
+    ids=["docker", "Filebeat", "the journal"],
+)
+@pytest.mark.parametrize(("line", "kind"), _BARE_PAUSES)
+def test_a_jvm_without_decorations_is_read_in_json(
+    line: str, kind: str, wrap: Callable[[str], dict[str, str]]
+) -> None:
+    assert [found for found, _ in found_in(json.dumps(wrap(line)))] == [kind]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2026-12-01T15:42:12.123456789Z stdout F the log said GC(0) Pause Full (x) 1M->1M(2M) 4.3ms",
+        "Dec  1 15:42:12 b1 kafka[77]: seen: GC(0) Pause Full (x) 1M->1M(2M) 4.321ms",
+    ],
+)
+def test_a_pause_that_is_quoted_behind_a_prefix_is_no_pause(line: str) -> None:
+    """Only what the program itself wrote."""
+    assert found_in(line) == []
+
+
 def test_an_exception_beside_a_message_is_no_event() -> None:
     """It may quote anything; without JSON it would be lines of its own."""
     body = {
