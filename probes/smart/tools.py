@@ -20,6 +20,11 @@ _KELVIN = 273  # nvme's own conversion
 _ATA_COUNTS = {5: "smart_reallocated_sectors", 187: "smart_media_errors"}
 """By the number of the attribute: manufacturers agree on what these mean, and differ in their names."""
 
+_SOLID_STATE_PAGE, _PERCENTAGE_USED = 7, 8
+"""ATA Command Set 4, 9.5.10: where a page of the device statistics has the wear of an SSD, in percent."""
+
+_LOG = f"--log=devstat,{_SOLID_STATE_PAGE}"  # of other drives than ATA it asks nothing
+
 _ATA_LIFE_LEFT = frozenset(  # whose normalised value falls from 100 to 0, whatever the name says
     {
         "Wear_Leveling_Count",
@@ -80,7 +85,7 @@ def find_tool(which: Callable[..., str | None] = shutil.which) -> Tool:
     """
     smartctl, nvme = find_program("smartctl", which), find_program("nvme", which)
     if smartctl:
-        command = (smartctl, "--json", "-iAH", "--log=error,1", "--nocheck=standby")
+        command = (smartctl, "--json", "-iAH", "--log=error,1", _LOG, "--nocheck=standby")
         return Tool(command, parse_smartctl, "smartctl 7.0 or newer")
     if nvme:
         return Tool((nvme, "smart-log", "--output-format=json"), parse_nvme)
@@ -131,8 +136,9 @@ def ask_drive(tool: Tool, device: str) -> Health:
 
 
 def parse_smartctl(body: Mapping[str, object]) -> Health:
-    """Return the health of an NVMe, ATA or SCSI drive from the output of `smartctl --json -iAH -l error`.
+    """Return the health of an NVMe, ATA or SCSI drive from the JSON of smartctl.
 
+    The wear that a standard defines comes before the attributes of manufacturers.
     Nothing of a drive that keeps none: it may have a temperature of 0 nevertheless.
     """
     log = _part(body, "nvme_smart_health_information_log")
@@ -143,6 +149,7 @@ def parse_smartctl(body: Mapping[str, object]) -> Health:
         _percent(log, "percentage_used"),
         _percent(_part(body, "endurance_used"), "current_percent"),
         _percent(body, "scsi_percentage_used_endurance_indicator"),  # before smartctl 7.5
+        _ata_percentage_used(body),
     ]
     passed = _part(body, "smart_status").get("passed")
     found = {
@@ -155,19 +162,26 @@ def parse_smartctl(body: Mapping[str, object]) -> Health:
         "smart_hot_seconds": _minutes(log, "warning_temp_time"),
         "smart_throttled_seconds": _throttled_seconds(body, log),
     }
-    table = _part(body, "ata_smart_attributes").get("table")
-    for attribute in table if isinstance(table, list) else []:
-        if isinstance(attribute, Mapping):
-            found |= {
-                metric: value
-                for metric, value in _ata_values(attribute).items()
-                if found.get(metric) is None
-            }
+    for attribute in _rows(_part(body, "ata_smart_attributes"), "table"):
+        found |= {
+            metric: value
+            for metric, value in _ata_values(attribute).items()
+            if found.get(metric) is None
+        }
     if found.get("smart_reallocated_sectors") is None:
         found["smart_reallocated_sectors"] = _number(body, "scsi_grown_defect_list")
     if found.get("smart_media_errors") is None:
         found["smart_media_errors"] = _uncorrected_errors(body)
     return _known(found)
+
+
+def _ata_percentage_used(body: Mapping[str, object]) -> float | None:
+    """Return the wear in the device statistics of an ATA drive; None where it says that it is not valid."""
+    for page in _rows(_part(body, "ata_device_statistics"), "pages"):
+        for row in _rows(page, "table") if page.get("number") == _SOLID_STATE_PAGE else []:
+            if row.get("offset") == _PERCENTAGE_USED and _part(row, "flags").get("valid") is True:
+                return _percent(row, "value")
+    return None
 
 
 def _ata_values(attribute: Mapping[str, object]) -> dict[str, float | None]:
@@ -267,6 +281,11 @@ def _message(body: Mapping[str, object]) -> str:
 def _part(body: Mapping[str, object], key: str) -> Mapping[str, object]:
     part = body.get(key)
     return part if isinstance(part, Mapping) else {}
+
+
+def _rows(body: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
+    rows = body.get(key)
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
 def _number(body: Mapping[str, object], key: str) -> float | None:

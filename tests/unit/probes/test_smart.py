@@ -319,6 +319,68 @@ def test_of_a_sata_drive_only_comparable_attributes_are_read() -> None:
     }
 
 
+def statistics_of(percent: int | None, **flags: bool) -> dict[str, object]:
+    """Return device statistics as smartctl 7 prints them: no value where the drive has none."""
+    value = {} if percent is None else {"value": percent}
+    used = {"offset": 8, "name": "Percentage Used Endurance Indicator", "size": 1, **value}
+    rows = [{**used, "flags": {"valid": True, "normalized": True, **flags}}]
+    heat = {"offset": 8, "name": "Current Temperature", "value": 55, "flags": {"valid": True}}
+    pages = [{"number": 5, "table": [heat]}, {"number": 7, "table": rows}]
+    return {"ata_device_statistics": {"pages": pages}}
+
+
+def attributes_of(number: int, name: str, value: int) -> dict[str, object]:
+    row = {"id": number, "name": name, "value": value, "raw": {"value": 0, "string": "0"}}
+    return {"ata_smart_attributes": {"table": [row]}}
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        attributes_of(230, "Media_Wearout_Indicator", 1),  # WD
+        attributes_of(233, "Unknown_Attribute", 50),  # a drive that no database knows
+        attributes_of(177, "Wear_Leveling_Count", 97),  # Samsung: of its own, not of the standard
+        attributes_of(202, "Percent_Lifetime_Remain", 75),  # Micron
+    ],
+)
+@pytest.mark.parametrize("percent", [0, 11, 130])
+def test_a_sata_drive_of_any_manufacturer_has_the_wear_of_its_device_statistics(
+    attributes: Mapping[str, object], percent: int
+) -> None:
+    """Beyond 100 % it goes on, as that of NVMe drives."""
+    found = parse_smartctl({**statistics_of(percent), **attributes})
+
+    assert found == {"smart_wear_ratio": pytest.approx(percent / 100)}
+
+
+@pytest.mark.parametrize(
+    "statistics",
+    [
+        statistics_of(None, valid=False),
+        statistics_of(11, valid=False),
+        {"ata_device_statistics": {"pages": [{"number": 1, "table": [{"offset": 8, "value": 7}]}]}},
+        {"ata_device_statistics": {"pages": "none"}},
+        {},
+    ],
+)
+def test_statistics_that_are_not_valid_leave_the_wear_to_the_attributes(
+    statistics: Mapping[str, object],
+) -> None:
+    """A drive may support the page and not this number."""
+    micron = attributes_of(202, "Percent_Lifetime_Remain", 75)
+
+    assert parse_smartctl({**statistics, **micron}) == {"smart_wear_ratio": 0.25}
+    assert parse_smartctl(statistics) == {}
+
+
+def test_smartctl_is_asked_for_the_device_statistics() -> None:
+    """It prints them on request only."""
+    tool = find_tool(lambda name, **_: f"/usr/sbin/{name}" if name == "smartctl" else None)
+
+    assert "--log=devstat,7" in tool.command
+
+
 def test_a_new_drive_has_a_wear_of_zero() -> None:
     """Zero is a value, not a missing one."""
     assert parse_smartctl({"nvme_smart_health_information_log": {"percentage_used": 0}}) == {
