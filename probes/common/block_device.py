@@ -18,6 +18,9 @@ from typing import NamedTuple
 from soak.core.errors import NotAvailableError, ProbeError
 
 MEMORY_FILESYSTEMS = frozenset({"tmpfs", "ramfs"})
+_OF_OTHER_MACHINES = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "9p", "virtiofs", "fuse.glusterfs"}
+)
 SECTOR_BYTES = 512  # of /sys/block/*/size and diskstats, whatever the drive's own sector size is
 
 DeviceNumber = tuple[int, int]
@@ -201,8 +204,30 @@ def _behind_virtual(path: str, paths: SystemPaths, layers: int) -> set[DeviceNum
         found = set()
     if not found:
         hidden = f"; {upper}, where it writes, is not visible from here" if upper else ""
-        raise NotAvailableError(f"there is no block device behind {path} ({mount.kind}){hidden}")
+        raise NotAvailableError(
+            f"there is no block device behind {path} ({mount.kind}){hidden}: {_remedy(mount)}"
+        )
     return found
+
+
+def _remedy(mount: Mount) -> str:
+    """Return why the drives behind a mount cannot be found, and what to do about it."""
+    is_remote = mount.kind in _OF_OTHER_MACHINES
+    host = "it" if is_remote else "this host"
+    exporter = f"let the probe prometheus read node_exporter of {host}, which shows every drive"
+    if mount.kind in MEMORY_FILESYSTEMS:
+        return "it lies in memory; name a folder on a drive in `directory`"
+    if mount.kind == "overlay":
+        return "name the folder of a volume in `directory`, or run the probe on the host itself"
+    if is_remote:
+        return f"its drives are those of another machine ({mount.source}); {exporter}"
+    if mount.kind == "zfs":
+        pool = mount.source.partition("/")[0]
+        return (
+            f"ZFS does not tell the kernel which drives the pool {pool} has; `zpool status {pool}` lists "
+            f"them. The plan has no key for drives: {exporter}"
+        )
+    return f"{mount.kind} does not tell the kernel which drives it has; {exporter}"
 
 
 def _sources(mount: Mount, paths: SystemPaths) -> set[DeviceNumber]:

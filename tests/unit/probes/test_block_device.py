@@ -291,6 +291,40 @@ def test_without_a_block_device_the_message_names_the_filesystem(
         mounted(tmp_path, directory, {directory: on(0, 23)})
 
 
+@pytest.mark.parametrize(
+    ("mount", "words"),
+    [
+        (
+            "zfs tank/kafka rw",
+            ["the pool tank has", "`zpool status tank`", "node_exporter of this host"],
+        ),
+        ("zfs rpool rw", ["`zpool status rpool`", "no key for drives", "the probe prometheus"]),
+        ("nfs4 10.0.0.1:/export rw", ["another machine (10.0.0.1:/export)", "node_exporter of it"]),
+        ("ceph 10.0.0.2:6789:/ rw", ["another machine (10.0.0.2:6789:/)", "node_exporter of it"]),
+        ("tmpfs tmpfs rw", ["it lies in memory", "a folder on a drive"]),
+        ("overlay overlay rw,upperdir=/no", ["the folder of a volume", "on the host itself"]),
+        ("fuse.mergerfs a:b rw", ["fuse.mergerfs does not tell", "node_exporter of this host"]),
+    ],
+)
+def test_where_the_drives_cannot_be_found_the_message_says_why_and_what_to_do(
+    tmp_path: Path, mount: str, words: list[str]
+) -> None:
+    """It fits into an event."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mountinfo").write_text(f"80 0 0:50 / /data rw,relatime - {mount}\n")
+
+    def numbers(path: str) -> PathNumbers:
+        if path != "/data":
+            raise FileNotFoundError(2, "No such file or directory")
+        return on(0, 50)
+
+    with pytest.raises(NotAvailableError) as caught:
+        block_device.find_devices("/data", SystemPaths(tmp_path, tmp_path, numbers))
+
+    assert all(word in str(caught.value) for word in words)
+    assert len(str(caught.value)) < 400
+
+
 @settings(max_examples=examples(300))
 @given(at=st.integers(0, len(MOUNTS) - 1), junk=st.text(max_size=8))
 def test_a_damaged_mount_table_is_parsed_or_an_error(at: int, junk: str) -> None:
