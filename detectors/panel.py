@@ -224,6 +224,8 @@ class Panel:
             one.last_k = min(one.last_k, k)
             if is_back:
                 one.spikes.go_back(k + self._baseline)
+                if one.stalls is not None:
+                    one.stalls.go_back(k + self._baseline)
             else:
                 one.spikes.start_anew()
         _leave_to_other_kinds(self._sources[source].values(), k - 1)

@@ -1,12 +1,12 @@
-"""Stalls: single seconds in which latency is ten times as high, several within a minute, and calm between.
+"""Stalls: single seconds in which latency is ten times as high, several within a minute, with calm between.
 
-Such are brokers that restart one after the other. A level is too long for it, an outage too whole, and no
-period can be told from four.
+Brokers that restart one after the other cause them. They are too short for a step, too partial for an outage,
+and too few to have a period.
 
 Method:  a second stalls where its value lies a decade above the median of the last minute. Four within a
          minute are reported once latency is calm again: none of the last five values stalls, and their
-         median, and that of the last minute, are within the smallest step of the level before. They are over
-         when half a minute has had none, as a step is that is back.
+         median, and that of the last minute, are nearer to the level before than to a stall, on logarithms.
+         They are over when half a minute has had none, as a step is that is back.
 Assumes: latencies, a row a second. Seconds of a reported step, tail or outage count for that. What came three
          times in two hours, or during the baseline, is how the cluster is.
 """
@@ -28,7 +28,7 @@ _HEIGHT = 1.0  # on log10, above the level
 _LEAST = 4  # seconds that stall, of a minute
 _CALM = 5  # values, more than a level that begins has before it is long enough for a step
 _OVER = 30  # seconds without any
-_USUAL = 3  # minutes with so many, in the seconds that are remembered
+_USUAL = 3  # such minutes, in the time that is remembered
 _REMEMBERED_SECONDS = 7200
 _SLACK = 1  # second
 
@@ -63,7 +63,7 @@ class Watch:
         if self.is_noted:
             last_k = self.seconds[-1][0] if self.seconds else self.left_k or 0
             return self.end(last_k + 1) if k - last_k > _OVER else []
-        if len(self.seconds) < _LEAST or not self._is_calm(y, recent, config):
+        if len(self.seconds) < _LEAST or not self._is_calm(y, recent):
             return []
         self.is_noted = True
         self.noted_k = [one for one in self.noted_k if one > k - _REMEMBERED_SECONDS]
@@ -78,6 +78,10 @@ class Watch:
     def leave_out(self, k: int) -> None:
         """Forget the minute up to second `k`, and what goes on from it: it is of another change."""
         self.seconds, self.is_noted, self.left_k = [], self.standing is not None, k
+
+    def go_back(self, known_until_k: int) -> None:
+        """Forget all but what stands: what comes is in seconds that were there already."""
+        self.known_until_k, self.first_k, self.noted_k = known_until_k, None, []
 
     def take_back(self) -> None:
         """Raise what stands again later: another change of the series has its second."""
@@ -97,12 +101,12 @@ class Watch:
             self.level = recent.level
         self.seconds.append((k, y))
 
-    def _is_calm(self, y: float, recent: Recent, config: Config) -> bool:
+    def _is_calm(self, y: float, recent: Recent) -> bool:
         newest = [*recent.last[1 - _CALM :], (0, y)]
         if self.seconds[-1][0] >= newest[0][0]:
             return False
         now = max(recent.level, median(np.array([value for _, value in newest])))
-        return not config.is_worth(config.unscaled(self.level), config.unscaled(now))
+        return now < self.level + _HEIGHT / 2.0
 
     def _change(self, series: str, k: int, config: Config) -> Change:
         onset_k = self.seconds[0][0]

@@ -83,6 +83,8 @@ def _as_of(finding: Finding, row: Notification) -> Finding:
     """Return a finding as it was when a notification was queued; by now its cause may be another one."""
     if not is_end(row.kind):
         finding = replace(finding, state="confirmed", resolved_k=None)
+    if row.kind == "named":  # the final cause is not known then
+        return replace(finding, is_settled=False)
     if is_correction(row.kind) or not row.named or row.named[-1].cause == finding.cause:
         return finding
     named = row.named[-1]

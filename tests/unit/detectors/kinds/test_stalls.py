@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from detectors.kinds import drift, spikes, stalls
 from detectors.kinds.recent_rows import Recent
@@ -33,12 +35,16 @@ def stalled(seconds: Iterable[int], *, rows: int = 900, decades: float = 1.5) ->
 
 
 def watched(seconds: Iterable[int], *, rows: int = 900, resumed: int | None = None) -> list[Change]:
-    """Return what one series brings, without the other kinds."""
-    y = noise(rows) - 2.0
+    """Return what one series with stalls brings, without the other kinds."""
+    y = noise(rows)
     y[list(seconds)] += 1.5
+    return watched_in(y, resumed)
+
+
+def watched_in(y: NDArray[np.float64], resumed: int | None = None) -> list[Change]:
     watch, recent, config = stalls.Watch(BASELINE), Recent(), Config()
     found: list[Change] = []
-    for k, value in enumerate(y.tolist()):
+    for k, value in enumerate((y - 2.0).tolist()):
         if k == resumed:
             watch = stalls.Watch.of(watch.to_state())
         found += watch.take(P99, k, value, recent, config)
@@ -78,6 +84,16 @@ def test_a_level_is_a_step_and_no_stalls() -> None:
     found = stalled([*range(600, 660)])
 
     assert {one.kind for one in found} == {"step"}
+
+
+def test_a_cluster_that_is_somewhat_slower_is_calm_between_the_stalls() -> None:
+    """While copies catch up, 1.8 times as slow is neither a stall nor a level yet."""
+    y = noise(900)
+    y[620:628] += 0.25
+    y[list(ROLLING)] += 1.5
+    raised, _ = watched_in(y)
+
+    assert (raised.onset_k, raised.raised_k) == (600, 624)
 
 
 def test_a_level_that_is_too_short_for_a_step_stalls() -> None:
@@ -123,6 +139,19 @@ def test_a_change_of_another_kind_in_the_same_second_goes_first() -> None:
 
     assert kept == [train]
     assert [(one.onset_k, one.raised_k) for one in again] == [(600, k + 1)]
+
+
+def test_a_clock_that_is_set_back_begins_a_baseline_of_its_own() -> None:
+    """The seconds of before may come again, and say nothing of how the cluster was."""
+    panel, changes = Panel(CONFIG), []
+    for epoch, y in enumerate((noise(900), noise(900))):
+        y[list(ROLLING)] += 1.5
+        for k, row in enumerate(latencies(y)):
+            changes += panel.update("s", COLUMNS, k, row, True, "soak", epoch=epoch)
+    raised = [one for one in changes if one.state == "confirmed"]
+
+    assert [(one.kind, one.onset_k) for one in raised] == [("stalls", 600)] * 2
+    assert all(0.8 < one.confidence < 1.0 for one in raised)
 
 
 @pytest.mark.parametrize(
